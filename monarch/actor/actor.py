@@ -1,0 +1,32 @@
+"""The base class of actors."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+__all__ = ["Actor"]
+
+
+class Actor:
+    """State that lives in one process of a mesh, and the endpoints that others may call.
+
+    Subclasses need not call ``super().__init__()``. Optional hooks:
+
+    - ``__supervise__(self, failure: MeshFailure) -> bool``: something that this actor spawned
+      has failed; true says that it is handled. Plain or async.
+    - ``__cleanup__(self, error: Exception | None)``: the actor ends.
+    - ``__reload__(self, change)``: its class was patched, between two messages.
+    """
+
+    @functools.cached_property
+    def logger(self) -> logging.Logger:
+        logger = logging.getLogger(type(self).__name__)
+        logger.setLevel(logging.DEBUG)
+        return logger
+
+    def _handle_undeliverable_message(self, message: Any) -> bool:
+        return False
+
+

@@ -1,0 +1,250 @@
+"""Methods that may be called from elsewhere, and the ways to call them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from monarch.actor.future import Future, make_future
+from monarch.actor.mesh_ref import MeshRef
+from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, resolve_one
+from monarch.mesh import ValueMesh
+from monarch.runtime import process
+from monarch.runtime.endpoint_spec import EndpointSpec
+from monarch.runtime.port import Port
+from monarch.wire import payload
+from monarch.wire.address import ProcAddress
+from monarch.wire.message import Call
+
+__all__ = ["Endpoint", "EndpointProperty", "as_endpoint", "concurrent_endpoint", "endpoint", "send"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class EndpointProperty(Generic[P, R]):
+    """What ``@endpoint`` leaves in the class: the method, marked as callable from elsewhere."""
+
+    def __init__(self, spec: EndpointSpec) -> None:
+        self.endpoint_spec = spec
+        functools.update_wrapper(self, spec.method)  # type: ignore[arg-type]
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        # The actor itself may call its own methods as the plain functions they are.
+        if instance is None:
+            return self
+        return self.endpoint_spec.method.__get__(instance, owner)
+
+
+@overload
+def endpoint(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> EndpointProperty[P, R]: ...
+@overload
+def endpoint(method: Callable[Concatenate[Any, P], R]) -> EndpointProperty[P, R]: ...
+@overload
+def endpoint(
+    *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True
+) -> Callable[[Callable[..., Any]], EndpointProperty[..., Any]]: ...
+def endpoint(
+    method: Callable[..., Any] | None = None,
+    *,
+    propagate: Any = None,
+    explicit_response_port: bool = False,
+    instrument: bool = True,
+) -> Any:
+    """Mark a method of an actor as callable from elsewhere.
+
+    With ``explicit_response_port`` the method gets a ``Port`` after ``self`` and answers
+    through it, when and as often as it likes; an exception then fails the actor.
+    """
+
+    def mark(function: Callable[..., Any]) -> EndpointProperty[..., Any]:
+        return EndpointProperty(EndpointSpec(function, explicit_response_port))
+
+    return mark if method is None else mark(method)
+
+
+def concurrent_endpoint(
+    method: Callable[..., Any] | None = None,
+    *,
+    propagate: Any = None,
+    explicit_response_port: bool = False,
+    instrument: bool = True,
+) -> Any:
+    """``@endpoint`` for a coroutine that does not keep the actor from its next message."""
+
+    def mark(function: Callable[..., Any]) -> EndpointProperty[..., Any]:
+        if isinstance(function, EndpointProperty):
+            raise ValueError("concurrent_endpoint must not wrap an endpoint")
+        if not inspect.iscoroutinefunction(function):
+            raise ValueError("concurrent_endpoint can only wrap async endpoints")
+        return EndpointProperty(EndpointSpec(function, explicit_response_port, True))
+
+    return mark if method is None else mark(method)
+
+
+class Endpoint(Generic[P, R]):
+    """One endpoint of all members of a mesh, and the adverbs that say how to call it."""
+
+    __slots__ = ("_mesh", "_name", "_spec")
+
+    def __init__(self, mesh: MeshRef, name: str, spec: EndpointSpec) -> None:
+        self._mesh = mesh
+        self._name = name
+        self._spec = spec
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
+        """Call all members; the answers come as a mesh of values.
+
+        Waits for all of them, then raises the ``ActorError`` of the lowest rank that raised.
+        A member that dies ends the wait at once, with ``SupervisionError``.
+        """
+        mesh = self._mesh
+        data = self._dump(args, kwargs)
+        sink = CallSink(mesh.proc_uids)
+        port = process.current().node.open_port(sink, mesh.proc_uids)
+        self._send_all(data, port)
+        return make_future(sink.promise, resolve_call(mesh.shape, mesh.name, self._name))
+
+    def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call the only member of the mesh. Raises ``ValueError`` where there are more."""
+        if len(self._mesh.procs) != 1:
+            raise ValueError(
+                f"call_one requires exactly 1 actor, but mesh has {len(self._mesh.procs)}"
+            )
+        return self._call_rank(0, args, kwargs)
+
+    def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call one member, picked at random."""
+        return self._call_rank(random.randrange(len(self._mesh.procs)), args, kwargs)
+
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
+        """Call all members; one future for each, to be resolved in order of arrival."""
+        data = self._dump(args, kwargs)
+        sink = StreamSink(self._mesh.proc_uids)
+        port = process.current().node.open_port(sink, self._mesh.proc_uids)
+        self._send_all(data, port)
+        resolve = resolve_one(self._mesh.name, self._name)
+        return iter([make_future(promise, resolve) for promise in sink.promises])
+
+    def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Tell all members, and wait for nobody. An endpoint that raises fails its actor."""
+        self._send_all(self._dump(args, kwargs), 0)
+
+    def _call_rank(self, rank: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[R]:
+        mesh = self._mesh
+        data = self._dump(args, kwargs)
+        proc = mesh.procs[rank]
+        node = process.current().node
+        sink = OneSink(proc.uid)
+        port = node.open_port(sink, [proc.uid])
+        node.send(proc, self._message(rank, port), data.data, data.buffers)
+        return make_future(sink.promise, resolve_one(mesh.name, self._name))
+
+    def _dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> payload.Payload:
+        method = self._spec.method
+        check_arguments(method, 2 if self._spec.explicit_response_port else 1, args, kwargs)
+        return payload.dump((args, kwargs))
+
+    def _send_all(
+        self, data: payload.Payload, port: int, port_proc: ProcAddress | None = None
+    ) -> None:
+        send_message = process.current().node.send
+        for rank, proc in enumerate(self._mesh.procs):
+            send_message(proc, self._message(rank, port, port_proc), data.data, data.buffers)
+
+    def _message(self, rank: int, port: int, port_proc: ProcAddress | None = None) -> Call:
+        mesh = self._mesh
+        sender = process.current().node.uid
+        return Call(
+            mesh.uid, self._name, rank, mesh.labels, mesh.sizes, sender, "", port, port_proc
+        )
+
+
+class _Bounds:
+    """How many positional arguments a function takes, when that is all there is to know."""
+
+    def __init__(self, function: Callable[..., Any], num_own: int) -> None:
+        self.signature = inspect.signature(function)
+        kinds = inspect.Parameter
+        parameters = list(self.signature.parameters.values())
+        plain = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+        rest = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
+        self.low = sum(p.default is kinds.empty for p in plain) - num_own
+        self.high = 1 << 30 if rest else len(plain) - num_own
+        self.needs_keywords = any(
+            p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty for p in parameters
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def _bounds(function: Callable[..., Any], num_own: int, code: object, defaults: object) -> _Bounds:
+    # The code is part of the key because a reload changes functions in place.
+    return _Bounds(function, num_own)
+
+
+def check_arguments(
+    function: Callable[..., Any], num_own: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise ``TypeError`` here, at the sender, for arguments that do not fit.
+
+    ``num_own`` arguments (``self``, the response port) are added by the receiver.
+    """
+    code = getattr(function, "__code__", None)
+    bounds = _bounds(function, num_own, code, id(getattr(function, "__defaults__", None)))
+    fits = bounds.low <= len(args) <= bounds.high and not bounds.needs_keywords
+    if kwargs or not fits:
+        bounds.signature.bind(*[None] * num_own, *args, **kwargs)
+
+
+
+
+class NotAnEndpoint:
+    """A plain method of an actor class, reached through its mesh."""
+
+    def __init__(self, mesh: MeshRef, name: str, method: Callable[..., Any]) -> None:
+        self.mesh = mesh
+        self.name = name
+        self.method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"Actor {self.mesh.class_name}.{self.name} is not annotated as an endpoint. To call "
+            "it as one, add a @endpoint decorator to it, or directly wrap it in one "
+            f"as_endpoint(obj.{self.name}).call(...)"
+        )
+
+
+def as_endpoint(
+    not_an_endpoint: Any, *, propagate: Any = None, explicit_response_port: bool = False
+) -> Endpoint[..., Any]:
+    """Call a plain method of a spawned mesh as if it were an endpoint."""
+    if not isinstance(not_an_endpoint, NotAnEndpoint):
+        raise ValueError("expected an method of a spawned actor")
+    spec = EndpointSpec(not_an_endpoint.method, explicit_response_port)
+    return Endpoint(not_an_endpoint.mesh, not_an_endpoint.name, spec)
+
+
+def send(
+    endpoint: Endpoint[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    port: Port[Any] | None = None,
+    selection: str = "all",
+) -> None:
+    """Send a message whose answers go into ``port``; ``selection`` is "all" or "choose"."""
+    if selection not in ("all", "choose"):
+        raise ValueError(f"selection must be 'all' or 'choose', not {selection!r}")
+    data = endpoint._dump(args, kwargs)
+    number, proc = (0, None) if port is None else (port._address.port, port._address.proc)
+    if selection == "all":
+        endpoint._send_all(data, number, proc)
+        return
+    procs = endpoint._mesh.procs
+    rank = random.randrange(len(procs))
+    message = endpoint._message(rank, number, proc)
+    process.current().node.send(procs[rank], message, data.data, data.buffers)

@@ -1,0 +1,132 @@
+"""The answer to a call, for threads and for asyncio alike."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import warnings
+from collections.abc import Callable, Generator
+from typing import Any, Generic, TypeVar
+
+from monarch.runtime.promise import Promise
+
+__all__ = ["Future", "make_future"]
+
+R = TypeVar("R")
+
+
+class Future(Generic[R]):
+    """The result of a call that is under way.
+
+    The message left when the call was made; ``get`` and ``await`` only wait for the answer,
+    and may be used any number of times, by any number of threads and tasks.
+    """
+
+    _promise: Promise[Any]
+    _resolve: Callable[[Any], R]
+    _lock: threading.Lock
+    _outcome: tuple[R | None, BaseException | None] | None
+
+    def __init__(self) -> None:
+        raise TypeError("futures are made by calls, not by hand")
+
+    def get(self, timeout: float | None = None) -> R:
+        """Wait for the answer, at most ``timeout`` seconds.
+
+        Raises ``TimeoutError`` when it is not there by then (ask again later: nothing is
+        lost), ``ActorError`` when the endpoint raised, ``SupervisionError`` when a member of
+        the mesh has died.
+        """
+        if timeout is not None and not (0 <= timeout < math.inf):
+            raise ValueError(
+                f"invalid timeout {timeout}: expected a non-negative, finite number of seconds"
+            )
+        if not self._promise.is_set:
+            _warn_inside_loop()
+            if not self._promise.wait(timeout):
+                raise TimeoutError(f"no answer within {timeout} s")
+        return self._take()
+
+    def _take(self) -> R:
+        """Unpickle the answer, once, on the thread that wants it."""
+        if self._outcome is None:
+            with self._lock:
+                if self._outcome is None:
+                    self._outcome = self._compute()
+        value, error = self._outcome
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+
+    def _compute(self) -> tuple[R | None, BaseException | None]:
+        try:
+            return self._resolve(self._promise.value), None
+        except BaseException as error:
+            return None, error
+
+    def __await__(self) -> Generator[Any, None, R]:
+        if not self._promise.is_set:
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._promise.on_set(lambda: _wake(loop, waiter))
+            yield from waiter
+        return self._take()
+
+    def as_asyncio(self) -> asyncio.Future[R]:
+        """An asyncio future of the running loop with the same result."""
+
+        async def wait() -> R:
+            return await self
+
+        return asyncio.get_running_loop().create_task(wait())
+
+    def result(self, timeout: float | None = None) -> R:
+        return self.get(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error that ``get`` would raise, or ``None``."""
+        try:
+            self.get(timeout)
+        except TimeoutError:
+            if not self._promise.is_set:
+                raise
+        except BaseException:
+            pass
+        assert self._outcome is not None
+        return self._outcome[1]
+
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self._promise.is_set
+
+
+def make_future(promise: Promise[Any], resolve: Callable[[Any], R]) -> Future[R]:
+    """A future that applies ``resolve`` to the promise's value when somebody wants it."""
+    future: Future[R] = object.__new__(Future)
+    future._promise = promise
+    future._resolve = resolve
+    future._lock = threading.Lock()
+    future._outcome = None
+    return future
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+    def set_result() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    try:
+        loop.call_soon_threadsafe(set_result)
+    except RuntimeError:
+        pass  # The loop that waited has been closed; nobody waits any more.
+
+
+def _warn_inside_loop() -> None:
+    if asyncio._get_running_loop() is not None:
+        warnings.warn(
+            "Future.get() was called from within an active event loop: nothing else runs on it "
+            "meanwhile. Use `await` instead.",
+            UserWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,48 @@
+"""What a reference to actors knows: which class, in which procs, in what shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from monarch.mesh import Shape
+from monarch.wire.address import ProcAddress, Uid
+
+__all__ = ["MeshRef"]
+
+
+class MeshRef:
+    """The members of an actor mesh, or of a slice of one. Ranks count from 0 in ``procs``."""
+
+    __slots__ = ("cls", "labels", "name", "proc_uids", "procs", "shape", "sizes", "uid")
+
+    def __init__(
+        self, uid: Uid, name: str, cls: type, shape: Shape, procs: Sequence[ProcAddress]
+    ) -> None:
+        self.uid = uid
+        self.name = name
+        self.cls = cls
+        self.shape = shape
+        self.procs = tuple(procs)
+        self.proc_uids = [proc.uid for proc in self.procs]
+        self.labels = tuple(shape.labels)
+        self.sizes = tuple(shape.ndslice.sizes)
+
+    @property
+    def class_name(self) -> str:
+        return f"{self.cls.__module__}.{self.cls.__qualname__}"
+
+    def over(self, shape: Shape) -> MeshRef:
+        """The part of this mesh whose ranks ``shape`` holds."""
+        return MeshRef(self.uid, self.name, self.cls, shape, select(self.procs, self.shape, shape))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MeshRef, (self.uid, self.name, self.cls, self.shape, self.procs)
+
+
+def select(
+    procs: Sequence[ProcAddress], whole: Shape, part: Shape
+) -> list[ProcAddress]:
+    """Of ``procs``, which fill the shape ``whole``, those whose ranks are in ``part``."""
+    index = whole.ndslice.index
+    return [procs[index(rank)] for rank in part.ndslice]

@@ -1,0 +1,169 @@
+"""Where the answers to calls are gathered, and what the caller makes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+from monarch.core.call_table import Collector
+from monarch.errors import MeshFailure, SupervisionError
+from monarch.mesh import Shape, ValueMesh
+from monarch.runtime.node import RawReply
+from monarch.runtime.promise import Promise
+from monarch.wire import payload
+
+__all__ = [
+    "CallSink",
+    "OneSink",
+    "StreamSink",
+    "died",
+    "resolve_call",
+    "resolve_one",
+    "value_of",
+]
+
+R = TypeVar("R")
+
+
+def value_of(reply: RawReply) -> Any:
+    """What an answer holds; raises it where it is an error."""
+    value = payload.load(reply.payload, reply.buffers)
+    if reply.failed:
+        raise value
+    return value
+
+
+def died(name: str, method: str, failure: MeshFailure) -> SupervisionError:
+    """The error of a call whose target is dead."""
+    return SupervisionError(
+        f"Endpoint call {name}.{method}() failed, {failure.report()}",
+        f"{name}.{method}",
+        failure,
+    )
+
+
+class OneSink:
+    """Waits for one answer."""
+
+    __slots__ = ("_target", "promise")
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self.promise: Promise[RawReply | MeshFailure] = Promise()
+
+    def receive(self, rank: int, answer: RawReply) -> bool:
+        self.promise.set(answer)
+        return True
+
+    def down(self, uid: str, failure: MeshFailure) -> bool:
+        if uid != self._target:
+            return False
+        self.promise.set(failure)
+        return True
+
+
+class CallSink:
+    """Waits for one answer of each target."""
+
+    def __init__(self, targets: Sequence[str]) -> None:
+        self._collector: Collector[RawReply] = Collector(targets)
+        self._lock = threading.Lock()
+        self.promise: Promise[Collector[RawReply]] = Promise()
+        if self._collector.is_complete:
+            self.promise.set(self._collector)
+
+    def receive(self, rank: int, answer: RawReply) -> bool:
+        with self._lock:
+            is_complete = self._collector.receive(rank, answer)
+        return self._complete(is_complete)
+
+    def down(self, uid: str, failure: MeshFailure) -> bool:
+        with self._lock:
+            is_complete = self._collector.down(uid, failure)
+        return self._complete(is_complete)
+
+    def _complete(self, is_complete: bool) -> bool:
+        if is_complete:
+            self.promise.set(self._collector)
+        return is_complete
+
+
+class StreamSink:
+    """Hands each answer, in order of arrival, to the next of ``promises``."""
+
+    def __init__(self, targets: Sequence[str]) -> None:
+        self._targets = targets
+        self._missing = set(range(len(targets)))
+        self._lock = threading.Lock()
+        self.promises: list[Promise[RawReply | MeshFailure]] = [Promise() for _ in targets]
+        self._free = deque(self.promises)
+
+    def receive(self, rank: int, answer: RawReply) -> bool:
+        return self._give([rank], answer)
+
+    def down(self, uid: str, failure: MeshFailure) -> bool:
+        ranks = [rank for rank, target in enumerate(self._targets) if target == uid]
+        return self._give(ranks, failure)
+
+    def _give(self, ranks: Sequence[int], answer: RawReply | MeshFailure) -> bool:
+        with self._lock:
+            fresh = [rank for rank in ranks if rank in self._missing]
+            self._missing.difference_update(fresh)
+            promises = [self._free.popleft() for _ in fresh]
+        for promise in promises:
+            promise.set(answer)
+        return not self._missing
+
+
+class LazyValues(Sequence[R]):
+    """The values of a ``call``: each is unpickled when it is first looked at."""
+
+    def __init__(self, replies: Sequence[RawReply]) -> None:
+        self._replies: list[RawReply | None] = list(replies)
+        self._values: list[Any] = [None] * len(replies)
+
+    @overload
+    def __getitem__(self, index: int) -> R: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[R]: ...
+    def __getitem__(self, index: int | slice) -> R | list[R]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        reply = self._replies[index]
+        if reply is not None:
+            self._values[index] = value_of(reply)
+            self._replies[index] = None
+        return self._values[index]  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+
+def resolve_call(
+    shape: Shape, name: str, method: str
+) -> Callable[[Collector[RawReply]], ValueMesh[Any]]:
+    """Collected answers to a mesh of values; raises for a death, then for the lowest rank."""
+
+    def resolve(collector: Collector[RawReply]) -> ValueMesh[Any]:
+        if collector.failure is not None:
+            raise died(name, method, collector.failure)
+        replies = [reply for reply in collector.answers if reply is not None]
+        for reply in replies:
+            if reply.failed:
+                value_of(reply)
+        return ValueMesh(shape, LazyValues(replies))
+
+    return resolve
+
+
+def resolve_one(name: str, method: str) -> Callable[[RawReply | MeshFailure], Any]:
+    """One answer to its value."""
+
+    def resolve(answer: RawReply | MeshFailure) -> Any:
+        if isinstance(answer, MeshFailure):
+            raise died(name, method, answer)
+        return value_of(answer)
+
+    return resolve

@@ -1,0 +1,1 @@
+"""Decisions without I/O: events and the time go in, effects come out."""

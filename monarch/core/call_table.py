@@ -1,0 +1,98 @@
+"""Which answers are still expected, and from whom.
+
+Every request that wants an answer opens a port with a sink. An answer goes into the port's
+sink; the death of a process goes into every sink that still waits for it. A sink says when it
+is complete, and the table then forgets the port. Answers to a forgotten port, and second
+answers of one rank, change nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from monarch.errors import MeshFailure
+
+__all__ = ["CallTable", "Collector", "Sink"]
+
+T = TypeVar("T")
+
+
+class Sink(Protocol):
+    """Takes the answers that arrive at one port."""
+
+    def receive(self, rank: int, answer: Any) -> bool:
+        """Take an answer; true when no more are wanted."""
+        ...
+
+    def down(self, uid: str, failure: MeshFailure) -> bool:
+        """A process has died; true when this ends the wait."""
+        ...
+
+
+class CallTable:
+    """The open ports of a process. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._sinks: dict[int, Sink] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._sinks)
+
+    def open(self, sink: Sink) -> int:
+        """A new port, whose answers go to ``sink``."""
+        port = next(self._numbers)
+        self._sinks[port] = sink
+        return port
+
+    def close(self, port: int) -> None:
+        self._sinks.pop(port, None)
+
+    def receive(self, port: int, rank: int, answer: Any) -> None:
+        """An answer has arrived at ``port``."""
+        sink = self._sinks.get(port)
+        if sink is not None and sink.receive(rank, answer):
+            self._sinks.pop(port, None)
+
+    def down(self, uid: str, failure: MeshFailure) -> None:
+        """The process ``uid`` is gone: nobody need wait for it any longer."""
+        with self._lock:
+            waiting = list(self._sinks.items())
+        for port, sink in waiting:
+            if sink.down(uid, failure):
+                self._sinks.pop(port, None)
+
+
+class Collector(Generic[T]):
+    """The answers of a ``call``: one from each target, in the order of the ranks.
+
+    Pure bookkeeping: ``receive`` and ``down`` return true once, when the outcome is known;
+    then ``answers`` is complete, or ``failure`` says which death ended the wait.
+    """
+
+    def __init__(self, targets: Sequence[str]) -> None:
+        self._targets = targets
+        self._missing = set(range(len(targets)))
+        self.answers: list[T | None] = [None] * len(targets)
+        self.failure: MeshFailure | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._missing or self.failure is not None
+
+    def receive(self, rank: int, answer: T) -> bool:
+        if rank not in self._missing or self.failure is not None:
+            return False
+        self._missing.remove(rank)
+        self.answers[rank] = answer
+        return not self._missing
+
+    def down(self, uid: str, failure: MeshFailure) -> bool:
+        if self.is_complete or all(self._targets[rank] != uid for rank in self._missing):
+            return False
+        self.failure = failure
+        return True

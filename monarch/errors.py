@@ -1,0 +1,164 @@
+"""Every error that users meet.
+
+    Exception
+    ├── ActorError                 an endpoint raised, and this call asked for the answer
+    └── RuntimeError
+        └── MonarchError           something of the runtime, not of the user's code
+            ├── SupervisionError   a member of the mesh is dead or failed
+            ├── HostUnreachable    no host agent answers at an address
+            ├── HostBusy           a host agent serves another client already
+            ├── JobError           an allocation cannot be created, found or used
+            └── WireError          a peer sent something that is not a message of ours
+
+All of them survive pickling with their fields.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+__all__ = [
+    "ActorError",
+    "HostBusy",
+    "HostUnreachable",
+    "JobError",
+    "MeshFailure",
+    "MonarchError",
+    "SupervisionError",
+    "WireError",
+]
+
+_REMOTE_TRACEBACK = "Traceback of where the remote call failed (most recent call last):"
+
+
+class ActorError(Exception):
+    """An endpoint raised.
+
+    ``exception`` is the original exception; ``str()`` shows its traceback as it was on the
+    remote side.
+    """
+
+    def __init__(
+        self,
+        exception: BaseException,
+        message: str = "A remote actor call has failed.",
+        formatted: str | None = None,
+    ) -> None:
+        self.exception = exception
+        self.message = message
+        self.exception_formatted = formatted or format_remote(exception)
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return f"{self.message}\n {self.exception_formatted}"
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.exception, self.message, self.exception_formatted)
+
+
+def format_remote(exception: BaseException) -> str:
+    """The traceback of ``exception``, headed by the words that mark it as a remote one."""
+    text = "".join(traceback.format_exception(exception))
+    return text.replace("Traceback (most recent call last):", _REMOTE_TRACEBACK, 1)
+
+
+class MonarchError(RuntimeError):
+    """Base of the runtime's own errors. Fields are positional, so that pickling keeps them."""
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), self.args
+
+
+@dataclass(frozen=True)
+class MeshFailure:
+    """What a supervisor is told: who failed, where, why, and its last words.
+
+    ``crashed_ranks`` are ranks of the mesh ``mesh_name``, whose members are ``kind``
+    ("proc", "actor" or "host").
+    """
+
+    mesh_name: str
+    crashed_ranks: tuple[int, ...]
+    reason: str
+    kind: str = "actor"
+    host: str = ""
+    last_output: tuple[str, ...] = ()
+    mesh: None = None
+
+    @property
+    def event(self) -> str:
+        return self.reason
+
+    def report(self) -> str:
+        """The failure in the reader's words: who, where, why, and the last lines printed."""
+        ranks = ", ".join(str(rank) for rank in self.crashed_ranks)
+        where = f" on {self.host}" if self.host else ""
+        lines = [f"The {self.kind} {self.mesh_name} (rank {ranks}){where} failed: {self.reason}"]
+        if self.last_output:
+            lines.append("  its last output was:")
+            lines.extend(f"    {line}" for line in self.last_output)
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return (
+            f"MeshFailure(mesh_name={self.mesh_name}, crashed_ranks={list(self.crashed_ranks)}, "
+            f"event={self.reason})"
+        )
+
+
+class SupervisionError(MonarchError):
+    """A call cannot be answered because a member of its mesh is dead or has failed."""
+
+    def __init__(
+        self, message: str, endpoint: str | None = None, failure: MeshFailure | None = None
+    ) -> None:
+        super().__init__(message, endpoint, failure)
+        self.message = message
+        self.endpoint = endpoint
+        self.failure = failure
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class HostUnreachable(MonarchError):
+    """No host agent answered at ``url`` for ``waited_seconds``."""
+
+    def __init__(self, url: str, waited_seconds: float, detail: str = "") -> None:
+        super().__init__(url, waited_seconds, detail)
+        self.url = url
+        self.waited_seconds = waited_seconds
+        self.detail = detail
+
+    def __str__(self) -> str:
+        detail = f" ({self.detail})" if self.detail else ""
+        return (
+            f"no host agent answered at {self.url} within {self.waited_seconds:.1f} s{detail}. "
+            f"Start one on that machine with `monarch host --address {self.url}`, or bring the "
+            "allocation up again with `monarch apply`."
+        )
+
+
+class HostBusy(MonarchError):
+    """The host agent at ``url`` serves another client; ``holder`` says which."""
+
+    def __init__(self, url: str, holder: str) -> None:
+        super().__init__(url, holder)
+        self.url = url
+        self.holder = holder
+
+    def __str__(self) -> str:
+        return (
+            f"the host agent at {self.url} is in use by {self.holder}. A host serves one client "
+            "at a time: end that program first, or take the host over with "
+            "`attach_to_workers(..., takeover=True)`, which stops its procs."
+        )
+
+
+class JobError(MonarchError):
+    """An allocation cannot be created, found or used."""
+
+
+class WireError(MonarchError):
+    """Bytes from a peer are not a message of ours, or of a version that we do not speak."""

@@ -1,0 +1,144 @@
+"""MeshTrait: what every mesh can do, be it of hosts, procs, actors or values."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from monarch.mesh.region import Extent, Shape
+from monarch.mesh.slice import Slice, row_major_strides
+
+Self = TypeVar("Self", bound="MeshTrait")
+
+
+class MeshTrait(ABC):
+    """Slicing and reshaping for anything that can be rebuilt over a part of its shape.
+
+    The shapes passed to `_new_with_shape` only ever hold ranks that the mesh has now.
+    """
+
+    @property
+    @abstractmethod
+    def _ndslice(self) -> Slice: ...
+
+    @property
+    @abstractmethod
+    def _labels(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def _new_with_shape(self: Self, shape: Shape) -> Self: ...
+
+    def slice(self: Self, **selectors: Any) -> Self:
+        """Select along named dimensions: an int drops the dimension, a slice keeps it.
+
+        `mesh.slice(hosts=0)`, `mesh.slice(gpus=slice(2, 6))`, `mesh.slice(**point)`. An int that
+        is negative or too large raises IndexError, an unknown dimension TypeError.
+        """
+        shape = Shape(self._labels, self._ndslice)
+        for label, selector in selectors.items():
+            if label not in self._labels:
+                raise TypeError(f"Shape does not have dimension labeled {label!r}")
+            if isinstance(selector, slice):
+                shape = shape.select(label, selector)
+            else:
+                shape = shape.at(label, selector)
+        return self._new_with_shape(shape)
+
+    def split(self: Self, **arguments: Any) -> Self:
+        """Split dimensions: `mesh.split(hosts=("dp", "pp"), pp=2)`.
+
+        Of the parts of one dimension, all sizes but one must be given; that one follows.
+        """
+        splits: dict[str, Sequence[str]] = {}
+        given: dict[str, int] = {}
+        for key, value in arguments.items():
+            if key in self._labels:
+                if isinstance(value, str):
+                    raise ValueError(f"expected a sequence of dimensions, but got '{value}'")
+                splits[key] = tuple(value)
+            elif isinstance(value, int):
+                given[key] = value
+            else:
+                raise ValueError(
+                    f"'{key}' is not an existing dim. "
+                    "Expected an integer size constraint on a new dim."
+                )
+
+        labels: list[str] = []
+        sizes: list[int] = []
+        strides: list[int] = []
+        ndslice = self._ndslice
+        for label, size, stride in zip(self._labels, ndslice.sizes, ndslice.strides, strict=True):
+            parts = splits.get(label, (label,))
+            part_sizes = _part_sizes(label, size, parts, given)
+            labels.extend(parts)
+            sizes.extend(part_sizes)
+            strides.extend(stride * step for step in row_major_strides(part_sizes))
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"Duplicate dimension name '{label}'")
+        unused = tuple(key for key in given if key not in labels)
+        if unused:
+            raise ValueError(f"unused size constraints: {unused}")
+        return self._new_with_shape(
+            Shape(labels, Slice(offset=ndslice.offset, sizes=sizes, strides=strides))
+        )
+
+    def flatten(self: Self, name: str) -> Self:
+        """Merge all dimensions into one called `name`. Only for a mesh of contiguous ranks."""
+        ndslice = self._ndslice
+        strides, dense = ndslice.strides, row_major_strides(ndslice.sizes)
+        layout = zip(ndslice.sizes, strides, dense, strict=True)
+        if any(size > 1 and stride != dense_stride for size, stride, dense_stride in layout):
+            raise ValueError(
+                f"cannot flatten sparse mesh: strides {strides} are not the dense {dense}"
+            )
+        flat = Slice(offset=ndslice.offset, sizes=[len(ndslice)], strides=[1])
+        return self._new_with_shape(Shape([name], flat))
+
+    def rename(self: Self, **names: str) -> Self:
+        """Rename dimensions: `mesh.rename(hosts="dp")`. The others keep their names."""
+        return self.split(**{old: (new,) for old, new in names.items()})
+
+    def size(self, dim: str | Sequence[str] | None = None) -> int:
+        """The number of members along `dim`, along several dims, or in all; KeyError if unknown."""
+        if dim is None:
+            return len(self._ndslice)
+        if not isinstance(dim, str):
+            return math.prod(self.size(d) for d in dim)
+        if dim not in self._labels:
+            raise KeyError(f"{self} does not have dimension {dim!r}")
+        return self.sizes[dim]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The length of each dimension, by name."""
+        return dict(zip(self._labels, self._ndslice.sizes, strict=True))
+
+    @property
+    def extent(self) -> Extent:
+        """The names and sizes of the dimensions."""
+        return Extent(self._labels, self._ndslice.sizes)
+
+    def __len__(self) -> int:
+        return len(self._ndslice)
+
+
+def _part_sizes(label: str, size: int, parts: Sequence[str], given: dict[str, int]) -> list[int]:
+    unknown = [part for part in parts if part not in given]
+    if len(unknown) > 1:
+        raise ValueError(
+            f"Cannot infer size of {parts} because both {unknown[1]} and {unknown[0]} have "
+            f"unknown size. Specify at least one as argument, e.g. {unknown[1]}=4"
+        )
+    known = math.prod(given[part] for part in parts if part in given)
+    divisible = known > 0 and size % known == 0 if unknown else known == size
+    if not divisible:
+        wanted = tuple(given.get(part, "?") for part in parts)
+        raise ValueError(
+            f"Dimension '{label}' of size {size} is not evenly divided by "
+            f"{parts!r} with sizes {wanted!r}"
+        )
+    return [given[part] if part in given else size // known for part in parts]

@@ -1,0 +1,94 @@
+"""ValueMesh: one value for every member of a mesh, such as the replies to a call."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pprint import pformat
+from typing import Generic, TypeVar, final
+
+from monarch.mesh.mesh_trait import MeshTrait
+from monarch.mesh.region import Point, Shape
+from monarch.mesh.slice import Slice
+
+R = TypeVar("R")
+
+
+@final
+class ValueMesh(MeshTrait, Generic[R]):
+    """Values over a shape. Iteration yields `(Point, value)`, points counted from 0.
+
+    `values` may be lazy: an item is asked for when it is looked at, and slices share the sequence.
+    """
+
+    def __init__(self, shape: Shape, values: Sequence[R]) -> None:
+        if len(values) != len(shape):
+            raise ValueError(f"{len(values)} values do not fill a shape of {len(shape)} ranks")
+        self._shape = shape
+        self._values = values
+        self._positions: Sequence[int] = range(len(values))
+
+    @staticmethod
+    def from_indexed(shape: Shape, pairs: Iterable[tuple[int, R]]) -> ValueMesh[R]:
+        """Build from `(rank, value)`, ranks counted from 0, the last of equal ranks winning."""
+        by_rank = dict(pairs)
+        num_ranks = len(shape)
+        outside = sorted(rank for rank in by_rank if not 0 <= rank < num_ranks)
+        if outside:
+            raise ValueError(f"ranks {outside} are out of range (len={num_ranks})")
+        missing = [rank for rank in range(num_ranks) if rank not in by_rank]
+        if missing:
+            raise ValueError(f"no value for ranks {missing}")
+        return ValueMesh(shape, [by_rank[rank] for rank in range(num_ranks)])
+
+    def items(self) -> Iterator[tuple[Point, R]]:
+        """Every point of this mesh with its value."""
+        extent = self._shape.extent
+        return ((Point(i, extent), self.get(i)) for i in range(len(self)))
+
+    def values(self) -> list[R]:
+        """The values alone, in rank order."""
+        return [self.get(i) for i in range(len(self))]
+
+    def get(self, rank: int) -> R:
+        """The value at `rank`, counted from 0 within this mesh."""
+        if not 0 <= rank < len(self):
+            raise ValueError(f"index {rank} out of range (len={len(self)})")
+        return self._values[self._positions[rank]]
+
+    def item(self, **coordinates: int) -> R:
+        """The value at one coordinate for each dimension, and none for a mesh without any."""
+        missing = [label for label in self._labels if label not in coordinates]
+        if missing:
+            raise KeyError(f"item is missing dimensions: {missing}")
+        extra = [label for label in coordinates if label not in self._labels]
+        if extra:
+            raise KeyError(f"item has extra dimensions: {extra}")
+        ndslice = self._shape.ndslice
+        return self.get(ndslice.index(ndslice.nditem([coordinates[d] for d in self._labels])))
+
+    def __iter__(self) -> Iterator[tuple[Point, R]]:
+        return self.items()
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self._shape.ndslice
+
+    @property
+    def _labels(self) -> Sequence[str]:
+        return self._shape.labels
+
+    def _new_with_shape(self, shape: Shape) -> ValueMesh[R]:
+        old = self._shape.ndslice
+        part: ValueMesh[R] = ValueMesh.__new__(ValueMesh)
+        part._shape = shape
+        part._values = self._values
+        part._positions = [self._positions[old.index(rank)] for rank in shape.ndslice]
+        return part
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ValueMesh, (self._shape, self.values())
+
+    def __repr__(self) -> str:
+        body = textwrap.indent(pformat(tuple(self.items())), "  ")
+        return f"ValueMesh({self._shape.extent}):\n{body}"

@@ -1,0 +1,1 @@
+"""Bytes between processes: an I/O loop, and transports with one contract."""

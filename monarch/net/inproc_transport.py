@@ -1,0 +1,80 @@
+"""The transport within one process: what tests and simulations use."""
+
+from __future__ import annotations
+
+import threading
+
+from monarch.net.io_loop import IoLoop
+from monarch.net.transport import Frames, Receive
+
+__all__ = ["InprocNetwork", "InprocTransport"]
+
+
+class InprocNetwork:
+    """The wires between in-process transports: listeners by URL, and what waits for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: dict[str, InprocTransport] = {}
+        self._early: dict[str, list[Frames]] = {}
+
+    def attach(self, url: str, transport: InprocTransport) -> None:
+        with self._lock:
+            if url in self._listeners:
+                raise OSError(f"address already in use: {url}")
+            self._listeners[url] = transport
+            for frames in self._early.pop(url, []):
+                transport.deliver(frames)
+
+    def detach(self, transport: InprocTransport) -> None:
+        with self._lock:
+            gone = [url for url, owner in self._listeners.items() if owner is transport]
+            for url in gone:
+                del self._listeners[url]
+
+    def send(self, url: str, frames: Frames) -> None:
+        with self._lock:
+            listener = self._listeners.get(url)
+            if listener is None:
+                self._early.setdefault(url, []).append(frames)
+            else:
+                listener.deliver(frames)
+
+
+class InprocTransport:
+    """A transport whose connections hand frames over to another one's I/O loop."""
+
+    def __init__(self, loop: IoLoop, receive: Receive, network: InprocNetwork) -> None:
+        self._loop = loop
+        self._receive = receive
+        self._network = network
+        self._closed = False
+
+    def listen(self, url: str) -> str:
+        self._network.attach(url, self)
+        return url
+
+    def connect(self, url: str) -> InprocConnection:
+        return InprocConnection(url, self._network)
+
+    def deliver(self, frames: Frames) -> None:
+        # Copied, as any transport between processes would: later changes are not seen.
+        copies = [bytes(frame) for frame in frames]
+        self._loop.call_soon(lambda: None if self._closed else self._receive(copies))
+
+    def close(self) -> None:
+        self._closed = True
+        self._network.detach(self)
+
+
+class InprocConnection:
+    def __init__(self, url: str, network: InprocNetwork) -> None:
+        self._url = url
+        self._network: InprocNetwork | None = network
+
+    def send(self, frames: Frames) -> None:
+        if self._network is not None:
+            self._network.send(self._url, frames)
+
+    def close(self, linger_seconds: float = 0.0) -> None:
+        self._network = None

@@ -1,0 +1,44 @@
+"""What a transport is: somewhere to listen, and connections to send on.
+
+``ZmqTransport`` speaks over Unix sockets and TCP between processes, ``InprocTransport``
+within one; a contract suite holds both to the same promises:
+
+- Frames sent on one connection arrive whole, once and in order.
+- ``send`` may be called from any thread and does not wait for the receiver.
+- Frames may be sent before the other side listens; they arrive once it does.
+- ``receive`` is called on the I/O loop of the listening transport.
+- After ``close``, nothing is received, and sending is silently dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, Union
+
+__all__ = ["Bytes", "Connection", "Frames", "Receive", "Transport"]
+
+Bytes = Union[bytes, bytearray, memoryview]
+Frames = Sequence[Bytes]
+Receive = Callable[[Frames], None]
+
+
+class Connection(Protocol):
+    """One way to one listener."""
+
+    def send(self, frames: Frames) -> None: ...
+
+    def close(self, linger_seconds: float = 0.0) -> None:
+        """Give up the connection; what was sent gets ``linger_seconds`` to leave."""
+        ...
+
+
+class Transport(Protocol):
+    """All the listeners and connections of one process."""
+
+    def listen(self, url: str) -> str:
+        """Receive at ``url``; returns the URL as others reach it (with the port filled in)."""
+        ...
+
+    def connect(self, url: str) -> Connection: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Processes and the agents in them: client, host agent, zygote, proc."""

@@ -1,0 +1,355 @@
+"""One actor: its mailbox, its state, and the thread or loop that runs its messages.
+
+Messages run strictly one at a time. A sync actor has a thread of its own; async actors share
+the process's asyncio loop. The mailbox belongs to whichever of the two runs the actor; others
+only put events into its inbox.
+
+What an actor does is written once, as coroutines. A sync actor's thread drives them by hand:
+its endpoints never await, so each coroutine runs through in one step, with no loop around.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, Protocol, Union
+
+from monarch.core.mailbox import Delivery, Fence, Lift, Mailbox, Reached
+from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
+from monarch.runtime.context import ActorRecord, Running, running
+from monarch.runtime.endpoint_spec import EndpointSpec
+from monarch.runtime.port import Port, dump_error
+from monarch.runtime.promise import Promise
+from monarch.wire import payload
+from monarch.wire.address import PortAddress, ProcAddress
+from monarch.wire.codec import Envelope
+from monarch.wire.message import PING, Call, SpawnActor, StopActor
+
+__all__ = ["ActorCell", "AsyncCell", "CellHost", "SyncCell", "make_cell", "refusal"]
+
+_log = logging.getLogger("monarch.actor")
+
+Event = Union[Delivery, Fence, Lift]
+
+_PING_SPEC = EndpointSpec(lambda instance: None)
+
+
+class Judge(NamedTuple):
+    """Work: ask ``__supervise__`` about a failure, and pass its verdict on."""
+
+    failure: MeshFailure
+    verdict: Callable[[bool], None]
+
+
+class Reloaded(NamedTuple):
+    """Work: the class was patched; tell the instance."""
+
+    change: Any
+
+
+class Fail(NamedTuple):
+    """Work: the actor has failed for a reason that lies elsewhere."""
+
+    reason: str
+
+
+Work = Union[Envelope, Judge, Reloaded, Fail]
+
+
+class CellHost(Protocol):
+    """What a cell needs of the agent that holds it."""
+
+    def send_reply(
+        self, to: ProcAddress, port: int, rank: int, failed: bool, data: payload.Payload
+    ) -> None: ...
+
+    def address_of(self, uid: str) -> ProcAddress: ...
+
+    def fence_reached(self, cell: ActorCell, number: int) -> None: ...
+
+    def cell_failed(self, cell: ActorCell, reason: str) -> None: ...
+
+    def cell_ended(self, cell: ActorCell) -> None: ...
+
+    def answer(self, uid: str, port: int, error: str = "") -> None: ...
+
+
+class ActorCell:
+    """Construction, calls, failure and end of an actor."""
+
+    def __init__(self, record: ActorRecord, host: CellHost) -> None:
+        self.record = record
+        self.cls: type | None = None
+        self.instance: Any = None
+        self.failure: str | None = None
+        self.ended: Promise[None] = Promise()
+        self.is_ended = False
+        self._host = host
+        self._mailbox = Mailbox()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def deliver(self, event: Event) -> None:
+        """Put something into the inbox. From any thread."""
+        raise NotImplementedError
+
+    async def _settle(self, result: Awaitable[Any] | Any) -> Any:
+        """The value of what user code returned, awaited where it has to be."""
+        raise NotImplementedError
+
+    async def _perform(self, work: Work) -> None:
+        if isinstance(work, Judge):
+            work.verdict(bool(await self._run_hook("__supervise__", work.failure)))
+        elif isinstance(work, Reloaded):
+            await self._run_hook("__reload__", work.change)
+        elif isinstance(work, Fail):
+            await self._fail(work.reason, RuntimeError(work.reason))
+        elif isinstance(work.message, Call):
+            await self._call(work, work.message)
+        elif isinstance(work.message, StopActor):
+            await self._stop(work.message)
+        else:
+            await self._construct(work)
+
+    async def _construct(self, envelope: Envelope) -> None:
+        record = self.record
+        try:
+            self.cls, args, kwargs = payload.load(envelope.payload, envelope.buffers)
+            # The instance exists before __init__ runs, so that context() works inside it.
+            self.instance = self.cls.__new__(self.cls)
+            running.set(Running(record, self.instance, record.rank, record.labels, record.sizes))
+            self.instance.__init__(*args, **kwargs)
+        except BaseException as error:
+            error.__traceback__ = _users_part(error)
+            reason = f"{record.name}.__init__ failed.\n{format_remote(error)}"
+            self.instance = None
+            await self._fail(reason, error)
+
+    async def _call(self, envelope: Envelope, call: Call) -> None:
+        if self.failure is not None:
+            self.refuse(call)
+            return
+        spec: EndpointSpec | None = None
+        running.set(Running(self.record, self.instance, call.rank, call.labels, call.sizes))
+        try:
+            spec = self._endpoint(call)
+            args, kwargs = payload.load(envelope.payload, envelope.buffers)
+            if spec.explicit_response_port:
+                args = (Port(PortAddress(self._answer_to(call), call.port), call.rank), *args)
+            result = spec.method(self.instance, *args, **kwargs)
+            if not inspect.isawaitable(result):
+                self._returned(call, spec, result)
+            elif not spec.is_concurrent:
+                self._returned(call, spec, await self._settle(result))
+            else:
+                self._start_task(self._complete(call, spec, result))
+        except BaseException as error:
+            await self._raised(call, spec, error)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _complete(self, call: Call, spec: EndpointSpec, result: Awaitable[Any]) -> None:
+        try:
+            self._returned(call, spec, await result)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            await self._raised(call, spec, error)
+
+    def _endpoint(self, call: Call) -> EndpointSpec:
+        assert self.cls is not None
+        if call.method == PING:
+            return _PING_SPEC
+        # Looked up at each call, so that a reload shows at once.
+        for base in self.cls.__mro__:
+            if call.method in vars(base):
+                found = vars(base)[call.method]
+                spec = getattr(found, "endpoint_spec", None)
+                return spec if isinstance(spec, EndpointSpec) else EndpointSpec(found)
+        raise AttributeError(
+            f"{self.cls.__qualname__} has no endpoint {call.method!r}: was it removed by a reload?"
+        )
+
+    def _answer_to(self, call: Call) -> ProcAddress:
+        return call.port_proc or self._host.address_of(call.sender)
+
+    def _returned(self, call: Call, spec: EndpointSpec, value: Any) -> None:
+        if call.port and not spec.explicit_response_port:
+            self._reply(call, payload.dump(value), failed=False)
+
+    def _reply(self, call: Call, data: payload.Payload, *, failed: bool) -> None:
+        self._host.send_reply(self._answer_to(call), call.port, call.rank, failed, data)
+
+    async def _raised(
+        self, call: Call, spec: EndpointSpec | None, error: BaseException
+    ) -> None:
+        """An endpoint raised: tell the caller who waits; where nobody waits, fail."""
+        is_ordinary = isinstance(error, Exception)
+        error.__traceback__ = _users_part(error)
+        ending = "failed." if is_ordinary else "failed with BaseException."
+        message = f"Actor call {self.record.name}.{call.method} {ending}"
+        waits = call.port and not (spec is not None and spec.explicit_response_port)
+        if waits:
+            self._reply(call, dump_error(ActorError(error, message)), failed=True)
+        if not waits or not is_ordinary:
+            await self._fail(f"{message}\n{format_remote(error)}", error)
+
+    async def _fail(self, reason: str, error: BaseException) -> None:
+        if self.failure is None and not self.is_ended:
+            self.failure = reason
+            self._host.cell_failed(self, reason)
+            await self._run_hook("__cleanup__", error)
+
+    def refuse(self, call: Call) -> None:
+        """Answer a call to an actor that has failed or ended."""
+        if call.port:
+            why = self.failure or "it was stopped"
+            self._reply(call, refusal(self.record.name, self.record.rank, call, why), failed=True)
+
+    async def _stop(self, stop: StopActor) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.failure is None:
+            await self._run_hook("__cleanup__", None)
+        self.is_ended = True
+        self.ended.set(None)
+        self._host.cell_ended(self)
+        self._host.answer(stop.sender, stop.port)
+
+    async def _run_hook(self, name: str, argument: Any) -> Any:
+        """Call ``__supervise__``, ``__cleanup__`` or ``__reload__`` where defined."""
+        hook = getattr(self.instance, name, None)
+        if hook is None:
+            return None
+        record = self.record
+        running.set(Running(record, self.instance, record.rank, record.labels, record.sizes))
+        try:
+            result = hook(argument)
+            return await self._settle(result) if inspect.isawaitable(result) else result
+        except Exception:
+            _log.exception("%s of %s raised", name, record.name)
+            return None
+
+
+class SyncCell(ActorCell):
+    """An actor whose endpoints are plain functions: it has a thread of its own."""
+
+    def __init__(self, record: ActorRecord, host: CellHost) -> None:
+        super().__init__(record, host)
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.deliver = self._inbox.put  # type: ignore[method-assign]
+        name = f"actor {record.name} {record.rank}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        mailbox, inbox = self._mailbox, self._inbox
+        while not self.is_ended:
+            mailbox.feed(inbox.get())
+            while not self.is_ended:
+                while not inbox.empty():
+                    mailbox.feed(inbox.get())
+                item = mailbox.next()
+                if item is None:
+                    break
+                if isinstance(item, Reached):
+                    self._host.fence_reached(self, item.number)
+                else:
+                    self._drive(self._perform(item.work))
+
+    def _drive(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            work.send(None)
+        except StopIteration:
+            return
+        raise RuntimeError("a sync actor's work awaited something")
+
+    async def _settle(self, result: Awaitable[Any] | Any) -> Any:
+        # Only hooks get here: an async __supervise__ on a sync actor has a loop for itself.
+        async def wait() -> Any:
+            return await result
+
+        return asyncio.run(wait())
+
+
+class AsyncCell(ActorCell):
+    """An actor whose endpoints are coroutines: it runs on the process's asyncio loop."""
+
+    def __init__(
+        self, record: ActorRecord, host: CellHost, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(record, host)
+        self._loop = loop
+        self._inbox: deque[Event] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._is_scheduled = False
+        loop.call_soon_threadsafe(self._start)
+
+    def deliver(self, event: Event) -> None:
+        self._inbox.append(event)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._awaken)
+            except RuntimeError:
+                pass  # The loop has ended, and the process with it.
+
+    def _start(self) -> None:
+        self._main = self._loop.create_task(self._run(), name=f"actor {self.record.name}")
+
+    def _awaken(self) -> None:
+        self._is_scheduled = False
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _run(self) -> None:
+        while not self.is_ended:
+            while self._inbox:
+                self._mailbox.feed(self._inbox.popleft())
+            item = self._mailbox.next()
+            if item is None:
+                self._wake = self._loop.create_future()
+                await self._wake
+                self._wake = None
+            elif isinstance(item, Reached):
+                self._host.fence_reached(self, item.number)
+            else:
+                await self._perform(item.work)
+
+    async def _settle(self, result: Awaitable[Any] | Any) -> Any:
+        return await result
+
+
+def _users_part(error: BaseException) -> Any:
+    """The traceback without our own frames above the user's."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    return traceback or error.__traceback__
+
+
+def refusal(name: str, rank: int, call: Call, why: str) -> payload.Payload:
+    """The error that a call to a dead or unknown actor gets."""
+    message = f"Endpoint call {name}.{call.method}() failed, {why}"
+    failure = MeshFailure(name, (rank,), why)
+    return dump_error(SupervisionError(message, call.method, failure))
+
+
+def make_cell(
+    record: ActorRecord,
+    spawn: SpawnActor,
+    host: CellHost,
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> ActorCell:
+    """The kind of cell that the class's endpoints ask for; ``loop`` gives the process's loop."""
+    if spawn.is_async:
+        return AsyncCell(record, host, loop())
+    return SyncCell(record, host)

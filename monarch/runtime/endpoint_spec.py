@@ -1,0 +1,69 @@
+"""What a class offers to callers, and whether it may be spawned at all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["EndpointSpec", "check_actor_class", "endpoint_specs", "is_async_actor"]
+
+
+@dataclass
+class EndpointSpec:
+    """A method that may be called from elsewhere.
+
+    ``is_concurrent``: the next message need not wait for this one to finish.
+    """
+
+    method: Callable[..., Any]
+    explicit_response_port: bool = False
+    is_concurrent: bool = False
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.method)
+
+
+def endpoint_specs(cls: type) -> dict[str, EndpointSpec]:
+    """The endpoints of a class by name. Looked up anew each time, so that reloads show."""
+    found: dict[str, EndpointSpec] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            spec = getattr(value, "endpoint_spec", None)
+            if isinstance(spec, EndpointSpec):
+                found[name] = spec
+            else:
+                found.pop(name, None)
+    return found
+
+
+def is_async_actor(cls: type) -> bool:
+    """Whether the actor's endpoints run on the asyncio loop instead of a thread of its own."""
+    return any(spec.is_async for spec in endpoint_specs(cls).values())
+
+
+def check_actor_class(cls: type, reserved: Callable[[str], bool]) -> None:
+    """Raise ``ValueError`` for a class that cannot be an actor.
+
+    ``reserved`` tells which names an actor mesh needs for itself.
+    """
+    specs = endpoint_specs(cls)
+    for name in specs:
+        if reserved(name):
+            raise ValueError(
+                f"ActorMesh has an attribute that collides with an endpoint name: {name!r} of "
+                f"{cls.__qualname__}. Rename the endpoint."
+            )
+    kinds = {spec.is_async for spec in specs.values()}
+    cleanup = getattr(cls, "__cleanup__", None)
+    if cleanup is not None and specs:
+        kinds.add(inspect.iscoroutinefunction(cleanup))
+    if len(kinds) > 1:
+        sync = [name for name, spec in specs.items() if not spec.is_async]
+        raise ValueError(
+            f"{cls.__qualname__} mixes both async and sync endpoints. Make all of them (and "
+            f"`__cleanup__`) either `def` or `async def`; the sync ones are: "
+            f"{', '.join(sync) or '__cleanup__'}"
+        )

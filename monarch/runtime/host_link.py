@@ -1,0 +1,96 @@
+"""The client's tie to one host agent: asks to be its client, and notices when it is lost."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+
+from monarch.config import settings
+from monarch.errors import HostBusy, HostUnreachable, MonarchError
+from monarch.runtime.node import Node, Outcome
+from monarch.runtime.promise import Promise
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.host_url import HostUrl
+from monarch.wire.message import Attach, Detach, ProcDown
+
+__all__ = ["HostLink"]
+
+
+class HostLink:
+    """An attachment, on its way or standing.
+
+    ``ready`` is set to ``None`` once the host accepts, or to the error. Messages may be sent
+    to ``address`` at once; they arrive after the request.
+    """
+
+    def __init__(self, node: Node, url: str, *, takeover: bool = False) -> None:
+        self._node = node
+        self.url = url
+        self.address = HostUrl.parse(url).address()
+        self.ready: Promise[MonarchError | None] = Promise()
+        self.info: dict[str, object] = {}
+        self.procs: set[Uid] = set()
+        node.expect(self.address)
+        node.peer_up(self.address)
+        self._timer = node.loop.call_later(settings().attach_timeout_seconds, self._too_late)
+        outcome = node.request(
+            self.address,
+            lambda port: Attach(node.address, os.getpid(), who_am_i(), port, takeover),
+        )
+        outcome.on_set(lambda: self._answered(outcome.value))
+        node.on_peer_down.append(self._on_peer_down)
+
+    def _answered(self, outcome: Outcome) -> None:
+        self._timer.cancel()
+        if outcome.error:
+            holder = outcome.body.get("holder")
+            busy = HostBusy(self.url, str(holder)) if holder else MonarchError(outcome.error)
+            self._fail(busy)
+            return
+        self.info = outcome.body
+        now = self._node.loop.time()
+        self._node.liveness.expect(self.address.uid, now)
+        if self.info.get("machine") == self._node.address.machine:
+            pid = self.info["pid"]
+            assert isinstance(pid, int)
+            self._node.watch_pid(self.address.uid, pid, self._process_ended)
+        self.ready.set(None)
+
+    def _too_late(self) -> None:
+        self._fail(HostUnreachable(self.url, settings().attach_timeout_seconds))
+
+    def _process_ended(self) -> None:
+        self._node.peer_down(ProcDown(self.address.uid, "the host agent's process ended"))
+
+    def _fail(self, error: MonarchError) -> None:
+        if not self.ready.is_set:
+            self.ready.set(error)
+            self._node.peer_down(ProcDown(self.address.uid, str(error), expected=True))
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        """The host is lost, and with it every proc on it."""
+        if uid != self.address.uid:
+            return
+        self.ready.set(MonarchError(f"the host agent at {self.url} is gone: {down.reason}"))
+        for proc in list(self.procs):
+            reason = f"its host {self.url} was lost: {down.reason}"
+            self._node.peer_down(ProcDown(proc, reason, self.url))
+
+    def detach(self) -> None:
+        """Leave: the host stops our procs and waits for the next client."""
+        if self._node.failure_of(self.address.uid) is None:
+            self._node.send(self.address, Detach(self._node.uid))
+        self._node.liveness.forget(self.address.uid)
+
+
+def who_am_i() -> str:
+    """This client, in words that its owner recognizes."""
+    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{program} (pid {os.getpid()}, user {user})"
+
+

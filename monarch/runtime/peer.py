@@ -1,0 +1,67 @@
+"""Another process, as this one sees it: on its way up, reachable, or gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from monarch.errors import MeshFailure
+from monarch.net.transport import Connection, Frames
+from monarch.wire.address import ProcAddress
+
+__all__ = ["Peer"]
+
+
+class Peer:
+    """Keeps the order of what is sent to one process through all its states.
+
+    Frames for a process that is still coming up are kept, and leave first when it is up.
+    Frames for one that is gone are dropped: whoever waits for an answer asks ``failure``.
+    """
+
+    def __init__(self, address: ProcAddress) -> None:
+        self.address = address
+        self.failure: MeshFailure | None = None
+        self._connection: Connection | None = None
+        self._early: list[Frames] = []
+        self._lock = threading.Lock()
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection is not None and self.failure is None
+
+    def send(self, frames: Frames) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.send(frames)
+            return
+        with self._lock:
+            if self._connection is not None:
+                self._connection.send(frames)
+            elif self.failure is None:
+                self._early.append(frames)
+
+    def up(self, address: ProcAddress, connect: Callable[[], Connection], hello: Frames) -> None:
+        """The process listens: open the connection, introduce ourselves, send what waited."""
+        with self._lock:
+            if self._connection is not None or self.failure is not None:
+                return
+            self.address = address
+            connection = connect()
+            connection.send(hello)
+            for frames in self._early:
+                connection.send(frames)
+            self._early.clear()
+            self._connection = connection
+
+    def down(self, failure: MeshFailure) -> bool:
+        """The process is gone; false if that was known."""
+        with self._lock:
+            if self.failure is not None:
+                return False
+            self.failure = failure
+            self._early.clear()
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        return True

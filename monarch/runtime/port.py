@@ -1,0 +1,57 @@
+"""The sending end of a channel, and of the answer to a call."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Generic, TypeVar
+
+from monarch.errors import ActorError, SupervisionError
+from monarch.runtime import process
+from monarch.wire import payload
+from monarch.wire.address import PortAddress
+from monarch.wire.message import Reply
+
+__all__ = ["Port", "dump_error"]
+
+T = TypeVar("T")
+
+
+class Port(Generic[T]):
+    """Send values to whoever holds the receiver. May be sent to any actor, and used there."""
+
+    def __init__(self, address: PortAddress, rank: int = 0) -> None:
+        self._address = address
+        self._rank = rank
+        self.return_undeliverable = True
+
+    def send(self, obj: T) -> None:
+        """Send a value; it is pickled now, and arrives in order of this sender's sends."""
+        self._send(payload.dump(obj), failed=False)
+
+    def exception(self, exc: Exception) -> None:
+        """Send an exception, which is raised where the value is awaited."""
+        self._send(dump_error(exc), failed=True)
+
+    def _send(self, data: payload.Payload, *, failed: bool) -> None:
+        node = process.current().node
+        reply = Reply(self._address.port, self._rank, node.uid, failed)
+        node.send(self._address.proc, reply, data.data, data.buffers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Port, (self._address, self._rank)
+
+    def __repr__(self) -> str:
+        return f"Port({self._address.port} at {self._address.proc.uid})"
+
+
+def dump_error(error: BaseException) -> payload.Payload:
+    """Pickle an error; one that cannot be pickled travels as its text."""
+    try:
+        data = payload.dump(error)
+        pickle.loads(data.data, buffers=data.buffers)
+    except Exception:
+        if isinstance(error, ActorError):
+            plain = RuntimeError(f"{type(error.exception).__name__}: {error.exception}")
+            return payload.dump(ActorError(plain, error.message, error.exception_formatted))
+        return payload.dump(SupervisionError(f"{type(error).__name__}: {error}"))
+    return data

@@ -1,0 +1,222 @@
+"""The actors of one process: makes them, brings them their messages, and ends them.
+
+The same agent runs in procs and in the client, which is a proc too: ``this_proc()`` works
+there, and controllers live there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from monarch.core.mailbox import Delivery, Fence, Lift
+from monarch.errors import MeshFailure
+from monarch.runtime.actor_cell import ActorCell, Fail, Judge, Reloaded, make_cell, refusal
+from monarch.runtime.context import ActorRecord
+from monarch.runtime.node import Node
+from monarch.runtime.supervisor import Supervisor
+from monarch.wire import payload
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import ActorFailed, Call, Reply, SpawnActor, StopActor
+
+__all__ = ["ProcAgent"]
+
+_log = logging.getLogger("monarch.proc")
+
+
+class ProcAgent:
+    """Holds the actor cells of a process, and supervises what they own."""
+
+    def __init__(self, node: Node, host: ProcAddress) -> None:
+        self.node = node
+        self.host = host
+        self.generation = 0
+        self.supervisor = Supervisor(node, self)
+        self._cells: dict[Uid, ActorCell] = {}
+        self._ended: dict[Uid, tuple[str, int]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._fences: dict[int, _OpenFence] = {}
+        node.handle(Call, self._on_call, on_any_thread=True)
+        node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
+        node.handle(StopActor, self._on_stop, on_any_thread=True)
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The asyncio loop of this process, on which async actors run."""
+        self._loop = loop
+
+    def asyncio_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop for async actors; a client gets one on a thread of its own when needed."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._loop.run_forever, name="monarch-asyncio", daemon=True
+                ).start()
+            return self._loop
+
+    @property
+    def cells(self) -> list[ActorCell]:
+        return list(self._cells.values())
+
+    def instance_of(self, actor: Uid) -> object | None:
+        cell = self._cells.get(actor)
+        return None if cell is None else cell.instance
+
+    def on_spawn(self, envelope: Envelope) -> None:
+        spawn = envelope.message
+        assert isinstance(spawn, SpawnActor)
+        record = ActorRecord(
+            spawn.actor, spawn.name, spawn.class_name, spawn.rank, spawn.labels, spawn.sizes,
+            spawn.owner, spawn.owner_actor, spawn.creator,
+        )  # fmt: skip
+        cell = make_cell(record, spawn, self, self.asyncio_loop)
+        with self._lock:
+            self._cells[spawn.actor] = cell
+            for fence in self._fences.values():
+                # Sent after the fence: it must wait behind it like everything of that sender.
+                if fence.sender == spawn.owner.uid:
+                    fence.missing.add(spawn.actor)
+                    cell.deliver(Fence(fence.sender, fence.number))
+        cell.deliver(Delivery(spawn.owner.uid, envelope))
+
+    def _on_call(self, envelope: Envelope) -> None:
+        call = envelope.message
+        assert isinstance(call, Call)
+        cell = self._cells.get(call.actor)
+        if cell is not None:
+            cell.deliver(Delivery(call.sender, envelope))
+        elif call.port:
+            name, rank = self._ended.get(call.actor, ("an actor", call.rank))
+            to = call.port_proc or self.node.address_of(call.sender)
+            data = refusal(name, rank, call, "it was stopped")
+            self.send_reply(to, call.port, call.rank, True, data)
+
+    def _on_stop(self, envelope: Envelope) -> None:
+        stop = envelope.message
+        assert isinstance(stop, StopActor)
+        cell = self._cells.get(stop.actor)
+        if cell is None:
+            self.answer(stop.sender, stop.port)
+        else:
+            cell.deliver(Delivery(stop.sender, envelope))
+
+    def stop_all(self, timeout_seconds: float) -> None:
+        """Stop every actor, each with its ``__cleanup__``, within ``timeout_seconds``."""
+        cells = self.cells
+        deadline = time.monotonic() + timeout_seconds
+        for cell in cells:
+            stop = StopActor(cell.record.uid, "the process ends", 0, "")
+            cell.deliver(Delivery("stop", Envelope("", stop)))
+        for cell in cells:
+            cell.ended.wait(max(0.0, deadline - time.monotonic()))
+
+    # What cells need: see CellHost.
+
+    def send_reply(
+        self, to: ProcAddress, port: int, rank: int, failed: bool, data: payload.Payload
+    ) -> None:
+        self.node.send(to, Reply(port, rank, self.node.uid, failed), data.data, data.buffers)
+
+    def address_of(self, uid: Uid) -> ProcAddress:
+        return self.node.address_of(uid)
+
+    def answer(self, uid: Uid, port: int, error: str = "") -> None:
+        self.node.answer(uid, port, error)
+
+    def cell_failed(self, cell: ActorCell, reason: str) -> None:
+        """An actor has failed: what it owns ends first, then its owner is told."""
+        record = cell.record
+        self.supervisor.actor_ended(record.uid)
+        failed = ActorFailed(record.uid, record.rank, record.name, self.node.uid, reason)
+        self.node.send(record.owner, failed)
+
+    def cell_ended(self, cell: ActorCell) -> None:
+        record = cell.record
+        self.supervisor.actor_ended(record.uid)
+        with self._lock:
+            self._cells.pop(record.uid, None)
+            self._ended[record.uid] = (record.name, record.rank)
+            open_fences = list(self._fences.values())
+        for fence in open_fences:
+            self._reached(fence, record.uid)
+
+    # What the supervisor needs: see Supervised.
+
+    def judge(self, actor: Uid, failure: MeshFailure, verdict: Callable[[bool], None]) -> None:
+        cell = self._cells.get(actor)
+        if cell is not None:
+            cell.deliver(Delivery("supervision", Judge(failure, verdict)))
+
+    def fail(self, actor: Uid, failure: MeshFailure) -> None:
+        cell = self._cells.get(actor)
+        if cell is not None:
+            reason = f"it did not handle the failure of what it owns: {failure.report()}"
+            cell.deliver(Delivery("supervision", Fail(reason)))
+
+    def fault(self, failure: MeshFailure) -> None:
+        _log.error("a failure was not handled: %s", failure.report())
+
+    # Switching all actors between the same two messages.
+
+    def fence(self, sender: Uid, number: int, switch: Callable[[], None]) -> None:
+        """Run ``switch`` once every actor is done with what ``sender`` sent so far.
+
+        What ``sender`` sends from here on is handled after it. Runs on the thread of the last
+        actor to get there; where there are none, on the caller's.
+        """
+        with self._lock:
+            cells = dict(self._cells)
+            fence = _OpenFence(sender, number, set(cells), switch)
+            self._fences[number] = fence
+        for cell in cells.values():
+            cell.deliver(Fence(sender, number))
+        if not cells:
+            self._open(fence)
+
+    def fence_reached(self, cell: ActorCell, number: int) -> None:
+        fence = self._fences.get(number)
+        if fence is None:
+            cell.deliver(Lift(number))
+        else:
+            self._reached(fence, cell.record.uid)
+
+    def _reached(self, fence: _OpenFence, actor: Uid) -> None:
+        with self._lock:
+            if actor not in fence.missing:
+                return
+            fence.missing.discard(actor)
+            is_last = not fence.missing
+        if is_last:
+            self._open(fence)
+
+    def _open(self, fence: _OpenFence) -> None:
+        try:
+            fence.switch()
+        finally:
+            with self._lock:
+                self._fences.pop(fence.number, None)
+                cells = list(self._cells.values())
+            for cell in cells:
+                cell.deliver(Lift(fence.number))
+
+    def tell_reloaded(self, change: object) -> None:
+        """Have every actor that defines ``__reload__`` run it before its next message."""
+        for cell in self.cells:
+            cell.deliver(Delivery("reload", Reloaded(change)))
+
+
+class _OpenFence:
+    """A switch that waits for actors to be done with what came before it."""
+
+    def __init__(
+        self, sender: Uid, number: int, missing: set[Uid], switch: Callable[[], None]
+    ) -> None:
+        self.sender = sender
+        self.number = number
+        self.missing = missing
+        self.switch = switch

@@ -1,0 +1,67 @@
+"""A value that is set once, and the threads and callbacks that wait for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["Promise"]
+
+T = TypeVar("T")
+
+
+class Promise(Generic[T]):
+    """Lighter than ``concurrent.futures.Future``: one lock, no condition variable.
+
+    A waiting thread blocks on a plain lock, so that Ctrl-C interrupts it at once.
+    """
+
+    __slots__ = ("_callbacks", "_lock", "_value", "_waiters", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._value: T | None = None
+        self._lock = threading.Lock()
+        self._waiters: list[threading.Lock] = []
+        self._callbacks: list[Callable[[], None]] = []
+
+    def set(self, value: T) -> None:
+        """Give the value. A second one is ignored."""
+        with self._lock:
+            if self.is_set:
+                return
+            self._value = value
+            self.is_set = True
+            waiters, self._waiters = self._waiters, []
+            callbacks, self._callbacks = self._callbacks, []
+        for waiter in waiters:
+            waiter.release()
+        for callback in callbacks:
+            callback()
+
+    def on_set(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` once the value is there, on the thread that sets it, or now."""
+        with self._lock:
+            if not self.is_set:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether the value is there; waits up to ``timeout`` seconds for it."""
+        if self.is_set:
+            return True
+        waiter = threading.Lock()
+        waiter.acquire()
+        with self._lock:
+            if self.is_set:
+                return True
+            self._waiters.append(waiter)
+        return waiter.acquire(timeout=-1 if timeout is None else timeout)
+
+    @property
+    def value(self) -> T:
+        """The value, which must be there."""
+        assert self.is_set, "asked for a value that is not there yet"
+        return self._value  # type: ignore[return-value]

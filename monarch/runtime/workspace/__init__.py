@@ -1,0 +1,1 @@
+"""Where the runtime meets ``monarch_sync``: replicas on hosts, reloads in processes."""

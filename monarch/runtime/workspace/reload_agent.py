@@ -1,0 +1,3 @@
+"""x"""
+class ReloadAgent:
+    def __init__(self, agent, roots): pass

@@ -1,0 +1,172 @@
+"""The template process: imports what procs need, and forks when it is told to.
+
+It is single-threaded, so that forking is safe, and runs no user code and no CUDA. It ends,
+with every proc it made, when its host agent does: the kernel closes their socket however the
+agent dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, NoReturn
+
+import msgspec
+
+# What every proc needs, so that a fork finds it imported.
+import monarch.runtime.bootstrap as bootstrap
+from monarch.runtime.proc_config import ProcConfig
+
+__all__ = ["MAX_PACKET_BYTES", "main"]
+
+MAX_PACKET_BYTES = 160 * 1024
+_PR_SET_PDEATHSIG = 1
+
+
+class _Zygote:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._children: dict[int, str] = {}
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def run(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write)
+        self._tell(event="ready")
+        while True:
+            readable, _, _ = select.select([self._control, self._wake_read], [], [])
+            if self._wake_read in readable:
+                self._drain_wakeups()
+                self._reap()
+            if self._control in readable and not self._serve():
+                self._kill_all()
+                return
+
+    def _serve(self) -> bool:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 2)
+        except OSError:
+            return False
+        if not data:
+            return False
+        order: dict[str, Any] = msgspec.json.decode(data)
+        if order["op"] == "fork":
+            self._fork(msgspec.convert(order["config"], ProcConfig), fds)
+        elif order["op"] == "preload":
+            self._preload(order["modules"])
+        elif order["op"] == "kill":
+            self._kill(order["uid"])
+        return True
+
+    def _fork(self, config: ProcConfig, fds: list[int]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become_proc(config, fds)
+        for fd in fds:
+            os.close(fd)
+        self._children[pid] = config.uid
+        self._tell(event="forked", uid=config.uid, pid=pid)
+
+    def _become_proc(self, config: ProcConfig, fds: list[int]) -> NoReturn:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            parent_died_first = os.getppid() == 1
+            os.setsid()
+            die_with_parent()
+            if parent_died_first:
+                os._exit(1)
+            for fd in (self._control.detach(), self._wake_read, self._wake_write):
+                os.close(fd)
+            os.dup2(fds[0], 1)
+            os.dup2(fds[1], 2)
+            for fd in fds:
+                os.close(fd)
+            bootstrap.run_proc(config)
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            bootstrap.exit_quietly(code)
+
+    def _preload(self, modules: list[str]) -> None:
+        errors: dict[str, str] = {}
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                errors[name] = f"{type(error).__name__}: {error}"
+        gc.collect()
+        gc.freeze()
+        self._tell(event="preloaded", modules=modules, errors=errors)
+
+    def _kill(self, uid: str) -> None:
+        for pid, child in self._children.items():
+            if child == uid:
+                kill_group(pid)
+
+    def _kill_all(self) -> None:
+        for pid in self._children:
+            kill_group(pid)
+
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake_read, 512):
+                pass
+
+    def _reap(self) -> None:
+        while self._children:
+            try:
+                # Looked at before it is reaped: while it is a zombie, its group id is its own.
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if info is None:
+                return
+            kill_group(info.si_pid)
+            _, status = os.waitpid(info.si_pid, 0)
+            uid = self._children.pop(info.si_pid, None)
+            if uid is not None:
+                self._tell(event="exited", uid=uid, code=os.waitstatus_to_exitcode(status))
+
+    def _tell(self, **event: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._control.send(msgspec.json.encode(event))
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL a proc and what it started (data loader workers, compilers)."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that made it ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
+    _Zygote(socket.socket(fileno=int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()

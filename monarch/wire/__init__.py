@@ -1,0 +1,1 @@
+"""Messages to frames and back. Pure: no sockets, no clocks, no threads."""

@@ -1,0 +1,60 @@
+"""Who is where: the addresses that travel in messages and inside pickled references."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import secrets
+
+import msgspec
+
+__all__ = ["ActorAddress", "PortAddress", "ProcAddress", "machine_id", "new_uid"]
+
+Uid = str
+
+
+def new_uid() -> Uid:
+    """A name that no other process or mesh has: 12 hexadecimal digits."""
+    return secrets.token_hex(6)
+
+
+class ProcAddress(msgspec.Struct, frozen=True, array_like=True):
+    """One process: its uid, and where it listens.
+
+    ``urls`` is empty while the process is still coming up; then ``host_urls`` says where the
+    host agent listens that knows. ``machine`` tells whether a Unix socket can reach it.
+    """
+
+    uid: Uid
+    urls: tuple[str, ...] = ()
+    machine: str = ""
+    host_uid: Uid = ""
+    host_urls: tuple[str, ...] = ()
+
+
+class ActorAddress(msgspec.Struct, frozen=True, array_like=True):
+    """One actor: its process, and the uid of the actor mesh it is a member of."""
+
+    proc: ProcAddress
+    actor: Uid
+
+
+class PortAddress(msgspec.Struct, frozen=True, array_like=True):
+    """Where answers go: a process, and a number that it gave out."""
+
+    proc: ProcAddress
+    port: int
+
+
+@functools.cache
+def machine_id() -> str:
+    """The same for two processes only if they share a kernel, a pid and a mount namespace.
+
+    Host names lie (containers share them or have several); the boot id with the namespaces'
+    inodes does not. Only then do a process's pid and its Unix sockets mean the same to both.
+    """
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    spaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("pid", "mnt")]
+    return hashlib.sha256(f"{boot}:{spaces}".encode()).hexdigest()[:16]

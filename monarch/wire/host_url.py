@@ -1,0 +1,51 @@
+"""Where a host agent is: ``tcp://HOST:PORT``, ``ipc://PATH``, or an alias form of both."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from monarch.wire.address import ProcAddress, machine_id
+
+__all__ = ["HostUrl"]
+
+
+class HostUrl(NamedTuple):
+    """``advertise`` is what clients connect to, ``bind`` what the agent listens at."""
+
+    advertise: str
+    bind: str
+
+    @classmethod
+    def parse(cls, text: str) -> HostUrl:
+        """``URL``, or ``ADVERTISED_URL@BOUND_URL``. Raises ``ValueError`` for anything else."""
+        advertise, at, bind = text.partition("@")
+        if at and "://" not in advertise:
+            advertise = bind
+        url = cls(_check(advertise), _check(bind or advertise))
+        return url
+
+    @property
+    def uid(self) -> str:
+        """The agent's uid: whoever knows the URL knows it, so nothing need be asked first."""
+        return "h" + hashlib.sha256(self.advertise.encode()).hexdigest()[:11]
+
+    def address(self) -> ProcAddress:
+        # A Unix socket can only be on this machine.
+        machine = machine_id() if self.advertise.startswith("ipc://") else ""
+        return ProcAddress(self.uid, (self.advertise,), machine)
+
+
+def _check(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme == "ipc" and url.removeprefix("ipc://"):
+        return url
+    if parts.scheme == "tcp" and parts.hostname == "*":
+        raise NotImplementedError(
+            f"{url}: bind to one interface, for example tcp://0.0.0.0:PORT, and give clients a "
+            "name that they can reach: tcp://NAME:PORT@tcp://0.0.0.0:PORT"
+        )
+    if parts.scheme == "tcp" and parts.hostname and parts.port is not None:
+        return url
+    raise ValueError(f"not an address of a host agent: {url!r}; use tcp://HOST:PORT or ipc://PATH")

@@ -1,0 +1,47 @@
+"""All keys of a job from its one secret.
+
+Any 32 bytes are a valid CURVE secret key, so each key is HMAC(secret, label): nothing to
+distribute but the secret, nothing to set up. Who holds the secret may speak; who does not
+fails the handshake before a byte of a message is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import NamedTuple
+
+import zmq.utils.z85 as z85
+from zmq import curve_public
+
+__all__ = ["KeyPair", "JobKeys", "new_secret"]
+
+SECRET_BYTES = 32
+
+
+def new_secret() -> bytes:
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+class KeyPair(NamedTuple):
+    """A CURVE key pair, both halves as 40 Z85 characters."""
+
+    public: bytes
+    private: bytes
+
+
+class JobKeys:
+    """The key pairs of a job: one for whoever listens, one for whoever connects."""
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != SECRET_BYTES:
+            raise ValueError(f"a job secret has {SECRET_BYTES} bytes, not {len(secret)}")
+        self.secret = secret
+        self.listener = self._pair(b"listener")
+        self.connector = self._pair(b"connector")
+
+    def _pair(self, label: bytes) -> KeyPair:
+        private = hmac.new(self.secret, b"monarch curve " + label, hashlib.sha256).digest()
+        encoded: bytes = z85.encode(private)
+        return KeyPair(curve_public(encoded), encoded)

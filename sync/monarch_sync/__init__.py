@@ -1,0 +1,1 @@
+"""Keeps folders on many machines equal, and reloads what changed. Knows no actors."""

@@ -1,0 +1,242 @@
+"""A new class body into the live class, so that instances, pickles and subclasses follow."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, cast
+
+from .flips import MISSING, Attribute, Cell, Flip, contents_of
+from .patch import FunctionPatch, made_alike
+from .statements import Statement, kept_class_values
+
+_LAYOUT = frozenset({"__dict__", "__weakref__", "__slots__"})
+# Written by the interpreter or a metaclass, or by whoever uses the class: absent from the new
+# body does not mean removed.
+_NOT_OURS = _LAYOUT | {
+    "__abstractmethods__",
+    "_abc_impl",
+    "__module__",
+    "__doc__",
+    "__annotations__",
+    "__annotations_cache__",
+    "__subclasshook__",
+    "__classcell__",
+}
+
+
+def why_not_in_place(live: type, staged: type) -> str | None:
+    """The reason why the live class cannot become the staged one, if there is one."""
+    if type(live) is not type(staged):
+        return f"metaclass changed from {type(live).__name__} to {type(staged).__name__}"
+    if _slots(live) != _slots(staged):
+        return f"__slots__ changed from {_slots(live)} to {_slots(staged)}"
+    if _shape(live) != _shape(staged):
+        return "base classes with another memory layout"
+    direct = object in live.__bases__, object in staged.__bases__
+    if direct[0] != direct[1] and len(live.__bases__) + len(staged.__bases__) > 0:
+        return "Python cannot change the bases of a class between `object` and another class"
+    return None
+
+
+def _slots(cls: type) -> Any:
+    slots = cls.__dict__.get("__slots__")
+    return slots if slots is None or isinstance(slots, str) else sorted(slots)
+
+
+def _shape(cls: type) -> tuple[Any, ...]:
+    builtin = next(base for base in cls.__mro__ if not base.__flags__ & (1 << 9))
+    return (
+        builtin,
+        cls.__basicsize__,
+        cls.__itemsize__,
+        bool(cls.__dictoffset__),
+        bool(cls.__weakrefoffset__),
+    )
+
+
+class ClassPatch:
+    """Patches classes with the help of a `FunctionPatch`; `refused` says which could not be."""
+
+    def __init__(self, functions: FunctionPatch, made_here: Callable[[Any], bool]) -> None:
+        self._functions = functions
+        self._made_here = made_here
+        self.flips: list[Flip] = []
+        self.patched: list[type] = []
+        self.refused: dict[str, str] = {}
+
+    def patch(self, live: type, staged: type, old: Statement | None, new: Statement | None) -> None:
+        reason = why_not_in_place(live, staged)
+        self._functions.pair(staged, live)
+        if reason is not None:
+            self.refused[live.__qualname__] = reason
+            return
+        self.patched.append(live)
+        keep: set[str] = set()
+        bound: set[str] = set()
+        inner: dict[str, tuple[Statement, Statement]] = {}
+        if old is not None and new is not None and old.is_class and new.is_class:
+            mangle = functools.partial(_mangled, live.__name__)
+            keep = set(map(mangle, kept_class_values(old, new)))
+            bound = {mangle(name) for statement in old.body for name in statement.binds}
+            before = {statement.name: statement for statement in old.body if statement.is_class}
+            inner = {
+                s.name: (before[s.name], s)
+                for s in new.body
+                if s.is_class and s.name is not None and s.name in before
+            }
+        members = {}
+        if isinstance(live, enum.EnumMeta):
+            members = _members(live, staged, self.flips)
+            for member in cast("Any", staged).__members__.values():
+                self._functions.pair(member, members[id(member)])
+        for name, value in staged.__dict__.items():
+            if name in _LAYOUT or name == "_abc_impl" or _is_layout(value):
+                continue
+            current = live.__dict__.get(name, MISSING)
+            if name in keep and current is not MISSING and not isinstance(live, enum.EnumMeta):
+                continue
+            self._close_over(value, live, staged)
+            if isinstance(live, enum.EnumMeta):
+                value = _with_live_members(value, members)
+            merged = self._merged(current, value, *inner.get(name, (None, None)))
+            if merged is not current:
+                self.flips.append(Attribute(live, name, merged))
+                if hasattr(type(merged), "__set_name__") and merged is value:
+                    self.flips.append(_Named(merged, live, name))
+        for name in list(live.__dict__):
+            gone = name in bound or (name.startswith("__") and name.endswith("__"))
+            stays = name in staged.__dict__ or name in _NOT_OURS or _is_layout(live.__dict__[name])
+            if gone and not stays:
+                self.flips.append(Attribute(live, name))
+        bases = tuple(self._functions.live_of(base) for base in staged.__bases__)
+        if bases != live.__bases__:
+            self.flips.append(Attribute(live, "__bases__", bases))
+
+    def _close_over(self, value: Any, live: type, staged: type) -> None:
+        """`super()` in new methods means the live class."""
+        for function in _functions_in(value):
+            names = function.__code__.co_freevars
+            for name, cell in zip(names, function.__closure__ or (), strict=True):
+                if name == "__class__" and contents_of(cell) is staged:
+                    self.flips.append(Cell(cell, live))
+
+    def _merged(
+        self, current: Any, value: Any, old: Statement | None, new: Statement | None
+    ) -> Any:
+        functions = self._functions
+        if current is MISSING or current is value or type(current) is not type(value):
+            return functions.live_of(value)
+        if isinstance(value, FunctionType):
+            return functions.function(current, value) if made_alike(current, value) else value
+        if isinstance(value, (staticmethod, classmethod)):
+            same = self._merged(current.__func__, value.__func__, None, None) is current.__func__
+            return current if same else value
+        if isinstance(value, property):
+            pairs = (
+                (current.fget, value.fget),
+                (current.fset, value.fset),
+                (current.fdel, value.fdel),
+            )
+            merged = [self._merged(before, after, None, None) for before, after in pairs]
+            same = all(m is before for m, (before, _) in zip(merged, pairs, strict=True))
+            return current if same and current.__doc__ == value.__doc__ else value
+        if isinstance(value, functools.cached_property):
+            self._merged(current.func, value.func, None, None)
+            return value
+        if isinstance(value, type) and self._made_here(value) and made_alike(current, value):
+            self.patch(current, value, old, new)
+            return current
+        wrapped = getattr(current, "__wrapped__", None), getattr(value, "__wrapped__", None)
+        if all(isinstance(w, FunctionType) for w in wrapped) and made_alike(*wrapped):
+            functions.function(*wrapped)  # type: ignore[arg-type]
+        return functions.live_of(value)
+
+
+class _Named:
+    """Tell a descriptor where it lives: its first owner was the staged class."""
+
+    def __init__(self, descriptor: Any, owner: type, name: str) -> None:
+        self._arguments = descriptor, owner, name
+
+    def apply(self) -> Callable[[], None]:
+        descriptor, owner, name = self._arguments
+        type(descriptor).__set_name__(descriptor, owner, name)
+        return lambda: None
+
+
+def _functions_in(value: Any) -> Iterator[FunctionType]:
+    pending = [value]
+    seen: set[int] = set()
+    while pending:
+        part = pending.pop()
+        if part is None or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, FunctionType):
+            yield part
+            pending.append(part.__dict__.get("__wrapped__"))
+            pending += [
+                contents
+                for cell in part.__closure__ or ()
+                if isinstance(contents := contents_of(cell), FunctionType)
+            ]
+        elif isinstance(part, property):
+            pending += [part.fget, part.fset, part.fdel]
+        else:
+            pending += [
+                getattr(part, name, None)
+                for name in ("__func__", "func", "__wrapped__")
+                if not isinstance(part, type)
+            ]
+
+
+def _is_layout(value: Any) -> bool:
+    return type(value).__name__ in ("member_descriptor", "getset_descriptor")
+
+
+def _mangled(class_name: str, name: str) -> str:
+    if name.startswith("__") and not name.endswith("__"):
+        return f"_{class_name.lstrip('_')}{name}"
+    return name
+
+
+def _members(live: Any, staged: Any, flips: list[Flip]) -> dict[int, Any]:
+    """id(staged member) -> the member to have: the live one while its name lives on.
+
+    A member of a plain Enum keeps its identity even when its value changes; one that *is* an
+    int or a str cannot, so it is replaced.
+    """
+    chosen: dict[int, Any] = {}
+    for name, member in staged._member_map_.items():
+        if id(member) in chosen:
+            continue  # an alias
+        before = live._member_map_.get(name)
+        plain = staged._member_type_ is object
+        if (
+            before is not None
+            and before._name_ == name
+            and (plain or before._value_ == member._value_)
+        ):
+            chosen[id(member)] = before
+            for attribute, value in vars(member).items():
+                if attribute != "__objclass__" and vars(before).get(attribute) != value:
+                    flips.append(Attribute(before, attribute, value))
+        else:
+            chosen[id(member)] = member
+            flips.append(Attribute(member, "__class__", live))
+            flips.append(Attribute(member, "__objclass__", live))
+    return chosen
+
+
+def _with_live_members(value: Any, members: dict[int, Any]) -> Any:
+    """Members, and the tables of them, that an Enum class keeps."""
+    if id(value) in members:
+        return members[id(value)]
+    if type(value) is dict:
+        return {key: members.get(id(item), item) for key, item in value.items()}
+    if isinstance(getattr(value, "member", None), enum.Enum):
+        value.member = members.get(id(value.member), value.member)
+    return value

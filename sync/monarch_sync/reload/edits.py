@@ -1,0 +1,166 @@
+"""From sources to edits: what each module runs, what it shall run, what its names hold now."""
+
+from __future__ import annotations
+
+import ast
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from types import CodeType, FunctionType, ModuleType
+
+from .flips import Attribute
+from .graph import Kind, ModuleEdit, ModulePlan
+from .patch import FunctionPatch, parts_of, same_behaviour
+from .source import Source
+from .statements import (
+    Alignment,
+    Statement,
+    align,
+    changed_functions,
+    moved_lines,
+)
+
+
+class LiveModule:
+    """A loaded module with the functions and classes that its file defined, by place."""
+
+    def __init__(self, name: str, module: ModuleType, source: Source) -> None:
+        self.name = name
+        self.module = module
+        self.source = source
+        self.functions: defaultdict[tuple[str, int], list[FunctionType]] = defaultdict(list)
+        self.classes: list[type] = []
+        seen: set[int] = set()
+        for key, value in list(vars(module).items()):
+            if key == "__builtins__":
+                continue
+            for part in parts_of(value, name, seen):
+                if isinstance(part, FunctionType):
+                    code = part.__code__
+                    if code.co_filename == source.path:
+                        self.functions[code.co_name, code.co_firstlineno].append(part)
+                elif isinstance(part, type):
+                    self.classes.append(part)
+
+    def runs_its_source(self) -> bool:
+        """False where the file was edited between the import and our first look at it."""
+        try:
+            codes = self.source.codes
+        except (SyntaxError, ValueError):
+            return False
+        return all(
+            place in codes and same_behaviour(function.__code__, codes[place])
+            for place, functions in self.functions.items()
+            for function in functions
+            if function.__code__.co_name != "<lambda>" and "<locals>" not in function.__qualname__
+        )
+
+
+def unedited(name: str, module: ModuleType, source: Source) -> ModuleEdit:
+    """A module that may have to follow the edit of another one."""
+    statements = source.statements
+    return _edit(name, module, statements, statements, _identity(len(statements)))
+
+
+def edited(live: LiveModule, new: Source) -> ModuleEdit:
+    known = live.source.witnessed or live.runs_its_source()
+    old: tuple[Statement, ...] = live.source.statements if known else ()
+    alignment = align(old, new.statements)
+    for index, origin in list(alignment.narrow.items()):
+        if not _is_reachable(live, new, old[origin], new.statements[index]):
+            alignment.renewed[index] = alignment.narrow.pop(index)
+    return _edit(live.name, live.module, old, new.statements, alignment)
+
+
+def _is_reachable(live: LiveModule, new: Source, before: Statement, after: Statement) -> bool:
+    """Whether every edited function was found in the process, ready to take the new code."""
+    for old, edit in changed_functions(before, after):
+        assert old.name is not None
+        functions = live.functions.get((old.name, old.first))
+        code = new.codes.get((old.name, edit.first))
+        if not functions or code is None:
+            return False
+        if any(function.__code__.co_freevars != code.co_freevars for function in functions):
+            return False
+    return True
+
+
+def _edit(
+    name: str,
+    module: ModuleType,
+    old: tuple[Statement, ...],
+    new: tuple[Statement, ...],
+    alignment: Alignment,
+) -> ModuleEdit:
+    live = vars(module)
+    return ModuleEdit(
+        name=name,
+        package=live.get("__package__") or "",
+        old=old,
+        new=new,
+        alignment=alignment,
+        kinds={key: _kind(value) for key, value in list(live.items())},
+        keep=frozenset(_kept_names(new) & live.keys()),
+    )
+
+
+def _identity(count: int) -> Alignment:
+    return Alignment({index: index for index in range(count)}, {}, {})
+
+
+def _kind(value: object) -> Kind:
+    if isinstance(value, FunctionType):
+        return Kind.FUNCTION
+    return Kind.CLASS if isinstance(value, type) else Kind.OTHER
+
+
+def _kept_names(statements: Iterable[Statement]) -> set[str]:
+    """`__reload_keep__ = ("name", ...)`, as the new source says it."""
+    for statement in statements:
+        if "__reload_keep__" in statement.binds and isinstance(statement.node, ast.Assign):
+            try:
+                return set(ast.literal_eval(statement.node.value))
+            except (ValueError, TypeError):
+                return set()
+    return set()
+
+
+def move_code(live: LiveModule, new: Source, plan: ModulePlan, patch: FunctionPatch) -> None:
+    """New code for what does not run: edited bodies, and functions that only moved down."""
+    edit = plan.edit
+    starts: list[tuple[int, int, int, str | None, bool]] = []
+    for pairs in (edit.alignment.same, edit.alignment.narrow):
+        for index, origin in pairs.items():
+            before, after = edit.old[origin], edit.new[index]
+            if index in plan.run or (before.text == after.text and before.first == after.first):
+                continue
+            for lines, distance, name in moved_lines(before, after):
+                starts.append((lines.start, lines.stop, distance, name, name is not None))
+    starts.sort(key=lambda entry: entry[:2])
+    first_lines = [entry[0] for entry in starts]
+
+    def distance_of(name: str, line: int) -> tuple[int, bool] | None:
+        position = bisect_right(first_lines, line) - 1
+        if position < 0:
+            return None
+        _, stop, distance, only, may_differ = starts[position]
+        return (distance, may_differ) if line < stop and only in (None, name) else None
+
+    for (name, line), functions in live.functions.items():
+        moved = distance_of(name, line)
+        code: CodeType | None = new.codes.get((name, line + moved[0])) if moved else None
+        if moved is None or code is None:
+            continue
+        for function in functions:
+            old = function.__code__
+            alike = same_behaviour(old, code)
+            if old.co_freevars != code.co_freevars or not (alike or moved[1]):
+                continue
+            patch.flips.append(Attribute(function, "__code__", code))
+            if not alike:
+                patch.patched.append(function)
+    for cls in live.classes:
+        line = cls.__dict__.get("__firstlineno__", 0)
+        moved = distance_of(cls.__name__, line) if line else None
+        if moved and moved[0]:
+            patch.flips.append(Attribute(cls, "__firstlineno__", line + moved[0]))

@@ -1,0 +1,223 @@
+"""Which names a top-level statement binds, and how it reads others. Pure.
+
+Reads are dotted (`config.limits.size`), because `import m` followed by `m.C` depends on `C`
+of `m` and on nothing else of it. An eager read happens while the statement runs; a deferred
+one sits in a function body and happens when somebody calls it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Use(Enum):
+    """How an eager read depends on what the name holds."""
+
+    HELD = "held"  # kept or compared: follows by identity
+    PASSED = "passed"  # argument of a call whose result is bound
+    CALLED = "called"
+    BASE = "base"  # base class
+    INSIDE = "inside"  # an attribute is read
+    USED = "used"  # a method is called, it decorates, it is iterated: what it does matters
+
+
+@dataclass(frozen=True)
+class Names:
+    binds: frozenset[str]
+    eager: frozenset[tuple[str, Use]]
+    deferred: frozenset[str]
+
+
+def names_of(node: ast.stmt) -> Names:
+    reader = _Reader(argument=Use.HELD if isinstance(node, ast.Expr) else Use.PASSED)
+    reader.statement(node)
+    return Names(frozenset(reader.binds), frozenset(reader.eager), frozenset(reader.deferred))
+
+
+def dotted(node: ast.expr) -> str | None:
+    """`a.b.c` for an attribute chain that starts at a name."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def root_of(name: str) -> str:
+    return name.partition(".")[0]
+
+
+FunctionNode = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+class _Reader:
+    def __init__(self, argument: Use) -> None:
+        self._argument = argument
+        self.binds: set[str] = set()
+        self.eager: set[tuple[str, Use]] = set()
+        self.deferred: set[str] = set()
+
+    def statement(self, node: ast.AST) -> None:
+        if isinstance(node, FunctionNode):
+            self._function(node)
+        elif isinstance(node, ast.ClassDef):
+            self._class(node)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self.binds.update(imported_names(node))
+        elif isinstance(node, ast.AugAssign):
+            if isinstance(node.target, ast.Name):
+                self.eager.add((node.target.id, Use.HELD))
+            self._expression(node.target, Use.HELD)
+            self._expression(node.value, Use.HELD)
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            self._expression(node.iter, Use.USED)
+            self._expression(node.target, Use.HELD)
+            for statement in [*node.body, *node.orelse]:
+                self.statement(statement)
+        elif isinstance(node, ast.expr):
+            self._expression(node, Use.HELD)
+        else:
+            name = _bound_by_pattern(node)
+            if name:
+                self.binds.add(name)
+            for child in ast.iter_child_nodes(node):
+                self.statement(child)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self.binds.add(node.name)
+        self._decorators(node.decorator_list)
+        for expression in _header(node):
+            self._expression(expression, Use.HELD)
+        self.deferred |= _free(node.body, _parameters(node.args))
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self.binds.add(node.name)
+        self._decorators(node.decorator_list)
+        for base in node.bases:
+            self._expression(base, Use.BASE)
+        for keyword in node.keywords:
+            self._expression(keyword.value, Use.BASE)
+        body = _Reader(Use.PASSED)
+        for child in node.body:
+            body.statement(child)
+        self.eager |= {(name, use) for name, use in body.eager if root_of(name) not in body.binds}
+        self.deferred |= body.deferred
+
+    def _decorators(self, nodes: list[ast.expr]) -> None:
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                self._expression(node.func, Use.USED)
+                for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                    self._expression(argument, Use.HELD)
+            else:
+                self._expression(node, Use.USED)
+
+    def _expression(self, node: ast.AST, use: Use) -> None:
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                self.eager.add((node.id, use))
+            else:
+                self.binds.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            name = dotted(node)
+            if name is not None:
+                self.eager.add((name, use))
+            else:
+                self._expression(node.value, Use.USED)
+        elif isinstance(node, ast.Call):
+            self._expression(node.func, Use.USED if use is Use.USED else Use.CALLED)
+            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                self._expression(argument, self._argument)
+        elif isinstance(node, (ast.Lambda, *_Comprehension)):
+            # A lambda may be called by the very statement that makes it: its reads count now.
+            self.eager |= {(name, Use.HELD) for name in _free([node], set())}
+            for generator in getattr(node, "generators", ()):
+                self._expression(generator.iter, Use.USED)
+        elif isinstance(node, ast.NamedExpr):
+            self.binds.add(node.target.id)
+            self._expression(node.value, Use.HELD)
+        else:
+            for child in ast.iter_child_nodes(node):
+                self._expression(child, Use.HELD)
+
+
+def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    for alias in node.names:
+        yield alias.asname or (root_of(alias.name) if isinstance(node, ast.Import) else alias.name)
+
+
+def _stored(node: ast.AST) -> Iterator[str]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name) and not isinstance(child.ctx, ast.Load):
+            yield child.id
+
+
+def _bound_by_pattern(node: ast.AST) -> str | None:
+    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        return node.name
+    return node.rest if isinstance(node, ast.MatchMapping) else None
+
+
+def _header(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
+    """What runs when the `def` runs, decorators apart."""
+    yield from node.args.defaults
+    yield from (default for default in node.args.kw_defaults if default is not None)
+    for argument in _arguments(node.args):
+        if argument.annotation is not None:
+            yield argument.annotation
+    if node.returns is not None:
+        yield node.returns
+
+
+def _arguments(node: ast.arguments) -> list[ast.arg]:
+    extra = [argument for argument in (node.vararg, node.kwarg) if argument is not None]
+    return [*node.posonlyargs, *node.args, *node.kwonlyargs, *extra]
+
+
+def _parameters(node: ast.arguments) -> set[str]:
+    return {argument.arg for argument in _arguments(node)}
+
+
+def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
+    """Dotted names that a function scope takes from outside itself."""
+    loads: set[str] = set()
+    stores = set(local)
+    declared: set[str] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Name):
+            (loads if isinstance(node.ctx, ast.Load) else stores).add(node.id)
+        elif isinstance(node, ast.Attribute) and (name := dotted(node)) is not None:
+            loads.add(name)
+        elif isinstance(node, FunctionNode):
+            stores.add(node.name)
+            pending.extend([*node.decorator_list, *_header(node)])
+            loads |= _free(node.body, _parameters(node.args))
+        elif isinstance(node, ast.Lambda):
+            pending.extend(d for d in [*node.args.defaults, *node.args.kw_defaults] if d)
+            loads |= _free([node.body], _parameters(node.args))
+        elif isinstance(node, _Comprehension):
+            targets = {name for part in node.generators for name in _stored(part.target)}
+            loads |= _free(ast.iter_child_nodes(node), targets)
+        elif isinstance(node, ast.ClassDef):
+            stores.add(node.name)
+            pending.extend([*node.decorator_list, *node.bases, *node.keywords])
+            loads |= _free(node.body, set())
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            stores.update(imported_names(node))
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            declared.update(node.names)
+        else:
+            bound = _bound_by_pattern(node)
+            if bound:
+                stores.add(bound)
+            pending.extend(ast.iter_child_nodes(node))
+    return {name for name in loads if root_of(name) not in stores - declared}

@@ -1,0 +1,222 @@
+"""New code into live functions. Everything here yields flips and touches nothing."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from .flips import MISSING, Attribute, Cell, Flip, contents_of
+
+_CARRIED = ("__defaults__", "__kwdefaults__", "__annotations__", "__doc__", "__qualname__")
+
+
+def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[Any]:
+    """The value and the functions, classes and wrappers inside it that belong to `module`.
+
+    Follows what wraps functions: descriptors, closures, `functools`, dispatch tables.
+    """
+    seen = set() if seen is None else seen
+    if id(value) in seen or isinstance(value, (ModuleType, str, int, float, type(None))):
+        return
+    seen.add(id(value))
+    if isinstance(value, type):
+        if value.__module__ != module:
+            return
+        yield value
+        inside = list(value.__dict__.values())
+    elif callable(value) or isinstance(value, _DESCRIPTORS):
+        yield value
+        inside = list(_inside(value))
+    elif isinstance(value, (dict, types.MappingProxyType)) and len(value) < 1000:
+        inside = list(value.values())
+    else:
+        return
+    for part in inside:
+        yield from parts_of(part, module, seen)
+
+
+_DESCRIPTORS = (
+    property,
+    classmethod,
+    staticmethod,
+    functools.cached_property,
+    functools.partialmethod,
+    functools.singledispatchmethod,
+)
+_WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_property)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, FunctionType):
+        for cell in value.__closure__ or ():
+            contents = contents_of(cell)
+            if callable(contents) or isinstance(contents, (dict, *_DESCRIPTORS)):
+                yield contents
+        yield value.__dict__.get("__wrapped__")
+    elif isinstance(value, property):
+        yield from (value.fget, value.fset, value.fdel)
+    elif isinstance(value, (classmethod, staticmethod, types.MethodType)):
+        yield value.__func__
+    elif isinstance(value, _WITH_FUNC):
+        yield value.func
+    elif isinstance(value, functools.singledispatchmethod):
+        yield from (value.dispatcher, value.func)
+    else:
+        # A decorator that made an object: its function sits in an attribute.
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict) and len(own) < 50:
+            yield from (held for held in own.values() if isinstance(held, FunctionType))
+
+
+def same_behaviour(one: CodeType, other: CodeType) -> bool:
+    """Equal but for where the code stands in the file."""
+    return (
+        one.co_code == other.co_code
+        and one.co_names == other.co_names
+        and one.co_varnames == other.co_varnames
+        and one.co_freevars == other.co_freevars
+        and len(one.co_consts) == len(other.co_consts)
+        and all(map(_same_constant, one.co_consts, other.co_consts))
+    )
+
+
+def _same_constant(one: Any, other: Any) -> bool:
+    if isinstance(one, CodeType) and isinstance(other, CodeType):
+        return same_behaviour(one, other)
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+class FunctionPatch:
+    """Patches functions and remembers which staged object stands for which live one."""
+
+    def __init__(self) -> None:
+        self.twins: dict[int, tuple[Any, Any]] = {}  # id(staged) -> (staged, live)
+        self.flips: list[Flip] = []
+        self.patched: list[FunctionType] = []
+
+    def pair(self, staged: Any, live: Any) -> None:
+        self.twins[id(staged)] = (staged, live)
+
+    def live_of(self, value: Any) -> Any:
+        return self.twins[id(value)][1] if id(value) in self.twins else value
+
+    def function(self, live: FunctionType, staged: FunctionType) -> FunctionType:
+        """The function to bind: the live one, or the staged one where layouts differ."""
+        if live is staged or id(staged) in self.twins:
+            return self.live_of(staged)  # type: ignore[no-any-return]
+        old, new = live.__code__, staged.__code__
+        if old.co_freevars != new.co_freevars:
+            self._forward(live, staged)
+            return staged
+        self.pair(staged, live)
+        if not same_behaviour(old, new):
+            self.patched.append(live)
+        if old is not new:
+            self.flips.append(Attribute(live, "__code__", new))
+        for name in _CARRIED:
+            value = getattr(staged, name)
+            if getattr(live, name) is not value and getattr(live, name) != value:
+                self.flips.append(Attribute(live, name, value))
+        for freevar, cell, fresh in zip(
+            new.co_freevars, live.__closure__ or (), staged.__closure__ or (), strict=True
+        ):
+            if freevar != "__class__":
+                self._cell(cell, fresh)
+        self._attributes(live, staged)
+        return live
+
+    def _cell(self, cell: CellType, fresh: CellType) -> None:
+        before, after = contents_of(cell), contents_of(fresh)
+        if before is after or after is MISSING:
+            return
+        if made_alike(before, after):
+            after = self.function(before, after)
+        if after is not before:
+            self.flips.append(Cell(cell, after))
+
+    def _attributes(self, live: FunctionType, staged: FunctionType) -> None:
+        for name, value in staged.__dict__.items():
+            before = live.__dict__.get(name, MISSING)
+            if made_alike(before, value):
+                value = self.function(before, value)
+            if value is not before:
+                self.flips.append(Attribute(live, name, value))
+
+    def _forward(self, live: FunctionType, staged: FunctionType) -> None:
+        """Whoever stored the old function calls the new one through it.
+
+        Python cannot give a function code with other closure variables, as when a method
+        starts to use `super()`.
+        """
+        self.patched.append(live)
+        self.flips += [
+            Attribute(live, "__code__", _forwarding_code(live.__code__, staged)),
+            Attribute(live, "__defaults__", None),
+            Attribute(live, "__kwdefaults__", None),
+            Attribute(live, "__wrapped__", staged),
+            Attribute(live, "__doc__", staged.__doc__),
+        ]
+
+
+def made_alike(live: Any, staged: Any) -> bool:
+    """Whether two functions or classes come from one definition, before and after the edit."""
+    return bool(
+        any(isinstance(live, kind) and isinstance(staged, kind) for kind in (FunctionType, type))
+        and live.__qualname__ == staged.__qualname__
+        and live.__module__ == staged.__module__
+    )
+
+
+_TARGET = "<the function that replaced this one>"
+_BODIES = {
+    "function": "def {name}(*args, **kwargs): target = {target!r}; return target(*args, **kwargs)",
+    "coroutine": "async def {name}(*args, **kwargs):"
+    " target = {target!r}; return await target(*args, **kwargs)",
+    "generator": "def {name}(*args, **kwargs):"
+    " target = {target!r}; return (yield from target(*args, **kwargs))",
+    "async generator": "async def {name}(*args, **kwargs):\n"
+    "  target = {target!r}\n  async for item in target(*args, **kwargs): yield item",
+}
+
+
+def _forwarding_code(old: CodeType, target: Callable[..., Any]) -> CodeType:
+    if inspect.isasyncgenfunction(target):
+        kind = "async generator"
+    elif inspect.iscoroutinefunction(target):
+        kind = "coroutine"
+    else:
+        kind = "generator" if inspect.isgeneratorfunction(target) else "function"
+    inner = ast.parse(_BODIES[kind].format(name="forward", target=_TARGET)).body[0]
+    assert isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))
+    free = list(old.co_freevars)
+    if free:
+        # Never runs; the names must be read somewhere to be free variables of the code.
+        reads: list[ast.stmt] = [
+            ast.Expr(
+                ast.Lambda(
+                    args=ast.arguments([], [], None, [], [], None, []),
+                    body=ast.Tuple([ast.Name(name, ast.Load()) for name in free], ast.Load()),
+                )
+            )
+        ]
+        inner.body[-1:-1] = reads
+    outer = ast.parse("def outer(): pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [
+        *(ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free),
+        inner,
+    ]
+    tree = ast.fix_missing_locations(ast.Module([outer], []))
+    code = _nested(compile(tree, old.co_filename, "exec", dont_inherit=True), "outer")
+    code = _nested(code, "forward")
+    constants = tuple(target if constant == _TARGET else constant for constant in code.co_consts)
+    return code.replace(co_consts=constants, co_name=old.co_name, co_firstlineno=old.co_firstlineno)
+
+
+def _nested(code: CodeType, name: str) -> CodeType:
+    return next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)

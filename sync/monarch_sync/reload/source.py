@@ -1,0 +1,202 @@
+"""What every module of ours is running: its source as it was when it was imported.
+
+The file on disk may already be the next version when a reload is asked for, so an import hook
+remembers the bytes. It compiles them itself: a bytecode file is trusted by whole-second mtime
+and size alone, and would hand out yesterday's code for a quick edit of the same length.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from .statements import Statement, statements_of
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One version of one file. `witnessed`: seen by the import hook, not read afterwards."""
+
+    path: str  # as the module's code objects spell it
+    text: bytes
+    witnessed: bool = True
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def statements(self) -> tuple[Statement, ...]:
+        return statements_of(self.text, self.tree)
+
+    @cached_property
+    def code(self) -> CodeType:
+        code: CodeType = compile(self.tree, self.path, "exec", dont_inherit=True)
+        return code
+
+    @cached_property
+    def codes(self) -> dict[tuple[str, int], CodeType]:
+        """Code objects by name and first line; two lambdas on one line are nobody's."""
+        found: dict[tuple[str, int], CodeType | None] = {}
+        pending = [self.code]
+        while pending:
+            code = pending.pop()
+            for constant in code.co_consts:
+                if isinstance(constant, CodeType):
+                    pending.append(constant)
+                    key = (constant.co_name, constant.co_firstlineno)
+                    found[key] = None if key in found else constant
+        return {key: code for key, code in found.items() if code is not None}
+
+
+class RunningSources:
+    """The sources that the loaded modules under some roots run, by module name."""
+
+    def __init__(self) -> None:
+        self._roots: list[str] = []
+        self._sources: dict[str, Source] = {}
+        self._names: dict[str, list[str]] = {}  # real path -> modules loaded from it
+
+    def add_root(self, root: str | Path) -> None:
+        self._roots.append(os.path.join(os.path.realpath(root), ""))
+        for name, module in list(sys.modules.items()):
+            path = getattr(module, "__file__", None)
+            if name not in self._sources and isinstance(path, str) and self.owns(path):
+                try:
+                    text = Path(path).read_bytes() if path.endswith(".py") else b""
+                except OSError:
+                    continue
+                self.record(name, Source(path, text, witnessed=False))
+
+    def owns(self, path: str) -> bool:
+        return os.path.realpath(path).startswith(tuple(self._roots)) if self._roots else False
+
+    def record(self, name: str, source: Source) -> None:
+        self._sources[name] = source
+        names = self._names.setdefault(os.path.realpath(source.path), [])
+        if name not in names:
+            names.append(name)
+
+    def __getitem__(self, name: str) -> Source:
+        return self._sources[name]
+
+    def names_at(self, path: str) -> list[str]:
+        """Modules in this process that were loaded from the file."""
+        return [n for n in self._names.get(os.path.realpath(path), ()) if n in sys.modules]
+
+    def loaded(self) -> Iterator[tuple[str, ModuleType]]:
+        """Every loaded module of ours, in the order of import."""
+        for name in list(self._sources):
+            module = sys.modules.get(name)
+            if module is not None:
+                yield name, module
+
+
+class ImportHook:
+    """A finder in front of all others: lets them find, and remembers what gets loaded.
+
+    `pending` are files that a prepare was given and that are not on disk yet; new code may
+    import them already.
+    """
+
+    def __init__(self, sources: RunningSources) -> None:
+        self._sources = sources
+        self.pending: dict[str, bytes] = {}
+        self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
+        self.imported: list[str] = []
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = self._pending_spec(fullname, path) or self._others(fullname, path, target)
+        if spec is None or not isinstance(spec.origin, str) or not spec.has_location:
+            return spec
+        if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
+            spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
+        elif self._sources.owns(spec.origin) and fullname not in sys.modules:
+            # Somebody else's loader (pytest rewrites asserts): what it reads is there now.
+            text = Path(spec.origin).read_bytes() if spec.origin.endswith(".py") else b""
+            self._sources.record(fullname, Source(spec.origin, text))
+        return spec
+
+    def _others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            if isinstance(finder, ImportHook):
+                continue
+            find_spec = getattr(finder, "find_spec", None)
+            spec = find_spec(fullname, path, target) if find_spec else None
+            if isinstance(spec, ModuleSpec):
+                return spec
+        return None
+
+    def _pending_spec(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        if not self.pending:
+            return None
+        tail = fullname.rpartition(".")[2]
+        for folder in sys.path if path is None else path:
+            base = os.path.join(os.path.realpath(folder or os.getcwd()), tail)
+            for candidate, is_package in (
+                (os.path.join(base, "__init__.py"), True),
+                (base + ".py", False),
+            ):
+                if candidate in self.pending:
+                    return importlib.util.spec_from_file_location(
+                        fullname,
+                        candidate,
+                        loader=SourceFileLoader(fullname, candidate),
+                        submodule_search_locations=[base] if is_package else None,
+                    )
+        return None
+
+
+class _RecordingLoader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, hook: ImportHook, sources: RunningSources) -> None:
+        super().__init__(fullname, path)
+        self._hook = hook
+        self._sources = sources
+
+    def get_data(self, path: str) -> bytes:
+        pending = self._hook.pending.get(os.path.realpath(path)) if self._hook.pending else None
+        return super().get_data(path) if pending is None else pending
+
+    def get_code(self, fullname: str) -> CodeType:
+        data = self.get_data(self.path)
+        code: CodeType = self.source_to_code(data, self.path)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        source = Source(self.path, self.get_data(self.path))
+        # Straight from the bytes that are remembered: a file may change between two reads.
+        code = self.source_to_code(source.text, self.path)
+        if self._hook.builtins is not None:
+            module.__dict__["__builtins__"] = self._hook.builtins
+            self._hook.imported.append(module.__name__)
+        self._sources.record(module.__name__, source)
+        exec(code, module.__dict__)
+
+
+def forget_bytecode(paths: Iterable[str]) -> None:
+    """Remove cached bytecode that a later process could take for the new file's."""
+    for path in paths:
+        folder, name = os.path.split(path)
+        stem = name.removesuffix(".py")
+        try:
+            cached = os.listdir(os.path.join(folder, "__pycache__"))
+        except OSError:
+            continue
+        for entry in cached:
+            if entry.startswith(f"{stem}.") and entry.endswith(".pyc"):
+                try:
+                    os.unlink(os.path.join(folder, "__pycache__", entry))
+                except OSError:
+                    pass  # read-only, or another process of this host was faster

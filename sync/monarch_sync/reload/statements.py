@@ -1,0 +1,260 @@
+"""A module as a list of top-level statements, and what an edit did to each. Pure.
+
+A statement of the new source is one of
+
+    same      its source did not change (it may have moved)
+    narrow    a `def` or `class` of which only function bodies changed: live functions take
+              new code, nothing has to run
+    changed   anything else, new statements included: it has to run
+
+Class bodies are compared the same way, so that an edited class keeps the live values of its
+unchanged statements.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .names import FunctionNode, Names, names_of
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    node: ast.stmt
+    text: str
+    first: int  # line of the first decorator, if there is one: code objects count from there
+    last: int
+
+    @cached_property
+    def names(self) -> Names:
+        return names_of(self.node)
+
+    @cached_property
+    def binds(self) -> frozenset[str]:
+        if self.is_docstring:
+            return frozenset({"__doc__"})
+        return self.names.binds
+
+    @cached_property
+    def dump(self) -> str:
+        return ast.dump(self.node)
+
+    @cached_property
+    def body(self) -> tuple[Statement, ...]:
+        """The statements of a class."""
+        assert isinstance(self.node, ast.ClassDef)
+        return _split(self.node.body, None)
+
+    @property
+    def is_function(self) -> bool:
+        return isinstance(self.node, FunctionNode)
+
+    @property
+    def is_class(self) -> bool:
+        return isinstance(self.node, ast.ClassDef)
+
+    @property
+    def is_definition(self) -> bool:
+        return self.is_function or self.is_class
+
+    @property
+    def is_import(self) -> bool:
+        return isinstance(self.node, (ast.Import, ast.ImportFrom))
+
+    @property
+    def is_docstring(self) -> bool:
+        return (
+            isinstance(self.node, ast.Expr)
+            and isinstance(self.node.value, ast.Constant)
+            and isinstance(self.node.value.value, str)
+        )
+
+    @cached_property
+    def is_main_guard(self) -> bool:
+        """`if __name__ == "__main__":` is the start of a script, not a definition."""
+        return isinstance(self.node, ast.If) and "'__main__'" in ast.dump(self.node.test)
+
+    @property
+    def name(self) -> str | None:
+        """The name that a `def` or `class` defines."""
+        return self.node.name if isinstance(self.node, (*FunctionNode, ast.ClassDef)) else None
+
+    @property
+    def title(self) -> str:
+        """The first line, for reports."""
+        return ast.unparse(self.node).partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """New statements by index, each with the index of the old statement it comes from."""
+
+    same: dict[int, int]
+    narrow: dict[int, int]
+    renewed: dict[int, int]  # changed definitions that existed under the same name
+
+    def source_of(self, index: int) -> int | None:
+        for pairs in (self.same, self.narrow, self.renewed):
+            if index in pairs:
+                return pairs[index]
+        return None
+
+
+def statements_of(source: bytes, tree: ast.Module) -> tuple[Statement, ...]:
+    return _split(tree.body, _decoded_lines(source))
+
+
+def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
+    same: dict[int, int] = {}
+    narrow: dict[int, int] = {}
+    renewed: dict[int, int] = {}
+    by_text: defaultdict[str, list[int]] = defaultdict(list)
+    for index in reversed(range(len(old))):
+        by_text[old[index].text].append(index)
+    for index, statement in enumerate(new):
+        if by_text.get(statement.text):
+            same[index] = by_text[statement.text].pop()
+    left = sorted(set(range(len(old))) - set(same.values()))
+    for index, statement in enumerate(new):
+        if index in same:
+            continue
+        for candidate in left:
+            other = old[candidate]
+            if type(other.node) is not type(statement.node) or other.name != statement.name:
+                continue
+            if statement.name is None:
+                if other.dump != statement.dump:
+                    continue
+                same[index] = candidate
+            else:
+                kind = narrow if differ_in_bodies_only(other, statement) else renewed
+                kind[index] = candidate
+            left.remove(candidate)
+            break
+    return Alignment(same, narrow, renewed)
+
+
+def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
+    """Whether new code in the live functions is all that the edit asks for."""
+    if type(old.node) is not type(new.node):
+        return False
+    if old.is_function:
+        return old.name == new.name and _header(old.node) == _header(new.node)
+    if not old.is_class:
+        return old.dump == new.dump
+    return (
+        _header(old.node) == _header(new.node)
+        and len(old.body) == len(new.body)
+        and all(map(differ_in_bodies_only, old.body, new.body))
+    )
+
+
+def moved_lines(old: Statement, new: Statement) -> Iterator[tuple[range, int, str | None]]:
+    """How old line numbers become new ones, for a statement that is `same` or `narrow`.
+
+    Yields (old lines, distance, name): the code of function `name` that began in those lines
+    is now `distance` further down; with no name, so is the code of every function there.
+    """
+    if old.text == new.text or not old.is_definition:
+        yield range(old.first, old.last + 1), new.first - old.first, None
+    elif old.is_function:
+        yield range(old.first, old.first + 1), new.first - old.first, old.name
+    else:
+        yield range(old.first, old.first + 1), new.first - old.first, old.name
+        for before, after in zip(old.body, new.body, strict=True):
+            yield from moved_lines(before, after)
+
+
+def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statement, Statement]]:
+    """Every function, old and new, whose body a narrow edit changed."""
+    if old.dump == new.dump:
+        return
+    if old.is_class:
+        for before, after in zip(old.body, new.body, strict=True):
+            yield from changed_functions(before, after)
+    elif old.is_function:
+        yield old, new
+
+
+def kept_class_values(old: Statement, new: Statement) -> set[str]:
+    """Names that unchanged statements of a class body bind, functions and classes apart."""
+    same = align(old.body, new.body).same
+    return {
+        name
+        for index in same
+        if not new.body[index].is_definition
+        for name in new.body[index].binds
+    }
+
+
+def _header(node: ast.stmt) -> tuple[str, ...]:
+    """Everything of a definition but its body; the docstring counts, as it is a value."""
+    assert isinstance(node, (*FunctionNode, ast.ClassDef))
+    parts: list[ast.AST] = [*node.decorator_list, *getattr(node, "type_params", ())]
+    if isinstance(node, ast.ClassDef):
+        parts += [*node.bases, *node.keywords]
+        return tuple(map(ast.dump, parts))
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    arguments += [a for a in (node.args.vararg, node.args.kwarg) if a is not None]
+    annotated = {a.arg: ast.dump(a.annotation) for a in arguments if a.annotation is not None}
+    keyword_only = {
+        argument.arg: ast.dump(default)
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        if default is not None
+    }
+    parts += [*node.args.defaults, *([node.returns] if node.returns else [])]
+    # The number of positional defaults is told apart from annotations and decorators by count.
+    counts = (len(node.decorator_list), len(node.args.defaults), node.returns is not None)
+    docstring = ast.get_docstring(node, clean=False)
+    return (repr(counts), repr(annotated), repr(keyword_only), repr(docstring)) + tuple(
+        map(ast.dump, parts)
+    )
+
+
+def _decoded_lines(source: bytes) -> list[str]:
+    # Form feeds and the like end a line for str.splitlines, not for Python.
+    cookie = re.match(rb"(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", source)
+    encoding = cookie.group(1).decode() if cookie else "utf-8"
+    text = source.decode(encoding, "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return text.split("\n")
+
+
+def _split(nodes: Sequence[ast.stmt], lines: list[str] | None) -> tuple[Statement, ...]:
+    statements: list[Statement] = []
+    end_before = 0
+    for index, node in enumerate(nodes):
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        last = node.end_lineno or node.lineno
+        begins_after = nodes[index + 1].lineno if index + 1 < len(nodes) else last + 1
+        alone = lines is not None and first > end_before and begins_after > last
+        end_before = last
+        for part in _single_imports(node):
+            if part is node and alone:
+                assert lines is not None
+                text = "\n".join(lines[first - 1 : last])
+            else:
+                text = ast.dump(part)
+            statements.append(Statement(part, text, first, last))
+    return tuple(statements)
+
+
+def _single_imports(node: ast.stmt) -> list[ast.stmt]:
+    """`from m import a, b` as two statements, so that adding `b` leaves `a` alone."""
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [node]
+    if len(node.names) == 1:
+        return [node]
+    parts: list[ast.stmt] = []
+    for alias in node.names:
+        part: ast.stmt
+        if isinstance(node, ast.Import):
+            part = ast.Import(names=[alias])
+        else:
+            part = ast.ImportFrom(module=node.module, names=[alias], level=node.level)
+        parts.append(ast.copy_location(part, node))
+    return parts
