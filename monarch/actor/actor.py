@@ -28,5 +28,3 @@ class Actor:
 
     def _handle_undeliverable_message(self, message: Any) -> bool:
         return False
-
-

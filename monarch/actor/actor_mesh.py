@@ -81,5 +81,3 @@ def stop_actors(uid: Uid, procs: Sequence[ProcAddress], reason: str) -> Future[N
         node.request(proc, lambda port: StopActor(uid, reason, port, node.uid)) for proc in procs
     ]
     return gather(outcomes, lambda outcome: None)
-
-

@@ -15,9 +15,7 @@ from monarch.wire.host_url import HostUrl
 __all__ = ["attach_to_workers", "run_worker_loop_forever"]
 
 
-def run_worker_loop_forever(
-    *, private_key: Any = None, ca: Any = None, address: str
-) -> None:
+def run_worker_loop_forever(*, private_key: Any = None, ca: Any = None, address: str) -> None:
     """Be the host agent of this machine at ``address``; returns only when shut down.
 
     Serves one client at a time: when one leaves or dies, its procs are stopped, and the next

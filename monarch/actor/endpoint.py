@@ -172,7 +172,9 @@ class _Bounds:
         self.signature = inspect.signature(function)
         kinds = inspect.Parameter
         parameters = list(self.signature.parameters.values())
-        plain = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+        plain = [
+            p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+        ]
         rest = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
         self.low = sum(p.default is kinds.empty for p in plain) - num_own
         self.high = 1 << 30 if rest else len(plain) - num_own
@@ -199,8 +201,6 @@ def check_arguments(
     fits = bounds.low <= len(args) <= bounds.high and not bounds.needs_keywords
     if kwargs or not fits:
         bounds.signature.bind(*[None] * num_own, *args, **kwargs)
-
-
 
 
 class NotAnEndpoint:

@@ -127,9 +127,7 @@ class HostMesh(MeshTrait):
             )  # fmt: skip
             node.send(host.address, order)
         uids = [proc.uid for proc in procs]
-        agent.supervisor.owned(
-            owner, uid, name, "proc", uids, lambda: _stop_quietly(procs)
-        )
+        agent.supervisor.owned(owner, uid, name, "proc", uids, lambda: _stop_quietly(procs))
         return ProcMesh(uid, name, shape, procs, owned=True)
 
     def preload(self, modules: Sequence[str]) -> Future[None]:

@@ -40,9 +40,7 @@ class MeshRef:
         return MeshRef, (self.uid, self.name, self.cls, self.shape, self.procs)
 
 
-def select(
-    procs: Sequence[ProcAddress], whole: Shape, part: Shape
-) -> list[ProcAddress]:
+def select(procs: Sequence[ProcAddress], whole: Shape, part: Shape) -> list[ProcAddress]:
     """Of ``procs``, which fill the shape ``whole``, those whose ranks are in ``part``."""
     index = whole.ndslice.index
     return [procs[index(rank)] for rank in part.ndslice]

@@ -8,9 +8,7 @@ from monarch.actor.proc_mesh import ProcMesh
 __all__ = ["local_proc_mesh", "proc_mesh"]
 
 
-def proc_mesh(
-    *, gpus: int = 1, hosts: int = 1, env: dict[str, str] | None = None
-) -> ProcMesh:
+def proc_mesh(*, gpus: int = 1, hosts: int = 1, env: dict[str, str] | None = None) -> ProcMesh:
     """``hosts`` times ``gpus`` procs on this machine: ``this_host().spawn_procs(...)``."""
     return this_host().spawn_procs({"hosts": hosts, "gpus": gpus}, env=env)
 

@@ -163,9 +163,7 @@ class ZmqTransport:
 class ZmqConnection:
     """A PUSH socket and the lock that lets any thread send on it."""
 
-    def __init__(
-        self, socket: zmq.Socket[bytes], forget: Callable[[ZmqConnection], None]
-    ) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], forget: Callable[[ZmqConnection], None]) -> None:
         self._socket = socket
         self._lock = threading.Lock()
         self._forget = forget

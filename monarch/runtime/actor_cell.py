@@ -187,9 +187,7 @@ class ActorCell:
     def _reply(self, call: Call, data: payload.Payload, *, failed: bool) -> None:
         self._host.send_reply(self._answer_to(call), call.port, call.rank, failed, data)
 
-    async def _raised(
-        self, call: Call, spec: EndpointSpec | None, error: BaseException
-    ) -> None:
+    async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
         """An endpoint raised: tell the caller who waits; where nobody waits, fail."""
         is_ordinary = isinstance(error, Exception)
         error.__traceback__ = _users_part(error)

@@ -85,9 +85,8 @@ def _announce_label(agent: ProcAgent, config: ProcConfig) -> None:
 
     def spawned(envelope: Envelope) -> None:
         assert isinstance(envelope.message, SpawnActor)
-        if not agent.cells:
-            label = f"{envelope.message.name} {envelope.message.rank}"
-            agent.node.send(config.host, Label(config.uid, label))
+        label = f"{envelope.message.name} {envelope.message.rank}"
+        agent.node.send(config.host, Label(config.uid, label))
         agent.on_spawn(envelope)
 
     agent.node.handle(SpawnActor, spawned, on_any_thread=True)

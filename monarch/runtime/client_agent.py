@@ -73,6 +73,12 @@ class ClientAgent(ProcAgent):
             link = self.links[url] = HostLink(self.node, url, takeover=takeover)
         return link
 
+    def unlink(self, url: str) -> None:
+        """Forget the tie to a host whose end is no failure."""
+        link = self.links.pop(url, None)
+        if link is not None:
+            link.give_up()
+
     def use_secret(self, secret: bytes) -> None:
         """Speak as a member of the job that has this secret."""
         keys = self.node.keys
@@ -172,4 +178,3 @@ def _at_exit(agent: ClientAgent) -> None:
 
 
 process.on_first_use(_bootstrap)
-

@@ -75,7 +75,12 @@ class HostLink:
         self.ready.set(MonarchError(f"the host agent at {self.url} is gone: {down.reason}"))
         for proc in list(self.procs):
             reason = f"its host {self.url} was lost: {down.reason}"
-            self._node.peer_down(ProcDown(proc, reason, self.url))
+            self._node.peer_down(ProcDown(proc, reason, self.url, expected=down.expected))
+
+    def give_up(self) -> None:
+        """The host is about to end, and that is no failure."""
+        self.detach()
+        self._node.peer_down(ProcDown(self.address.uid, "its job was ended", expected=True))
 
     def detach(self) -> None:
         """Leave: the host stops our procs and waits for the next client."""
@@ -92,5 +97,3 @@ def who_am_i() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{program} (pid {os.getpid()}, user {user})"
-
-

@@ -73,9 +73,7 @@ class Node:
         self.keys = keys
         self.address = ProcAddress(uid, machine=machine_id())
         self.calls = CallTable()
-        self.liveness = Liveness(
-            settings().heartbeat_seconds, settings().heartbeat_timeout_seconds
-        )
+        self.liveness = Liveness(settings().heartbeat_seconds, settings().heartbeat_timeout_seconds)
         self.on_peer_down: list[Callable[[Uid, ProcDown], None]] = []
         self._peers: dict[Uid, Peer] = {}
         self._lock = threading.Lock()
@@ -231,9 +229,7 @@ class Node:
         """A process is gone: end every wait for it, and tell the agents."""
         with self._lock:
             peer = self._peers.setdefault(down.uid, Peer(ProcAddress(down.uid)))
-        failure = MeshFailure(
-            down.uid, (), down.reason, "proc", down.host, tuple(down.last_output)
-        )
+        failure = MeshFailure(down.uid, (), down.reason, "proc", down.host, tuple(down.last_output))
         if not peer.down(failure):
             return
         self.liveness.forget(down.uid)

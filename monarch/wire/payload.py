@@ -55,5 +55,3 @@ def _writable(buffer: Bytes) -> Bytes:
     # A receiver owns what it received: arrays made from read-only buffers refuse writes.
     view = memoryview(buffer)
     return bytearray(view) if view.readonly else view
-
-

@@ -136,21 +136,29 @@ def test_instance_state_is_kept(project: Project, edit: Edit) -> None:
     assert live.step() == "new"
 
 
+LEFT = (
+    HEAD
+    + """
+import right_mod
+def left():
+    return 'l1'
+def both():
+    return left() + right_mod.right()
+"""
+)
+
+
 def test_import_cycle(project: Project, edit: Edit) -> None:
-    project.write(
-        "left_mod",
-        HEAD
-        + """
-            import right_mod
-            def left():
-                return 'l1'
-            def both():
-                return left() + right_mod.right()
-        """,
-    )
+    project.write("left_mod", LEFT)
     right = project.load(
         "right_mod",
-        "import left_mod\ndef right():\n    return 'r'\ndef all():\n    return left_mod.both()\n",
+        """
+        import left_mod
+        def right():
+            return 'r'
+        def all():
+            return left_mod.both()
+        """,
     )
     edit("left_mod", ("'l1'", "'l2'"))
     assert right.all() == "l2r"

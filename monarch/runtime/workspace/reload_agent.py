@@ -1,3 +1,6 @@
 """x"""
+
+
 class ReloadAgent:
-    def __init__(self, agent, roots): pass
+    def __init__(self, agent, roots):
+        pass

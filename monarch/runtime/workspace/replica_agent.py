@@ -1,4 +1,9 @@
 """x"""
+
+
 class ReplicaAgent:
-    def __init__(self, agent, root): pass
-    def close(self): pass
+    def __init__(self, agent, root):
+        pass
+
+    def close(self):
+        pass

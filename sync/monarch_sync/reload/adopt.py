@@ -31,8 +31,7 @@ class Adoption:
     def adopt(self, plan: Plan) -> None:
         values: list[tuple[dict[str, Any], str, Any]] = []
         for name, module_plan in plan.modules.items():
-            if name in self._stage.namespaces:
-                values += self._module(name, module_plan)
+            values += self._module(name, module_plan)
         for namespace, key, value in values:
             # Only now is it known for every staged object which live one it stands for.
             value = _with_live_items(value, self.functions.live_of)
@@ -41,7 +40,7 @@ class Adoption:
 
     def _module(self, name: str, plan: ModulePlan) -> Iterator[tuple[dict[str, Any], str, Any]]:
         live_names = vars(sys.modules[name])
-        staged = self._stage.namespaces[name]
+        staged = self._stage.namespaces.get(name, {})
         self.classes.refused = self.refused.setdefault(name, {})
         edit = plan.edit
         definitions = {}

@@ -109,9 +109,10 @@ def _identity(count: int) -> Alignment:
 
 
 def _kind(value: object) -> Kind:
-    if isinstance(value, FunctionType):
+    # Not isinstance: a lazy or deprecated object would be woken by the look at its __class__.
+    if issubclass(type(value), FunctionType):
         return Kind.FUNCTION
-    return Kind.CLASS if isinstance(value, type) else Kind.OTHER
+    return Kind.CLASS if issubclass(type(value), type) else Kind.OTHER
 
 
 def _kept_names(statements: Iterable[Statement]) -> set[str]:

@@ -21,18 +21,19 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
     Follows what wraps functions: descriptors, closures, `functools`, dispatch tables.
     """
     seen = set() if seen is None else seen
-    if id(value) in seen or isinstance(value, (ModuleType, str, int, float, type(None))):
+    kind = type(value)  # not isinstance: lazy objects wake up when asked for their __class__
+    if id(value) in seen or issubclass(kind, (ModuleType, str, int, float, type(None))):
         return
     seen.add(id(value))
-    if isinstance(value, type):
+    if issubclass(kind, type):
         if value.__module__ != module:
             return
         yield value
         inside = list(value.__dict__.values())
-    elif callable(value) or isinstance(value, _DESCRIPTORS):
+    elif callable(value) or issubclass(kind, _DESCRIPTORS):
         yield value
         inside = list(_inside(value))
-    elif isinstance(value, (dict, types.MappingProxyType)) and len(value) < 1000:
+    elif issubclass(kind, (dict, types.MappingProxyType)) and len(value) < 1000:
         inside = list(value.values())
     else:
         return
@@ -68,8 +69,11 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from (value.dispatcher, value.func)
     else:
         # A decorator that made an object: its function sits in an attribute.
-        own = getattr(value, "__dict__", None)
-        if isinstance(own, dict) and len(own) < 50:
+        try:
+            own = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return
+        if len(own) < 50:
             yield from (held for held in own.values() if isinstance(held, FunctionType))
 
 

@@ -57,6 +57,10 @@ class Source:
         return {key: code for key, code in found.items() if code is not None}
 
 
+# A virtual environment often lies inside the project.
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
 class RunningSources:
     """The sources that the loaded modules under some roots run, by module name."""
 
@@ -77,7 +81,11 @@ class RunningSources:
                 self.record(name, Source(path, text, witnessed=False))
 
     def owns(self, path: str) -> bool:
-        return os.path.realpath(path).startswith(tuple(self._roots)) if self._roots else False
+        real = os.path.realpath(path)
+        return any(
+            real.startswith(root) and _INSTALLED.isdisjoint(real[len(root) :].split(os.sep))
+            for root in self._roots
+        )
 
     def record(self, name: str, source: Source) -> None:
         self._sources[name] = source

@@ -185,7 +185,7 @@ class Prepared:
                 raise
             finally:
                 hook.pending = {}
-            self._adoption.adopt(self._plan)
+        self._adoption.adopt(self._plan)
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
         self._judge(changed)

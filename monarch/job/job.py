@@ -1,0 +1,211 @@
+"""What all allocations have in common: made once, found again, and ended.
+
+A job's state is data: a JSON file that only its user can read, because the secret from which
+all keys are derived lies in it. It holds what is needed to come back in a later program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import uuid
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+from monarch.actor import HostMesh
+from monarch.errors import JobError
+
+__all__ = ["DEFAULT_JOB_PATH", "JobState", "JobTrait", "job_load", "job_loads"]
+
+DEFAULT_JOB_PATH = ".monarch/job_state.json"
+_VERSION = 1
+
+
+class JobState:
+    """The host meshes of a running job, each as an attribute of its name."""
+
+    def __init__(self, hosts: dict[str, HostMesh]) -> None:
+        self._hosts = hosts
+
+    def __getattr__(self, name: str) -> HostMesh:
+        hosts: dict[str, HostMesh] = self.__dict__.get("_hosts", {})
+        if name in hosts:
+            return hosts[name]
+        raise AttributeError(
+            f"'{name}' is not a valid host mesh name. Available names: {', '.join(hosts)}"
+        )
+
+    def __repr__(self) -> str:
+        return f"JobState({', '.join(self._hosts)})"
+
+
+class JobTrait(ABC):
+    """An allocation of machines.
+
+    Subclasses name themselves in ``kind``, and say how to make the allocation, how to reach
+    it, whether it still runs, and how to end it.
+    """
+
+    kind: ClassVar[str]
+    _kinds: ClassVar[dict[str, type[JobTrait]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "kind" in vars(cls):
+            JobTrait._kinds[cls.kind] = cls
+
+    def __init__(self) -> None:
+        self.apply_id: str | None = None
+        self._running: JobTrait | None = None
+        self._state_path: Path | None = None
+
+    @abstractmethod
+    def _create(self, client_script: str | None) -> None:
+        """Bring the allocation up; with ``client_script``, have it run that and end."""
+
+    @abstractmethod
+    def _state(self) -> JobState:
+        """Attach to the allocation."""
+
+    @abstractmethod
+    def _is_running(self) -> bool:
+        """Whether the allocation is still there, as far as can be told without waiting."""
+
+    @abstractmethod
+    def _kill(self) -> None:
+        """End the allocation. Idempotent."""
+
+    @abstractmethod
+    def can_run(self, spec: JobTrait) -> bool:
+        """Whether this allocation serves for what ``spec`` asks."""
+
+    @abstractmethod
+    def _to_data(self) -> dict[str, Any]:
+        """What it takes to find the allocation again, as JSON data."""
+
+    @classmethod
+    @abstractmethod
+    def _from_data(cls, data: dict[str, Any]) -> JobTrait: ...
+
+    @property
+    def active(self) -> bool:
+        """Whether this object has been applied, or has found a running job."""
+        return self._running is not None
+
+    def apply(self, client_script: str | None = None) -> None:
+        """Bring the allocation up, unless this object did so already."""
+        if self._running is None:
+            self.apply_id = str(uuid.uuid4())
+            self._create(client_script)
+            self._running = self
+
+    def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
+        """The job's hosts, ready to spawn on.
+
+        In this order: what this object runs already; what a state file at ``cached_path`` tells
+        of, if it still runs and fits (one that runs and does not fit is killed); else a new
+        allocation, which is noted there. ``None`` keeps no file.
+        """
+        if self._running is not None and self._running._is_running():
+            return self._running._state()
+        path = Path(cached_path) if cached_path is not None else None
+        cached = _load_cached(path)
+        if cached is not None and cached._is_running():
+            if cached.can_run(self):
+                self._running = cached
+                self._state_path = path
+                return cached._state()
+            cached.kill()
+        self._running = None
+        self.apply()
+        if path is not None:
+            self.dump(path)
+            self._state_path = path
+        return self._state()
+
+    def kill(self) -> None:
+        """End the allocation that this object stands for, and forget its state file."""
+        job = self._running or self
+        job._kill()
+        self._running = None
+        if self._state_path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._state_path.unlink()
+
+    def dumps(self) -> bytes:
+        """The state as JSON."""
+        data = {
+            "version": _VERSION, "kind": self.kind, "apply_id": self.apply_id, **self._to_data(),
+        }  # fmt: skip
+        return json.dumps(data, indent=2).encode()
+
+    def dump(self, filename: str | os.PathLike[str]) -> None:
+        """Write the state to a file of mode 0600, in one step. Follows a symlink."""
+        path = Path(os.path.realpath(filename))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(self.dumps())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def job_loads(data: bytes) -> JobTrait:
+    """The job that a state tells of. Raises ``JobError`` for anything that is not one."""
+    try:
+        fields = json.loads(data)
+        kind, version = fields.pop("kind"), fields.pop("version")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise JobError("this is not the state of a job") from None
+    if version != _VERSION:
+        raise JobError(
+            f"the job's state is of version {version}, this release reads {_VERSION}: end the "
+            "job with the release that made it"
+        )
+    cls = JobTrait._kinds.get(kind)
+    if cls is None:
+        raise JobError(f"unknown kind of job {kind!r}; known: {', '.join(JobTrait._kinds)}")
+    apply_id = fields.pop("apply_id", None)
+    try:
+        job = cls._from_data(fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise JobError(f"the state of a {kind} job is damaged: {error!r}") from None
+    job.apply_id = apply_id
+    job._running = job
+    return job
+
+
+def job_load(filename: str | os.PathLike[str]) -> JobTrait:
+    """The job of a state file.
+
+    Raises ``FileNotFoundError``, and ``JobError`` for a file that others could have written.
+    """
+    path = Path(filename)
+    status = path.stat()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise JobError(
+            f"{path} holds the job's secret and must belong to you with mode 0600; it has mode "
+            f"{stat.S_IMODE(status.st_mode):04o}. Run `chmod 600 {path}` if you trust it"
+        )
+    job = job_loads(path.read_bytes())
+    job._state_path = path
+    return job
+
+
+def _load_cached(path: Path | None) -> JobTrait | None:
+    if path is None or not path.exists():
+        return None
+    try:
+        return job_load(path)
+    except JobError:
+        if path.stat().st_uid != os.getuid():
+            raise
+        return None

@@ -1,0 +1,113 @@
+"""torch.distributed on a mesh: every proc gets the environment that ``torchrun`` would give."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import socket
+import sys
+from typing import Any
+
+from monarch.actor import Actor, ProcMesh, current_rank, endpoint
+
+__all__ = ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"]
+
+
+class SPMDActor(Actor):
+    """Runs ordinary SPMD scripts, one copy a proc, with the ranks of the mesh."""
+
+    @endpoint
+    def get_host_port(self, use_ipaddr: Any = None) -> tuple[str, int]:
+        """An address of this machine, and a TCP port that is free there now."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", 0))
+            port: int = probe.getsockname()[1]
+        return _host_name(use_ipaddr), port
+
+    @endpoint
+    def setup_env(self, addr: str, port: int) -> None:
+        """Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and their relatives."""
+        os.environ.update(_environment(addr, port))
+
+    @endpoint
+    def main(self, addr: str, port: int, script_args: list[str]) -> bool:
+        """Run ``-m MODULE ARGS`` or ``SCRIPT ARGS`` as ``__main__``."""
+        os.environ.update(_environment(addr, port))
+        if script_args[:1] == ["-m"]:
+            sys.argv = script_args[1:]
+            runpy.run_module(script_args[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = script_args
+            runpy.run_path(script_args[0], run_name="__main__")
+        return True
+
+
+def _host_name(use_ipaddr: Any) -> str:
+    if use_ipaddr is None:
+        name = socket.gethostname()
+        try:
+            socket.gethostbyname(name)
+        except OSError:
+            return "127.0.0.1"
+        return name
+    family = socket.AF_INET6 if "6" in str(use_ipaddr) else socket.AF_INET
+    address: str = socket.getaddrinfo(socket.gethostname(), None, family)[0][4][0]  # type: ignore[assignment]
+    return address
+
+
+def _environment(addr: str, port: int) -> dict[str, str]:
+    point = current_rank()
+    sizes = list(point.extent.sizes)
+    world = point.extent.nelements
+    local_world = sizes[-1] if sizes else 1
+    local_rank = point.rank % local_world
+    return {
+        "MASTER_ADDR": addr,
+        "MASTER_PORT": str(port),
+        "RANK": str(point.rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "GROUP_RANK": str(point.rank // local_world),
+        "GROUP_WORLD_SIZE": str(world // local_world),
+        "ROLE_RANK": str(point.rank),
+        "ROLE_WORLD_SIZE": str(world),
+        "ROLE_NAME": "rank",
+    }
+
+
+async def setup_torch_elastic_env_async(
+    proc_mesh: ProcMesh,
+    master_addr: str | None = None,
+    master_port: int | None = None,
+    use_ipaddr: Any = None,
+) -> None:
+    """Give every proc of the mesh the environment of ``torch.distributed``'s ``env://``."""
+    assert (master_addr is None) == (master_port is None), (
+        "give both of master_addr and master_port, or neither"
+    )
+    actors = proc_mesh.spawn("spmd", SPMDActor)
+    if master_addr is None or master_port is None:
+        first = actors.slice(**dict.fromkeys(proc_mesh.sizes, 0))
+        master_addr, master_port = await first.get_host_port.call_one(use_ipaddr)
+    await actors.setup_env.call(master_addr, master_port)
+    await actors.stop()
+
+
+def setup_torch_elastic_env(
+    proc_mesh: ProcMesh,
+    master_addr: str | None = None,
+    master_port: int | None = None,
+    use_ipaddr: Any = None,
+) -> None:
+    """``setup_torch_elastic_env_async`` for code that is not async."""
+    assert (master_addr is None) == (master_port is None), (
+        "give both of master_addr and master_port, or neither"
+    )
+    actors = proc_mesh.spawn("spmd", SPMDActor)
+    if master_addr is None or master_port is None:
+        first = actors.slice(**dict.fromkeys(proc_mesh.sizes, 0))
+        master_addr, master_port = first.get_host_port.call_one(use_ipaddr).get()
+    actors.setup_env.call(master_addr, master_port).get()
+    actors.stop().get()

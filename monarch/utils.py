@@ -1,0 +1,20 @@
+"""Older spellings of ``monarch.spmd``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch.actor import ProcMesh
+from monarch.spmd import setup_torch_elastic_env_async
+
+__all__ = ["setup_env_for_distributed"]
+
+
+async def setup_env_for_distributed(
+    proc_mesh: ProcMesh,
+    master_addr: str | None = None,
+    master_port: int | None = None,
+    use_ipaddr: Any = None,
+) -> None:
+    """Give every proc of the mesh the environment that ``torch.distributed`` reads."""
+    await setup_torch_elastic_env_async(proc_mesh, master_addr, master_port, use_ipaddr)
