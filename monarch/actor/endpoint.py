@@ -153,9 +153,10 @@ class Endpoint(Generic[P, R]):
     def _send_all(
         self, data: payload.Payload, port: int, port_proc: ProcAddress | None = None
     ) -> None:
-        send_message = process.current().node.send
-        for rank, proc in enumerate(self._mesh.procs):
-            send_message(proc, self._message(rank, port, port_proc), data.data, data.buffers)
+        node = process.current().node
+        with node.casting:
+            for rank, proc in enumerate(self._mesh.procs):
+                node.send(proc, self._message(rank, port, port_proc), data.data, data.buffers)
 
     def _message(self, rank: int, port: int, port_proc: ProcAddress | None = None) -> Call:
         mesh = self._mesh

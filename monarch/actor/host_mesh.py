@@ -126,6 +126,7 @@ class HostMesh(MeshTrait):
                 self._python,
             )  # fmt: skip
             node.send(host.address, order)
+        agent.own_procs(procs)
         uids = [proc.uid for proc in procs]
         agent.supervisor.owned(owner, uid, name, "proc", uids, lambda: _stop_quietly(procs))
         return ProcMesh(uid, name, shape, procs, owned=True)

@@ -79,12 +79,14 @@ class ProcMesh(MeshTrait):
             owner, ref.uid, name, "actor", ref.proc_uids,
             lambda: _stop_quietly(ref),
         )  # fmt: skip
-        for rank, proc in enumerate(ref.procs):
-            spawn = SpawnActor(
-                ref.uid, name, ref.class_name, rank, ref.labels, ref.sizes,
-                agent.node.address, owner, is_async_actor(cls), creator,
-            )  # fmt: skip
-            agent.node.send(proc, spawn, data.data, data.buffers)
+        is_async = is_async_actor(cls)
+        with agent.node.casting:
+            for rank, proc in enumerate(ref.procs):
+                spawn = SpawnActor(
+                    ref.uid, name, ref.class_name, rank, ref.labels, ref.sizes,
+                    agent.node.address, owner, is_async, creator,
+                )  # fmt: skip
+                agent.node.send(proc, spawn, data.data, data.buffers)
         return ActorMesh(ref)
 
     @property

@@ -1,1 +1,1 @@
-
+"""The ``monarch`` command."""

@@ -13,7 +13,7 @@ rank: messages before it are done when it is reached, those after it wait.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 __all__ = ["Delivery", "Fence", "Lift", "Mailbox", "Reached"]
 
@@ -55,7 +55,7 @@ class Mailbox:
     def __len__(self) -> int:
         return len(self._ready) + sum(map(len, self._held.values()))
 
-    def feed(self, event: Union[Delivery, Fence, Lift]) -> None:
+    def feed(self, event: Delivery | Fence | Lift) -> None:
         if isinstance(event, Lift):
             self._lift(event.number)
         elif event.sender in self._fences:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from monarch.actor import HostMesh
 from monarch.errors import JobError
+from monarch.job.interrupts import deferred_interrupts
 
 __all__ = ["DEFAULT_JOB_PATH", "JobState", "JobTrait", "job_load", "job_loads"]
 
@@ -78,6 +79,14 @@ class JobTrait(ABC):
     def _kill(self) -> None:
         """End the allocation. Idempotent."""
 
+    def urls(self) -> list[str]:
+        """Where its host agents listen; none for hosts that live in the client."""
+        return []
+
+    def is_running(self) -> bool:
+        """Whether the allocation is still there."""
+        return self._is_running()
+
     @abstractmethod
     def can_run(self, spec: JobTrait) -> bool:
         """Whether this allocation serves for what ``spec`` asks."""
@@ -99,8 +108,10 @@ class JobTrait(ABC):
         """Bring the allocation up, unless this object did so already."""
         if self._running is None:
             self.apply_id = str(uuid.uuid4())
-            self._create(client_script)
-            self._running = self
+            # Half an allocation would be one that nobody can find to end it.
+            with deferred_interrupts():
+                self._create(client_script)
+                self._running = self
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
         """The job's hosts, ready to spawn on.
@@ -129,11 +140,12 @@ class JobTrait(ABC):
     def kill(self) -> None:
         """End the allocation that this object stands for, and forget its state file."""
         job = self._running or self
-        job._kill()
-        self._running = None
-        if self._state_path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                self._state_path.unlink()
+        with deferred_interrupts():
+            job._kill()
+            self._running = None
+            if self._state_path is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    self._state_path.unlink()
 
     def dumps(self) -> bytes:
         """The state as JSON."""

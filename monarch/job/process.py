@@ -128,6 +128,9 @@ class ProcessJob(JobTrait):
     def _is_running(self) -> bool:
         return bool(self.hosts) and all(host.is_running for host in self.hosts)
 
+    def urls(self) -> list[str]:
+        return [host.url for host in self.hosts]
+
     def can_run(self, spec: JobTrait) -> bool:
         return (
             isinstance(spec, ProcessJob)

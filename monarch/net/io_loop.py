@@ -43,7 +43,7 @@ class IoLoop:
 
     def __init__(self, name: str = "monarch-io") -> None:
         self._poller = zmq.Poller()
-        self._readers: dict[Source, Callable[[], None]] = {}
+        self._readers: dict[Source, Callable[[], object]] = {}
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._tie = itertools.count()
@@ -74,7 +74,7 @@ class IoLoop:
         self.call_soon(lambda: heapq.heappush(self._timers, (timer.when, next(self._tie), timer)))
         return timer
 
-    def add_reader(self, source: Source, ready: Callable[[], None]) -> None:
+    def add_reader(self, source: Source, ready: Callable[[], object]) -> None:
         """Call ``ready`` whenever ``source`` can be read. On the loop only."""
         self._readers[source] = ready
         self._poller.register(source, zmq.POLLIN)
@@ -143,7 +143,7 @@ class IoLoop:
             if timer.action is not None:
                 self._guard(timer.action)
 
-    def _guard(self, action: Callable[[], None]) -> None:
+    def _guard(self, action: Callable[[], object]) -> None:
         # One broken callback must not end the process's only receiver.
         try:
             action()

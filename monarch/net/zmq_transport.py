@@ -14,8 +14,8 @@ import contextlib
 import ipaddress
 import os
 import threading
-from socket import gethostbyname
 from collections.abc import Callable
+from socket import gethostbyname
 from urllib.parse import urlsplit
 
 import zmq

@@ -14,7 +14,7 @@ from monarch.runtime import process
 from monarch.runtime.node import Node
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.proc_config import ProcConfig
-from monarch.runtime.workspace.reload_agent import ReloadAgent
+from monarch.runtime.workspace.reload_agent import ReloadAgent, project_roots
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
@@ -34,7 +34,8 @@ def run_proc(config: ProcConfig) -> None:
     agent.use_loop(loop)
     agent.generation = config.generation
     process.install(agent)
-    ReloadAgent(agent, [config.workspace, *config.workspace_path] if config.workspace else [])
+    roots = [*config.workspace_path, *project_roots(config.path)]
+    ReloadAgent(agent, roots, f"{config.name} {config.rank}")
     node.handle(StopSelf, lambda envelope: _stop_in_background(agent, loop))
     _announce_label(agent, config)
     node.start()

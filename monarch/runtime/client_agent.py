@@ -23,8 +23,9 @@ from monarch.runtime.host_link import HostLink
 from monarch.runtime.log_printer import LogPrinter
 from monarch.runtime.node import Node
 from monarch.runtime.proc_agent import ProcAgent
-from monarch.wire.address import new_uid
+from monarch.wire.address import ProcAddress, new_uid
 from monarch.wire.codec import Envelope
+from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import Log
 
@@ -66,12 +67,24 @@ class ClientAgent(ProcAgent):
         self._is_closed = False
         node.handle(Log, self._on_log)
 
+    @property
+    def is_root(self) -> bool:
+        return True
+
     def link(self, url: str, *, takeover: bool = False) -> HostLink:
         """The tie to the host agent at ``url``, made when there is none that stands."""
         link = self.links.get(url)
         if link is None or (link.ready.is_set and link.ready.value is not None):
             link = self.links[url] = HostLink(self.node, url, takeover=takeover)
         return link
+
+    def visit(self, url: str) -> ProcAddress:
+        """The address of a host agent, to ask it things without becoming its client."""
+        address = HostUrl.parse(url).address()
+        if url not in self.links:
+            self.node.expect(address)
+            self.node.peer_up(address)
+        return address
 
     def unlink(self, url: str) -> None:
         """Forget the tie to a host whose end is no failure."""

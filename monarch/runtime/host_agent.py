@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from monarch.config import settings
 from monarch.runtime.launcher import Launcher, describe_exit
@@ -264,7 +265,7 @@ class HostAgent:
         assert isinstance(order, Inspect)
         self.node.answer(order.sender, order.port, **self.describe())
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, Any]:
         """What runs here, for ``monarch status``."""
         return {
             "host": self.name,

@@ -10,7 +10,7 @@ from monarch.config import settings
 from monarch.errors import HostBusy, HostUnreachable, MonarchError
 from monarch.runtime.node import Node, Outcome
 from monarch.runtime.promise import Promise
-from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.address import Uid
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Attach, Detach, ProcDown
 

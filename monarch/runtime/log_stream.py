@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import deque
 from collections.abc import Callable
@@ -38,7 +39,7 @@ class LogStream:
             os.set_blocking(reader, False)
             self._ends[stream] = reader
             writers.append(writer)
-            self._loop.add_reader(reader, lambda stream=stream: self._read(stream))  # type: ignore[misc]
+            self._loop.add_reader(reader, functools.partial(self._read, stream))
         return writers[0], writers[1]
 
     def _read(self, stream: int) -> bool:

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
+from monarch.config import settings
 from monarch.core.call_table import CallTable, Sink
 from monarch.core.liveness import Liveness
-from monarch.config import settings
 from monarch.errors import MeshFailure, WireError
 from monarch.net.io_loop import IoLoop
 from monarch.net.transport import Frames
@@ -73,6 +73,9 @@ class Node:
         self.keys = keys
         self.address = ProcAddress(uid, machine=machine_id())
         self.calls = CallTable()
+        # Held while one message goes to many receivers, so that two casts of this process
+        # reach all of them in the same order.
+        self.casting = threading.RLock()
         self.liveness = Liveness(settings().heartbeat_seconds, settings().heartbeat_timeout_seconds)
         self.on_peer_down: list[Callable[[Uid, ProcDown], None]] = []
         self._peers: dict[Uid, Peer] = {}

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from monarch.core.mailbox import Delivery, Fence, Lift
 from monarch.errors import MeshFailure
@@ -21,7 +21,7 @@ from monarch.runtime.supervisor import Supervisor
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import ActorFailed, Call, Reply, SpawnActor, StopActor
+from monarch.wire.message import ActorFailed, Call, ProcDown, Reply, SpawnActor, StopActor
 
 __all__ = ["ProcAgent"]
 
@@ -41,6 +41,8 @@ class ProcAgent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._fences: dict[int, _OpenFence] = {}
+        self._owned_procs: dict[Uid, ProcAddress] = {}
+        node.on_peer_down.append(self._forget_proc)
         node.handle(Call, self._on_call, on_any_thread=True)
         node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
         node.handle(StopActor, self._on_stop, on_any_thread=True)
@@ -58,6 +60,22 @@ class ProcAgent:
                     target=self._loop.run_forever, name="monarch-asyncio", daemon=True
                 ).start()
             return self._loop
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is the client, which nobody owns."""
+        return False
+
+    def own_procs(self, procs: Iterable[ProcAddress]) -> None:
+        """This process has spawned procs: they follow its generations."""
+        self._owned_procs.update((proc.uid, proc) for proc in procs)
+
+    def _forget_proc(self, uid: Uid, down: ProcDown) -> None:
+        self._owned_procs.pop(uid, None)
+
+    def owned_procs(self) -> list[ProcAddress]:
+        """The procs spawned here that are not known to be dead."""
+        return list(self._owned_procs.values())
 
     @property
     def cells(self) -> list[ActorCell]:
@@ -163,20 +181,21 @@ class ProcAgent:
 
     # Switching all actors between the same two messages.
 
-    def fence(self, sender: Uid, number: int, switch: Callable[[], None]) -> None:
+    def fence(self, sender: Uid, number: int, switch: Callable[[], None], exempt: Uid = "") -> None:
         """Run ``switch`` once every actor is done with what ``sender`` sent so far.
 
         What ``sender`` sends from here on is handled after it. Runs on the thread of the last
-        actor to get there; where there are none, on the caller's.
+        actor to get there; where there are none, on a new one. The actor ``exempt`` is not
+        waited for: it is the one that waits for the switch.
         """
         with self._lock:
-            cells = dict(self._cells)
+            cells = {uid: cell for uid, cell in self._cells.items() if uid != exempt}
             fence = _OpenFence(sender, number, set(cells), switch)
             self._fences[number] = fence
         for cell in cells.values():
             cell.deliver(Fence(sender, number))
         if not cells:
-            self._open(fence)
+            threading.Thread(target=self._open, args=(fence,), name="monarch-switch").start()
 
     def fence_reached(self, cell: ActorCell, number: int) -> None:
         fence = self._fences.get(number)

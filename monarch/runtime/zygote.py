@@ -43,12 +43,13 @@ class _Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write)
         self._tell(event="ready")
+        control = self._control.fileno()
         while True:
-            readable, _, _ = select.select([self._control, self._wake_read], [], [])
+            readable, _, _ = select.select([control, self._wake_read], [], [])
             if self._wake_read in readable:
                 self._drain_wakeups()
                 self._reap()
-            if self._control in readable and not self._serve():
+            if control in readable and not self._serve():
                 self._kill_all()
                 return
 

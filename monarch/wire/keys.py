@@ -15,7 +15,7 @@ from typing import NamedTuple
 import zmq.utils.z85 as z85
 from zmq import curve_public
 
-__all__ = ["KeyPair", "JobKeys", "new_secret"]
+__all__ = ["JobKeys", "KeyPair", "new_secret"]
 
 SECRET_BYTES = 32
 

@@ -19,7 +19,7 @@ PING = ""
 """The method that every actor has: it answers once ``__init__`` has returned."""
 
 
-class Message(msgspec.Struct, array_like=True, frozen=True):
+class Message(msgspec.Struct, array_like=True):
     """Base of all headers."""
 
 
@@ -261,8 +261,8 @@ class Revert(Message, tag=46):
     sender: Uid
 
 
-AnyMessage = Union[
-    Hello, Call, Reply, Watch, ProcUp, ProcDown, Heartbeat,
-    Attach, Detach, SpawnProcs, StopProcs, Log, Label, Preload, Shutdown, Inspect, Sync, Answer,
-    SpawnActor, StopActor, ActorFailed, StopSelf, Prepare, Switch, Revert,
-]  # fmt: skip
+AnyMessage = (
+    Hello | Call | Reply | Watch | ProcUp | ProcDown | Heartbeat | Attach | Detach | SpawnProcs
+    | StopProcs | Log | Label | Preload | Shutdown | Inspect | Sync | Answer | SpawnActor
+    | StopActor | ActorFailed | StopSelf | Prepare | Switch | Revert
+)  # fmt: skip

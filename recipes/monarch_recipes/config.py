@@ -151,7 +151,9 @@ def to_toml(config: Any, origins: Mapping[str, Origin] | None = None) -> str:
         table, _, name = key.rpartition(".")
         line = f"{name} = {to_toml_value(value)}"
         if origins and key in origins:
-            line += f"  # {origins[key].text}"
+            # A comment may hold neither line breaks nor control characters; an override may.
+            shown = "".join(c if c.isprintable() else " " for c in origins[key].text)
+            line += f"  # {shown}"
         tables.setdefault(table, []).append(line)
     tops = tables.pop("", [])
     parts = [tops, *([f"[{table}]", *lines] for table, lines in tables.items())]

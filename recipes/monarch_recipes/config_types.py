@@ -71,7 +71,7 @@ def convert(value: Any, hint: Any) -> Any:
         item_hints = arguments[:1] * len(value) if arguments[-1] is ... else arguments
         if len(item_hints) == len(value):
             return tuple(convert(item, h) for item, h in zip(value, item_hints, strict=True))
-    if hint is type(None) and value == NONE:
+    if hint is type(None) and value in (None, NONE):
         return None
     if hint is Path and isinstance(value, str):
         return Path(value)
@@ -97,7 +97,7 @@ def parse_text(text: str, hint: Any) -> Any:
         if len(document) == 1:
             readings.append(document["value"])
     if text.lower() == NONE:
-        readings.append(NONE)
+        readings.append(None)
     readings += [text, [part.strip() for part in text.split(",")]]
     for reading in readings:
         try:
@@ -139,7 +139,7 @@ def _choice(value: Any, hint: Any) -> Any:
 
 def _member(value: Any, hint: Any) -> Any:
     members = get_args(hint)
-    if value == NONE and type(None) in members:
+    if value in (None, NONE) and type(None) in members:
         return None
     suggestion = None
     for member in members:
@@ -156,4 +156,4 @@ def _shown(value: Any) -> str:
         return "a table"
     if isinstance(value, list):
         return f"the list {to_toml_value(value)}"
-    return f"the {kind or type(value).__name__} {to_toml_value(value)}"
+    return f"the {kind} {to_toml_value(value)}" if kind else f"the {type(value).__name__} {value}"

@@ -21,8 +21,11 @@ def test_closure_layout_changes(project: Project) -> None:
         class A(P):
             def m(self):
                 return 'a'
-        """
-        "    async def co(self):\n        return 1\n    def gen(self):\n        yield 1\n",
+            async def co(self):
+                return 1
+            def gen(self):
+                yield 1
+        """,
     )
     a = module.A()
     stored, co, gen = a.m, a.co, a.gen

@@ -54,24 +54,30 @@ class Adoption:
             if bound in edit.keep and live is not MISSING:
                 continue
             if index in plan.run:
-                yield live_names, bound, self._merged(live, value, old, statement)
+                yield (
+                    live_names,
+                    bound,
+                    self._merged(live, value, old, statement, bound in statement.defines),
+                )
             elif live is not value and self._made_here(value):
                 self.functions.pair(value, live)
         for bound in edit.gone:
             yield live_names, bound, MISSING
 
-    def _merged(self, live: Any, value: Any, old: Statement | None, new: Statement) -> Any:
+    def _merged(
+        self, live: Any, value: Any, old: Statement | None, new: Statement, defined: bool
+    ) -> Any:
         if live is MISSING or value is MISSING or live is value or not self._made_here(value):
             return value
         if isinstance(live, FunctionType) and isinstance(value, FunctionType):
-            in_place = new.is_function or value.__name__ == "<lambda>"
+            in_place = defined or value.__name__ == "<lambda>"
             if in_place and made_alike(live, value):
                 return self.functions.function(live, value)
         elif isinstance(live, type) and isinstance(value, type):
-            if new.is_class and made_alike(live, value):
+            if defined and made_alike(live, value):
                 self.classes.patch(live, value, old, new)
                 return live
-        elif new.is_function and type(live) is type(value):
+        elif defined and type(live) is type(value):
             wrapped = getattr(live, "__wrapped__", None), getattr(value, "__wrapped__", None)
             if all(isinstance(part, FunctionType) for part in wrapped) and made_alike(*wrapped):
                 kept = self.functions.function(*wrapped) is wrapped[0]  # type: ignore[arg-type]

@@ -136,6 +136,14 @@ class _Planner:
                 mark = self._mark(plan, index, name)
                 if mark is not None and mark > plan.marks.get(name, 0):
                     plan.marks[name] = mark
+        # A name that the module deleted after use must be made again for whoever needs it.
+        live = edit.kinds.keys()
+        needed = {
+            root_of(name) for index in plan.run for name, _ in edit.new[index].names.eager
+        } - live
+        for index, statement in enumerate(edit.new) if needed else ():
+            if not needed.isdisjoint(statement.binds) and not statement.is_main_guard:
+                plan.run.add(index)
         # `x = 1` and then `x += 1`: the second alone would start from the finished value.
         for name in _bound_twice(edit.new):
             binders = {i for i, statement in enumerate(edit.new) if name in statement.binds}
@@ -174,7 +182,10 @@ class _Planner:
         inside = (self._mark_and_use(edit.name, d, Use.HELD)[0] for d in statement.names.deferred)
         if not {Mark.VALUE, Mark.FLOWING}.isdisjoint(inside):
             marks.append(Mark.METHODS if statement.is_class else Mark.FLOWING)
-        elif len(marks) == 1 and (origin is None or edit.old[origin].dump == statement.dump):
+        elif index not in plan.run and (
+            index in edit.alignment.same
+            or edit.old[edit.alignment.narrow[index]].dump == statement.dump
+        ):
             return None
         return max(marks)
 

@@ -11,6 +11,7 @@ import ast
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,6 +121,7 @@ class ImportHook:
         self.pending: dict[str, bytes] = {}
         self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
         self.imported: list[str] = []
+        self.thread = 0  # the one that prepares; others import as ever
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -138,9 +140,9 @@ class ImportHook:
     def _others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        for finder in sys.meta_path:
-            if isinstance(finder, ImportHook):
-                continue
+        if self not in sys.meta_path:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find_spec = getattr(finder, "find_spec", None)
             spec = find_spec(fullname, path, target) if find_spec else None
             if isinstance(spec, ModuleSpec):
@@ -186,7 +188,7 @@ class _RecordingLoader(SourceFileLoader):
         source = Source(self.path, self.get_data(self.path))
         # Straight from the bytes that are remembered: a file may change between two reads.
         code = self.source_to_code(source.text, self.path)
-        if self._hook.builtins is not None:
+        if self._hook.builtins is not None and self._hook.thread == threading.get_ident():
             module.__dict__["__builtins__"] = self._hook.builtins
             self._hook.imported.append(module.__name__)
         self._sources.record(module.__name__, source)

@@ -15,6 +15,7 @@ import functools
 import gc
 import operator
 import sys
+import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
@@ -57,6 +58,7 @@ class Stage:
             self.namespaces[name] = namespace
         snapshots = [_Snapshot(container) for container in _containers(ours)]
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
+        self._hook.thread = threading.get_ident()
         collecting = gc.isenabled()
         gc.disable()
         gc.collect(0)
@@ -93,7 +95,7 @@ class Stage:
             )
             try:
                 exec(code, namespace)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
                 ) from error

@@ -17,10 +17,12 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from .names import FunctionNode, Names, names_of
+
+_BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +31,17 @@ class Statement:
     text: str
     first: int  # line of the first decorator, if there is one: code objects count from there
     last: int
+    lines: Sequence[str] = field(repr=False)  # of the whole file
 
     @cached_property
     def names(self) -> Names:
         return names_of(self.node)
+
+    def take_analysis(self, other: Statement) -> None:
+        """What was found out about the same text before."""
+        for name in ("names", "binds", "dump"):
+            if name in vars(other):
+                vars(self)[name] = vars(other)[name]
 
     @cached_property
     def binds(self) -> frozenset[str]:
@@ -48,7 +57,7 @@ class Statement:
     def body(self) -> tuple[Statement, ...]:
         """The statements of a class."""
         assert isinstance(self.node, ast.ClassDef)
-        return _split(self.node.body, None)
+        return _split(self.node.body, self.lines)
 
     @property
     def is_function(self) -> bool:
@@ -78,6 +87,19 @@ class Statement:
     def is_main_guard(self) -> bool:
         """`if __name__ == "__main__":` is the start of a script, not a definition."""
         return isinstance(self.node, ast.If) and "'__main__'" in ast.dump(self.node.test)
+
+    @cached_property
+    def defines(self) -> frozenset[str]:
+        """Names that a `def` or `class` in it binds, also within `if` or `try`."""
+        names: set[str] = set()
+        pending: list[ast.AST] = [self.node]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, (*FunctionNode, ast.ClassDef)):
+                names.add(node.name)
+            else:
+                pending.extend(c for c in ast.iter_child_nodes(node) if isinstance(c, _BLOCKS))
+        return frozenset(names)
 
     @property
     def name(self) -> str | None:
@@ -119,6 +141,7 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
     for index, statement in enumerate(new):
         if by_text.get(statement.text):
             same[index] = by_text[statement.text].pop()
+            statement.take_analysis(old[same[index]])
     left = sorted(set(range(len(old))) - set(same.values()))
     for index, statement in enumerate(new):
         if index in same:
@@ -141,6 +164,8 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
 
 def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
     """Whether new code in the live functions is all that the edit asks for."""
+    if old.text == new.text:
+        return True
     if type(old.node) is not type(new.node):
         return False
     if old.is_function:
@@ -172,7 +197,7 @@ def moved_lines(old: Statement, new: Statement) -> Iterator[tuple[range, int, st
 
 def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statement, Statement]]:
     """Every function, old and new, whose body a narrow edit changed."""
-    if old.dump == new.dump:
+    if old.text == new.text or old.dump == new.dump:
         return
     if old.is_class:
         for before, after in zip(old.body, new.body, strict=True):
@@ -224,22 +249,21 @@ def _decoded_lines(source: bytes) -> list[str]:
     return text.split("\n")
 
 
-def _split(nodes: Sequence[ast.stmt], lines: list[str] | None) -> tuple[Statement, ...]:
+def _split(nodes: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Statement, ...]:
     statements: list[Statement] = []
     end_before = 0
     for index, node in enumerate(nodes):
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         last = node.end_lineno or node.lineno
         begins_after = nodes[index + 1].lineno if index + 1 < len(nodes) else last + 1
-        alone = lines is not None and first > end_before and begins_after > last
+        alone = first > end_before and begins_after > last
         end_before = last
         for part in _single_imports(node):
             if part is node and alone:
-                assert lines is not None
                 text = "\n".join(lines[first - 1 : last])
             else:
                 text = ast.dump(part)
-            statements.append(Statement(part, text, first, last))
+            statements.append(Statement(part, text, first, last, lines))
     return tuple(statements)
 
 

@@ -1,0 +1,52 @@
+# Everything that is run by hand or by CI. `make help` lists it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml tools/install_torch.sh
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "Python 3.10 or later is needed; set PYTHON=... to one" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "python3 -m venv does not work here: install it with 'apt-get install python3-venv', then run make again" >&2; exit 1; }
+	@tools/install_torch.sh $(BIN)/pip
+	@echo "Installing the project into $(VENV)."
+	@$(BIN)/pip install --quiet --editable '.[train,dev]'
+	@touch $@
+
+.PHONY: setup
+setup: $(STAMP) ## make .venv and install the project into it
+
+.PHONY: demo
+demo: $(STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, train on
+	@$(BIN)/python examples/dev_loop.py
+
+.PHONY: test
+test: $(STAMP) ## run the tests
+	@$(BIN)/python -m pytest
+
+.PHONY: check
+check: $(STAMP) ## lint, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## rewrite the code in the house's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: $(STAMP) ## measure the runtime; prints JSON lines
+	$(BIN)/python benchmarks/runtime.py
+
+.PHONY: clean
+clean: ## remove .venv and what tools left
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

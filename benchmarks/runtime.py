@@ -1,0 +1,75 @@
+"""Times the runtime on this machine and prints one JSON object a line.
+
+    python benchmarks/runtime.py [call_one] [spawn]
+
+`load1` is the load average at the time: figures taken on a busy machine are upper bounds.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from monarch.actor import Actor, endpoint, this_host
+
+
+class Echo(Actor):
+    @endpoint
+    def echo(self, value: object = None) -> object:
+        return value
+
+
+class AsyncEcho(Actor):
+    @endpoint
+    async def echo(self, value: object = None) -> object:
+        return value
+
+
+def emit(metric: str, value: float, unit: str, **more: object) -> None:
+    line = {"metric": metric, "value": round(value, 4), "unit": unit, **more}
+    print(json.dumps({**line, "load1": os.getloadavg()[0]}), flush=True)
+
+
+def microseconds(action: Callable[[], object], num_runs: int) -> list[float]:
+    times = []
+    for _ in range(num_runs):
+        started = time.perf_counter()
+        action()
+        times.append((time.perf_counter() - started) * 1e6)
+    return sorted(times)
+
+
+def call_one() -> None:
+    """Round trip of `call_one` with tiny arguments, client to proc."""
+    procs = this_host().spawn_procs({"gpus": 1})
+    for name, cls in (("sync", Echo), ("async", AsyncEcho)):
+        actor = procs.spawn(name, cls)
+        microseconds(lambda: actor.echo.call_one(1).get(), 300)
+        times = microseconds(lambda: actor.echo.call_one(1).get(), 3000)
+        for label, value in (("p50", statistics.median(times)), ("p99", times[2970])):
+            emit(f"call_one.{name}_endpoint.{label}", value, "us", n=len(times))
+    procs.stop().get()
+
+
+def spawn() -> None:
+    """Eight procs until their first answered call, with torch in the template process."""
+    host = this_host()
+    started = time.perf_counter()
+    host.preload(["torch"]).get()
+    emit("spawn.preload_torch", time.perf_counter() - started, "s")
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        procs = host.spawn_procs({"gpus": 8}, preload=["torch"])
+        procs.spawn("echo", Echo).echo.call(1).get()
+        times.append(time.perf_counter() - started)
+        procs.stop().get()
+    emit("spawn.procs8_with_torch", statistics.median(times), "s", n=5, spread=[min(times), max(times)])
+
+
+if __name__ == "__main__":
+    steps = {"call_one": call_one, "spawn": spawn}
+    for step in sys.argv[1:] or steps:
+        steps[step]()

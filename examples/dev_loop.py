@@ -1,0 +1,157 @@
+"""The dev loop on one machine: train, edit the code, sync, and train on, with nothing relaunched.
+
+Run it with `make demo`. Two host agents stand for two machines: separate processes with
+separate workspace folders. Each gets one proc, and the two train a CNN together with DDP.
+"""
+
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from monarch.job import ProcessJob
+from monarch.spmd import setup_torch_elastic_env_async
+from monarch_sync import Workspace
+
+STEPS_BEFORE_EDIT, STEPS_BETWEEN, MAX_STEPS, TARGET = 60, 30, 600, 0.95
+PROJECT = Path(__file__).parent / "workspace"
+console = Console()
+
+SMOOTHER_LOSS = (
+    "return F.cross_entropy(logits, labels)",
+    "return F.cross_entropy(logits, labels, label_smoothing=0.05)",
+)
+NEW_ENDPOINT = '''
+    @endpoint
+    def hardest_digit(self) -> int:
+        """The digit that is misread most often."""
+        images, labels = self.held_out
+        with torch.no_grad():
+            wrong = self.net.module(images).argmax(1) != labels
+        return torch.bincount(labels[wrong], minlength=10).argmax().item()
+'''
+BROKEN_LINE = ("self.optimizer.zero_grad()\n", "self.optimizer.zero_grad(\n")
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    """Save a change, as an editor would."""
+    text = file.read_text()
+    assert text.count(old) == 1, f"the demo no longer fits {file.name}"
+    file.write_text(text.replace(old, new))
+
+
+async def train(trainers, num_steps: int, progress: Progress, until: float = 1.0) -> float:
+    """Step all ranks together; every step is a message to each. Returns held-out accuracy."""
+    task = progress.add_task("", total=num_steps, loss=0.0, accuracy=0.0, speed=0.0)
+    held_out = 0.0
+    for count in range(1, num_steps + 1):
+        results = (await trainers.step.call()).values()
+        mean = {key: sum(r[key] for r in results) / len(results) for key in results[0]}
+        progress.update(
+            task,
+            advance=1,
+            description=f"step {results[0]['step']}",
+            loss=mean["loss"],
+            accuracy=mean["accuracy"],
+            speed=mean["samples_per_second"] * len(results),
+        )
+        if count % 30 == 0:
+            held_out = (await trainers.slice(hosts=0).evaluate.call_one())
+            if held_out > until:
+                progress.update(task, total=count)
+                break
+    return held_out
+
+
+def progress_display() -> Progress:
+    return Progress(
+        TextColumn("  {task.description:<9}"),
+        BarColumn(bar_width=18),
+        TextColumn("loss {task.fields[loss]:.3f}  acc {task.fields[accuracy]:.2f}"),
+        TextColumn("{task.fields[speed]:>6.0f} samples/s"),
+        console=console,
+    )
+
+
+async def dev_loop(project: Path, job: ProcessJob) -> None:
+    workspace = Workspace(dirs={project: ""})
+    source = project / "trainer.py"
+    started = time.perf_counter()
+
+    console.rule("1  bring up two hosts, send them the project, start training")
+    hosts = job.state(cached_path=None).trainers
+    procs = hosts.spawn_procs(name="trainers", preload=["torch"])
+    first = await procs.sync_workspace(workspace)
+    console.print(first)
+    await setup_torch_elastic_env_async(procs)
+    sys.path.insert(0, str(project))
+    from trainer import Trainer
+
+    trainers = procs.spawn("trainer", Trainer)
+    await trainers.step.call()
+    cold_seconds = time.perf_counter() - started
+    with progress_display() as progress:
+        await train(trainers, STEPS_BEFORE_EDIT, progress)
+
+    console.rule("2  edit the loss and add an endpoint; the live trainers take both")
+    before = (await trainers.fingerprint.call()).values()
+    edit(source, *SMOOTHER_LOSS)
+    source.write_text(source.read_text() + NEW_ENDPOINT)
+    report = await procs.sync_workspace(workspace)
+    after = (await trainers.fingerprint.call()).values()
+    assert before == after, "weights, optimizer or position changed"
+    console.print(report)
+    hardest = await trainers.slice(hosts=0).hardest_digit.call_one()
+    console.print(f"  weights, optimizer and position kept; hardest_digit() says {hardest}")
+    with progress_display() as progress:
+        await train(trainers, STEPS_BETWEEN, progress)
+
+    console.rule("3  save a syntax error: refused, nobody changes, training goes on")
+    edit(source, *BROKEN_LINE)
+    refused = await procs.sync_workspace(workspace)
+    assert not refused.ok
+    console.print(refused)
+    with progress_display() as progress:
+        await train(trainers, STEPS_BETWEEN, progress)
+
+    console.rule(f"4  fix it, and train on to over {TARGET:.0%} held-out accuracy")
+    edit(source, *reversed(BROKEN_LINE))
+    fixed = await procs.sync_workspace(workspace)
+    fixed.raise_for_errors()
+    with progress_display() as progress:
+        accuracy = await train(trainers, MAX_STEPS, progress, until=TARGET)
+    assert accuracy > TARGET, f"only {accuracy:.1%}"
+
+    table = Table(title="the dev loop", show_header=False)
+    table.add_row("cold start, until the first step", f"{cold_seconds:.1f} s")
+    table.add_row("edit until all ranks run it", f"{report.seconds * 1000:.0f} ms")
+    table.add_row("ratio", f"{cold_seconds / report.seconds:.0f} x")
+    table.add_row("held-out accuracy", f"{accuracy:.1%}")
+    table.add_row("generations", f"{first.generation} to {fixed.generation}, one edit refused")
+    table.add_row("bytes sent, first sync", f"{first.bytes_sent:,}")
+    table.add_row("bytes sent, the edit", f"{report.bytes_sent:,}")
+    console.print(table)
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="monarch-demo-"))
+    job = ProcessJob({"trainers": 2}, preload=["torch"])
+    try:
+        shutil.copytree(PROJECT, folder / "project")
+        asyncio.run(dev_loop(folder / "project", job))
+    except KeyboardInterrupt:
+        console.print("interrupted; everything is being stopped")
+        sys.exit(130)
+    finally:
+        job.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

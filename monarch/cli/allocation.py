@@ -1,0 +1,129 @@
+"""``monarch apply``, ``status``, ``kill`` and ``host``: the allocation itself."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from monarch.actor import run_worker_loop_forever
+from monarch.cli.project import find_job, load_project
+from monarch.errors import JobError
+from monarch.job import DEFAULT_JOB_PATH, JobTrait
+from monarch.runtime.client_agent import client
+from monarch.runtime.promise import Promise
+from monarch.wire.message import Inspect
+
+__all__ = ["apply", "host", "kill", "status"]
+
+_INSPECT_SECONDS = 5.0
+
+
+@click.command()
+@click.argument("spec", required=False)
+@click.option("--file", "file", help="the project file [default: monarch.toml]")
+def apply(spec: str | None, file: str | None) -> None:
+    """Bring the allocation up, or find it running.
+
+    SPEC names a job in Python, as MODULE.NAME; without it, monarch.toml says what is wanted.
+    """
+    wanted = _named_job(spec) if spec else load_project(file).make_job()
+    running = find_job()
+    if running is not None and running.can_run(wanted):
+        click.echo("already up")
+        _show(running)
+        return
+    state = wanted.state()
+    for mesh in state._hosts.values():
+        mesh.initialized.get()
+    _show(wanted._running or wanted)
+    click.echo("end it with `monarch kill`")
+
+
+def _named_job(spec: str) -> JobTrait:
+    module, _, name = spec.rpartition(".")
+    sys.path.insert(0, os.getcwd())
+    try:
+        job = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise JobError(f"{spec} is not a job: {error}") from None
+    if not isinstance(job, JobTrait):
+        raise JobError(f"{spec} is a {type(job).__name__}, not a job")
+    return job
+
+
+@click.command()
+def status() -> None:
+    """Hosts, procs, and the generation of code that each host has."""
+    _show(_running_job())
+
+
+@click.command()
+def kill() -> None:
+    """End the allocation and all that runs on it."""
+    job = _running_job()
+    job.kill()
+    click.echo("ended")
+
+
+@click.command()
+@click.option("--address", required=True, help="tcp://HOST:PORT or ipc://PATH to listen at")
+def host(address: str) -> None:
+    """Be the host agent of this machine, until ended.
+
+    Beyond loopback the job's secret is needed, in MONARCH_JOB_SECRET.
+    """
+    run_worker_loop_forever(address=address)
+
+
+def _running_job() -> JobTrait:
+    job = find_job()
+    if job is None:
+        raise JobError(
+            f"no allocation is up for this folder (no running job in {DEFAULT_JOB_PATH}): "
+            "start one with `monarch apply`"
+        )
+    return job
+
+
+def _show(job: JobTrait) -> None:
+    """A table of hosts and what runs on them. Looks without becoming their client."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("host", "pid", "generation", "client", "procs"):
+        table.add_column(column, overflow="fold")
+    for url, answer in inspect_hosts(job).items():
+        if "error" in answer:
+            table.add_row(url, "-", "-", "-", f"[red]{answer['error']}[/red]")
+            continue
+        procs = ", ".join(str(proc["name"]) for proc in answer["procs"]) or "none"
+        table.add_row(
+            str(answer["host"]), str(answer["pid"]), str(answer["generation"] or "none"),
+            str(answer["client"] or "none"), procs,
+        )  # fmt: skip
+    Console().print(table)
+
+
+def inspect_hosts(job: JobTrait) -> dict[str, dict[str, Any]]:
+    """What each host agent of a job says of itself, by URL."""
+    agent = client()
+    node = agent.node
+    asked: dict[str, Promise[Any]] = {}
+    for url in job.urls():
+        address = agent.visit(url)
+        asked[url] = node.request(address, lambda port: Inspect(port, node.uid))
+    found: dict[str, dict[str, Any]] = {}
+    for url, promise in asked.items():
+        if not promise.wait(_INSPECT_SECONDS):
+            found[url] = {"error": f"no answer within {_INSPECT_SECONDS:.0f} s"}
+        elif promise.value.error:
+            found[url] = {"error": promise.value.error}
+        else:
+            found[url] = promise.value.body
+    return found
+
+

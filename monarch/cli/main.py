@@ -1,0 +1,51 @@
+"""``monarch``: the commands, and how their errors reach a person."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from monarch import __version__
+from monarch.cli.allocation import apply, host, kill, status
+from monarch.cli.run import run
+from monarch.cli.sync import sync
+from monarch.errors import MonarchError
+from monarch_sync import SyncError
+
+__all__ = ["cli", "main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="monarch")
+def cli() -> None:
+    """Edit code here, run it there: an allocation that stays, code that follows your editor.
+
+    \b
+    monarch apply                bring the hosts of monarch.toml up
+    monarch sync --watch         keep their code equal to yours, in one terminal
+    monarch run ddp --config F   train, in another
+    """
+
+
+for command in (apply, status, kill, sync, run, host):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The entry point. Errors of ours end with one message and status 1, not a traceback."""
+    try:
+        cli(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except (MonarchError, SyncError) as error:
+        print(f"monarch: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

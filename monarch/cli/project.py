@@ -1,0 +1,93 @@
+"""A project's ``monarch.toml``: which hosts, and which folders they share.
+
+    [job]
+    kind = "process"
+    hosts = { trainers = 2 }
+    preload = ["torch"]
+
+    [workspace]
+    dirs = ["."]
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, job_load
+from monarch.config_file import load_config
+from monarch.errors import JobError
+from monarch_sync import Workspace
+
+__all__ = ["PROJECT_FILE", "Project", "find_job", "load_project"]
+
+PROJECT_FILE = "monarch.toml"
+
+
+@dataclass
+class JobSection:
+    """The allocation. ``hosts`` gives the number of hosts by mesh name."""
+
+    kind: Literal["process", "local"] = "process"
+    hosts: dict[str, int] = field(default_factory=lambda: {"hosts": 1})
+    env: dict[str, str] = field(default_factory=dict)
+    preload: list[str] = field(default_factory=list)
+
+
+@dataclass
+class WorkspaceSection:
+    """The folders that hosts get a copy of, relative to ``monarch.toml``."""
+
+    dirs: list[str] = field(default_factory=lambda: ["."])
+    ignore: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ProjectFile:
+    """All that ``monarch.toml`` may hold."""
+
+    job: JobSection = field(default_factory=JobSection)
+    workspace: WorkspaceSection = field(default_factory=WorkspaceSection)
+
+
+class Project(NamedTuple):
+    """What ``monarch.toml`` says, and where it lies."""
+
+    file: ProjectFile
+    directory: Path
+
+    def make_job(self) -> JobTrait:
+        job = self.file.job
+        if job.kind == "local":
+            return LocalJob(tuple(job.hosts))
+        return ProcessJob(job.hosts, job.env, job.preload)
+
+    def make_workspace(self) -> Workspace:
+        """One folder lands in the replica's root, several each under its own path."""
+        wanted = self.file.workspace
+        dirs: dict[str | os.PathLike[str], str] = {
+            (self.directory / folder).resolve(): "" if len(wanted.dirs) == 1 else folder
+            for folder in wanted.dirs
+        }
+        return Workspace(dirs, ignore=wanted.ignore)
+
+
+def load_project(path: str | None) -> Project:
+    """The project of ``path``, or of ``monarch.toml`` in this folder; defaults without one."""
+    file = Path(path or PROJECT_FILE)
+    if file.exists():
+        return Project(load_config(ProjectFile, file).config, file.resolve().parent)
+    if path is not None:
+        raise JobError(f"there is no {path}")
+    return Project(ProjectFile(), Path.cwd())
+
+
+def find_job() -> JobTrait | None:
+    """The allocation that runs for this folder, if any."""
+    path = Path(DEFAULT_JOB_PATH)
+    if not path.exists():
+        return None
+    job = job_load(path)
+    return job if job.is_running() else None

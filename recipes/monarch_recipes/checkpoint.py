@@ -1,0 +1,114 @@
+"""Checkpoints on disk: each one file, whole or not there at all.
+
+A checkpoint is written beside its place, flushed to the disk, and renamed, so that a crash or a
+full disk at any moment leaves the ones before as they were.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "checkpoint_paths",
+    "load_checkpoint",
+    "load_latest_checkpoint",
+    "save_checkpoint",
+]
+
+_NAME = re.compile(r"step-(\d{8,})\.pt")
+_UNFINISHED = ".unfinished"
+
+
+class CheckpointError(RuntimeError):
+    """A file that is no checkpoint, or a damaged one."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved at `step`: tensors, numbers, texts, and lists and dicts of these."""
+
+    step: int
+    path: Path
+    state: dict[str, Any]
+
+
+def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: int) -> Path:
+    """Write the checkpoint of `step`, then delete all but the newest `num_kept`.
+
+    Only one process at a time may save into a folder. Raises OSError, as on a full disk, with
+    all earlier checkpoints still in place.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"step-*{_UNFINISHED}"):
+        leftover.unlink(missing_ok=True)
+    path = folder / f"step-{step:08}.pt"
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    try:
+        with unfinished.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    _sync_folder(folder)
+    for old in checkpoint_paths(folder)[:-num_kept]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """All checkpoints in a folder, the newest last; none where there is no folder.
+
+    The newest is the one written last, not the one of the highest step: a run that was begun
+    again, or resumed from further back, leaves later steps of the one given up behind.
+    """
+    found = (path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name))
+    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read one checkpoint onto the CPU; CheckpointError when it is missing or damaged."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise CheckpointError(f"{path} is not named like a checkpoint (step-00000100.pt)")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise CheckpointError(f"{path} is damaged: {damaged} fails its checksum")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    return Checkpoint(int(match[1]), path, state)
+
+
+def load_latest_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that can be read, warning of each newer one that cannot."""
+    for path in reversed(checkpoint_paths(folder)):
+        try:
+            return load_checkpoint(path)
+        except CheckpointError as error:
+            warnings.warn(f"skipping a checkpoint: {error}", stacklevel=2)
+    return None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,148 @@
+"""Entry: one path of a manifest, and the rules that every entry obeys.
+
+A path is relative, "/"-separated, without empty parts, `.` or `..`; it is a `str` with
+surrogate escapes, so a name that is not UTF-8 survives, and travels as bytes. A link's target is
+relative, may climb with leading `..` only as far as the root, and has no `..` after a name: the
+name could itself be a link, and then what reads as inside would lead out.
+
+Rules are checked where an entry comes in from outside (`Entry.from_row`), trusted afterwards.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from monarch_sync.digest import DIGEST_BYTES, digest_bytes
+from monarch_sync.errors import BadManifest
+
+RESERVED = ".monarch"  # the state of replicas and sessions lives under this name
+
+Row = tuple[bytes, str, int, int, bytes, bytes, tuple[tuple[bytes, int], ...]]
+
+
+class Kind(str, enum.Enum):
+    """What stands at a path."""
+
+    FILE = "file"
+    DIR = "dir"
+    LINK = "link"
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One path with what stands there.
+
+    `mode`: permission bits, at most 0o777. `size`: bytes, of a file. `digest`: of a file's
+    content. `target`: of a link. `chunks`: (digest, size) of the pieces of a large file; empty
+    while files travel whole.
+    """
+
+    path: str
+    kind: Kind
+    mode: int = 0o777
+    size: int = 0
+    digest: bytes = b""
+    target: str = ""
+    chunks: tuple[tuple[bytes, int], ...] = ()
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind is Kind.FILE
+
+    @property
+    def is_dir(self) -> bool:
+        return self.kind is Kind.DIR
+
+    @property
+    def is_link(self) -> bool:
+        return self.kind is Kind.LINK
+
+    def fold(self) -> int:
+        """This entry as a 128-bit number; a manifest's digest is made from their sum."""
+        text = f"{self.kind.value}\0{self.mode}\0{self.size}\0{self.path}\0{self.target}\0"
+        return int.from_bytes(digest_bytes(to_wire(text) + self.digest), "big")
+
+    def to_row(self) -> Row:
+        """The entry as it travels and is stored."""
+        path, target = to_wire(self.path), to_wire(self.target)
+        return (path, self.kind.value, self.mode, self.size, self.digest, target, self.chunks)
+
+    @classmethod
+    def from_row(cls, row: Row) -> Entry:
+        """The entry in a row; `BadManifest` if it breaks a rule."""
+        path, kind, mode, size, digest, target, chunks = row
+        if kind not in _KINDS:
+            raise BadManifest(from_wire(path), f"is of unknown kind {kind!r}")
+        entry = cls(from_wire(path), _KINDS[kind], mode, size, digest, from_wire(target), chunks)
+        check(entry)
+        return entry
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+def to_wire(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def from_wire(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def parent_of(path: str) -> str:
+    """The folder of a path; "" for the root."""
+    return path.rpartition("/")[0]
+
+
+def check(entry: Entry) -> None:
+    """Raise `BadManifest` if the entry breaks a rule."""
+    reason = path_fault(entry.path) or _shape_fault(entry)
+    if reason:
+        raise BadManifest(entry.path, reason)
+
+
+def path_fault(path: str) -> str:
+    """Why this cannot be a manifest path; "" if it can."""
+    parts = path.split("/")
+    if path.startswith("/"):
+        return "is absolute"
+    if "\0" in path:
+        return "holds a NUL"
+    if ".." in parts:
+        return "holds `..`"
+    if "" in parts or "." in parts:
+        return "has an empty part"
+    if RESERVED in parts:
+        return f"lies in {RESERVED}/, which is the replica's own"
+    return ""
+
+
+def target_fault(path: str, target: str, *, depth: int = 0) -> str:
+    """Why a link at `path` may not point to `target`; "" if it may.
+
+    `depth`: how many of the path's folders the link must not climb out of (0 = the root only).
+    """
+    if not target or "\0" in target:
+        return "is a link to nothing"
+    if target.startswith("/"):
+        return f"is a link to the absolute path {target!r}; make it relative"
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    climbs = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    if ".." in parts[climbs:]:
+        return f"is a link to {target!r}, with `..` after a name"
+    if climbs > path.count("/") - depth:
+        return f"is a link to {target!r}, which leads out"
+    return ""
+
+
+def _shape_fault(entry: Entry) -> str:
+    if not 0 <= entry.mode <= 0o777:
+        return f"has mode {entry.mode:o}, beyond permission bits"
+    if entry.is_file and (len(entry.digest) != DIGEST_BYTES or entry.size < 0):
+        return "is a file without a digest"
+    if not entry.is_file and (entry.digest or entry.size or entry.chunks):
+        return "has content, but is no file"
+    if entry.is_link:
+        return target_fault(entry.path, entry.target)
+    return "has a target, but is no link" if entry.target else ""

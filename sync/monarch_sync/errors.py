@@ -1,0 +1,171 @@
+"""Every error of `monarch_sync`, in one tree.
+
+    SyncError
+    ├── WorkspaceMissing      a folder of the workspace is not there
+    ├── BadManifest           an entry that no manifest may hold
+    ├── BadMessage            bytes that are not a message of this protocol
+    │   └── VersionMismatch   a message of another protocol version
+    ├── MovedUnderfoot        a file changed between the scan and the sending
+    ├── PushRefused           a host said no
+    │   └── AnotherAuthor     ... because somebody else pushed there meanwhile
+    ├── ReplicaMisplaced      root and state of a replica do not fit together
+    ├── ReplicaBusy           another process keeps this replica
+    ├── WatchEnded            the watched folder is gone
+    └── SyncFailed            a report with errors, raised on request
+
+Each carries its fields as attributes and survives pickling with them: the fields are the
+arguments, the text is made from the fields.
+"""
+
+from __future__ import annotations
+
+
+class SyncError(Exception):
+    """Base of every error of this package."""
+
+
+class WorkspaceMissing(SyncError):
+    """A workspace folder does not exist, or is not a directory."""
+
+    def __init__(self, folder: str, reason: str = "does not exist") -> None:
+        super().__init__(folder, reason)
+        self.folder = folder
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"workspace folder {self.folder!r} {self.reason}. "
+            "Create it, or take it out of Workspace(dirs=...)."
+        )
+
+
+class BadManifest(SyncError):
+    """A manifest holds an entry that could write where it must not, or contradicts another."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"manifest entry {self.path!r} {self.reason}. The manifest was refused as a whole."
+
+
+class BadMessage(SyncError):
+    """Bytes that do not decode to a message of the push protocol."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"not a sync message: {self.reason}. Is the peer a monarch_sync of this version?"
+
+
+class VersionMismatch(BadMessage):
+    """The peer speaks another version of the push protocol."""
+
+    def __init__(self, ours: int, theirs: int) -> None:
+        super().__init__(f"protocol {theirs}, not {ours}")
+        self.args = (ours, theirs)
+        self.ours = ours
+        self.theirs = theirs
+
+    def __str__(self) -> str:
+        older, newer = ("the peer", "this side") if self.theirs < self.ours else ("this side", "the peer")
+        return (
+            f"{older} speaks sync protocol {min(self.ours, self.theirs)}, "
+            f"{newer} speaks {max(self.ours, self.theirs)}. "
+            f"Upgrade monarch-loop on {older} to the version that {newer} runs."
+        )
+
+
+class MovedUnderfoot(SyncError):
+    """A file's content is no longer what the scan found; scan again, then push again."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path!r} changed between the scan and the push. Scan again and push again."
+
+
+class PushRefused(SyncError):
+    """A host refused a push; nothing visible changed there."""
+
+    def __init__(self, code: str, reason: str, path: str = "") -> None:
+        super().__init__(code, reason, path)
+        self.code = code
+        self.reason = reason
+        self.path = path
+
+    def __str__(self) -> str:
+        about = f" at {self.path!r}" if self.path else ""
+        return f"the host refused the push{about}: {self.reason} ({self.code})"
+
+
+class AnotherAuthor(PushRefused):
+    """Somebody else pushed to this host during our session; pushing again takes over."""
+
+    def __init__(self, author: str, counter: int) -> None:
+        super().__init__("another-author", f"{author or 'somebody'} pushed generation {counter}")
+        self.args = (author, counter)
+        self.author = author
+        self.counter = counter
+
+    def __str__(self) -> str:
+        return (
+            f"{self.author or 'somebody else'} pushed generation {self.counter} to this host "
+            "meanwhile. Agree with them; push again to replace it with yours."
+        )
+
+
+class ReplicaMisplaced(SyncError):
+    """The replica's root and its state folder cannot work together."""
+
+    def __init__(self, root: str, state: str, reason: str) -> None:
+        super().__init__(root, state, reason)
+        self.root = root
+        self.state = state
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"replica root {self.root!r} with state {self.state!r}: {self.reason}"
+
+
+class ReplicaBusy(SyncError):
+    """Another process keeps this replica's state folder."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__(state)
+        self.state = state
+
+    def __str__(self) -> str:
+        return (
+            f"another process keeps the replica state {self.state!r}. "
+            "Stop that host agent, or give this one a workspace folder of its own."
+        )
+
+
+class WatchEnded(SyncError):
+    """The watched folder was deleted or replaced; the watcher sees nothing any more."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(folder, reason)
+        self.folder = folder
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"watching {self.folder!r} ended: {self.reason}. Start the sync again once it is back."
+
+
+class SyncFailed(SyncError):
+    """A sync ended with errors; see `SyncReport.raise_for_errors`."""
+
+    def __init__(self, errors: tuple[str, ...]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "sync failed:\n" + "\n".join(f"  {line}" for line in self.errors)

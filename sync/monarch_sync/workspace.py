@@ -1,0 +1,115 @@
+"""Workspace: local folders, and where each lands on a host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from monarch_sync.errors import WorkspaceMissing
+
+Local = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One local folder and its landing place, relative to the replica's root ("" = the root)."""
+
+    local: Path
+    remote: str
+
+    def check(self) -> None:
+        """Raise `WorkspaceMissing` unless the local folder is there."""
+        if not self.local.is_dir():
+            reason = "is not a directory" if self.local.exists() else "does not exist"
+            raise WorkspaceMissing(str(self.local), reason)
+
+    def remote_of(self, relative: str) -> str:
+        """The manifest path of a path relative to this folder."""
+        return "/".join(part for part in (self.remote, relative) if part)
+
+    def relative_of(self, remote: str) -> str | None:
+        """The path relative to this folder of a manifest path; None if it lies elsewhere."""
+        if not self.remote or remote == self.remote:
+            return remote[len(self.remote) :]
+        prefix = self.remote + "/"
+        return remote[len(prefix) :] if remote.startswith(prefix) else None
+
+
+class Workspace:
+    """Local folders that hosts mirror.
+
+    `dirs` as a list lands each folder in its own name, as a mapping (local -> remote) where the
+    mapping says; the remote "" is the replica's root itself. `ignore` adds patterns in
+    `.gitignore` syntax, without `!`. `env` is accepted for compatibility and not used.
+
+    Raises `ValueError` for an empty local path, a remote path that is absolute or has `..`, and
+    two listed folders of one name. A missing folder is found when it is scanned.
+    """
+
+    def __init__(
+        self,
+        dirs: Sequence[Local] | Mapping[Local, str] | None = None,
+        env: object = None,
+        *,
+        ignore: Sequence[str] = (),
+    ) -> None:
+        del env
+        pairs = dict(dirs) if isinstance(dirs, Mapping) else _by_name(dirs or ())
+        self.folders: tuple[Folder, ...] = tuple(
+            Folder(_local(local), _remote(remote)) for local, remote in pairs.items()
+        )
+        self.ignore: tuple[str, ...] = tuple(ignore)
+        for pattern in self.ignore:
+            if pattern.startswith("!"):
+                raise ValueError(f"ignore={pattern!r}: a `!` belongs in .monarchignore")
+
+    @classmethod
+    def null(cls) -> Workspace:
+        """A workspace without folders."""
+        return cls()
+
+    def locate(self, remote: str) -> Iterator[Path]:
+        """The local paths that may be behind a manifest path, first folder first."""
+        for folder in self.folders:
+            relative = folder.relative_of(remote)
+            if relative is not None:
+                yield folder.local / relative
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Workspace):
+            return NotImplemented
+        return (self.folders, self.ignore) == (other.folders, other.ignore)
+
+    def __hash__(self) -> int:
+        return hash((self.folders, self.ignore))
+
+    def __repr__(self) -> str:
+        dirs = {str(folder.local): folder.remote for folder in self.folders}
+        return f"Workspace(dirs={dirs!r}, ignore={self.ignore!r})"
+
+
+def _by_name(dirs: Sequence[Local]) -> dict[Local, str]:
+    if isinstance(dirs, str):
+        raise ValueError(f"dirs={dirs!r}: give a list of folders, or a mapping local -> remote")
+    named: dict[Local, str] = {}
+    for local in dirs:
+        name = os.path.basename(os.path.abspath(os.path.expanduser(local)))
+        if name in named.values():
+            raise ValueError(f"two folders are called {name!r}: use dirs={{local: remote}}")
+        named[local] = name
+    return named
+
+
+def _local(local: Local) -> Path:
+    if not os.fspath(local):
+        raise ValueError('an empty local path: say "." for the current directory')
+    return Path(local).expanduser().resolve()
+
+
+def _remote(remote: str) -> str:
+    parts = [part for part in remote.split("/") if part not in ("", ".")]
+    if remote.startswith("/") or ".." in parts or "\0" in remote:
+        raise ValueError(f"remote path {remote!r} must be relative to the replica, without `..`")
+    return "/".join(parts)
