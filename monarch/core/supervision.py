@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from monarch.errors import MeshFailure
 
@@ -61,7 +61,7 @@ class StopMesh(NamedTuple):
     mesh: str
 
 
-Effect = Union[Supervise, FailActor, Fault, StopMesh]
+Effect = Supervise | FailActor | Fault | StopMesh
 
 
 @dataclass

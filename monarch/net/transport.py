@@ -13,11 +13,11 @@ within one; a contract suite holds both to the same promises:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, Union
+from typing import Protocol
 
 __all__ = ["Bytes", "Connection", "Frames", "Receive", "Transport"]
 
-Bytes = Union[bytes, bytearray, memoryview]
+Bytes = bytes | bytearray | memoryview
 Frames = Sequence[Bytes]
 Receive = Callable[[Frames], None]
 

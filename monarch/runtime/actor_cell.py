@@ -17,7 +17,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple, Protocol, Union
+from typing import Any, NamedTuple, Protocol
 
 from monarch.core.mailbox import Delivery, Fence, Lift, Mailbox, Reached
 from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
@@ -34,7 +34,7 @@ __all__ = ["ActorCell", "AsyncCell", "CellHost", "SyncCell", "make_cell", "refus
 
 _log = logging.getLogger("monarch.actor")
 
-Event = Union[Delivery, Fence, Lift]
+Event = Delivery | Fence | Lift
 
 _PING_SPEC = EndpointSpec(lambda instance: None)
 
@@ -58,7 +58,7 @@ class Fail(NamedTuple):
     reason: str
 
 
-Work = Union[Envelope, Judge, Reloaded, Fail]
+Work = Envelope | Judge | Reloaded | Fail
 
 
 class CellHost(Protocol):
@@ -118,9 +118,10 @@ class ActorCell:
     async def _construct(self, envelope: Envelope) -> None:
         record = self.record
         try:
-            self.cls, args, kwargs = payload.load(envelope.payload, envelope.buffers)
+            cls, args, kwargs = payload.load(envelope.payload, envelope.buffers)
+            self.cls = cls
             # The instance exists before __init__ runs, so that context() works inside it.
-            self.instance = self.cls.__new__(self.cls)
+            self.instance = cls.__new__(cls)
             running.set(Running(record, self.instance, record.rank, record.labels, record.sizes))
             self.instance.__init__(*args, **kwargs)
         except BaseException as error:
@@ -244,7 +245,7 @@ class SyncCell(ActorCell):
     def __init__(self, record: ActorRecord, host: CellHost) -> None:
         super().__init__(record, host)
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.deliver = self._inbox.put  # type: ignore[method-assign]
+        self.deliver = self._inbox.put  # type: ignore[method-assign, assignment]
         name = f"actor {record.name} {record.rank}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
 

@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 import threading
+from typing import NoReturn
 
 from monarch.config import settings
 from monarch.runtime import process
@@ -93,7 +94,7 @@ def _announce_label(agent: ProcAgent, config: ProcConfig) -> None:
     agent.node.handle(SpawnActor, spawned, on_any_thread=True)
 
 
-def exit_quietly(code: int) -> None:
+def exit_quietly(code: int) -> NoReturn:
     """Run exit handlers, flush, and leave without tearing the interpreter down.
 
     With torch loaded, an ordinary teardown takes longer than all the rest of stopping.

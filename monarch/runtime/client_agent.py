@@ -124,12 +124,11 @@ class ClientAgent(ProcAgent):
             self.has_faulted = True
             when = time.strftime("%Y-%m-%d %H:%M:%S")
             self.printer.flush()
-            print(
+            sys.stderr.write(
                 f"Unhandled monarch error on the root actor, hostname={socket.gethostname()}, "
-                f"PID={os.getpid()} at time {when}:\n{failure.report()}",
-                file=sys.stderr,
-                flush=True,
+                f"PID={os.getpid()} at time {when}:\n{failure.report()}\n"
             )
+            sys.stderr.flush()
             # A real signal, because only that wakes a main thread that waits for a lock.
             main = threading.main_thread()
             if main.is_alive() and main.ident is not None:

@@ -21,7 +21,15 @@ from monarch.runtime.supervisor import Supervisor
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import ActorFailed, Call, ProcDown, Reply, SpawnActor, StopActor
+from monarch.wire.message import (
+    ActorFailed,
+    Call,
+    Inspect,
+    ProcDown,
+    Reply,
+    SpawnActor,
+    StopActor,
+)
 
 __all__ = ["ProcAgent"]
 
@@ -46,6 +54,7 @@ class ProcAgent:
         node.handle(Call, self._on_call, on_any_thread=True)
         node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
         node.handle(StopActor, self._on_stop, on_any_thread=True)
+        node.handle(Inspect, self._on_inspect)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """The asyncio loop of this process, on which async actors run."""
@@ -122,6 +131,14 @@ class ProcAgent:
             self.answer(stop.sender, stop.port)
         else:
             cell.deliver(Delivery(stop.sender, envelope))
+
+    def _on_inspect(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Inspect)
+        actors = [{"name": c.record.name, "rank": c.record.rank} for c in self.cells]
+        self.node.answer(
+            order.sender, order.port, generation=self.generation, actors=actors
+        )
 
     def stop_all(self, timeout_seconds: float) -> None:
         """Stop every actor, each with its ``__cleanup__``, within ``timeout_seconds``."""

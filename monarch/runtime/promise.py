@@ -17,13 +17,12 @@ class Promise(Generic[T]):
     A waiting thread blocks on a plain lock, so that Ctrl-C interrupts it at once.
     """
 
-    __slots__ = ("_callbacks", "_lock", "_value", "_waiters", "is_set")
+    __slots__ = ("_callbacks", "_lock", "_value", "is_set")
 
     def __init__(self) -> None:
         self.is_set = False
         self._value: T | None = None
         self._lock = threading.Lock()
-        self._waiters: list[threading.Lock] = []
         self._callbacks: list[Callable[[], None]] = []
 
     def set(self, value: T) -> None:
@@ -33,10 +32,7 @@ class Promise(Generic[T]):
                 return
             self._value = value
             self.is_set = True
-            waiters, self._waiters = self._waiters, []
             callbacks, self._callbacks = self._callbacks, []
-        for waiter in waiters:
-            waiter.release()
         for callback in callbacks:
             callback()
 
@@ -54,10 +50,7 @@ class Promise(Generic[T]):
             return True
         waiter = threading.Lock()
         waiter.acquire()
-        with self._lock:
-            if self.is_set:
-                return True
-            self._waiters.append(waiter)
+        self.on_set(waiter.release)
         return waiter.acquire(timeout=-1 if timeout is None else timeout)
 
     @property

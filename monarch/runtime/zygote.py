@@ -70,24 +70,24 @@ class _Zygote:
         return True
 
     def _fork(self, config: ProcConfig, fds: list[int]) -> None:
+        template = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_proc(config, fds)
+            self._become_proc(config, fds, template)
         for fd in fds:
             os.close(fd)
         self._children[pid] = config.uid
         self._tell(event="forked", uid=config.uid, pid=pid)
 
-    def _become_proc(self, config: ProcConfig, fds: list[int]) -> NoReturn:
+    def _become_proc(self, config: ProcConfig, fds: list[int], template: int) -> NoReturn:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            parent_died_first = os.getppid() == 1
             os.setsid()
             die_with_parent()
-            if parent_died_first:
-                os._exit(1)
+            if os.getppid() != template:
+                os._exit(1)  # It died before we could ask to be told.
             for fd in (self._control.detach(), self._wake_read, self._wake_write):
                 os.close(fd)
             os.dup2(fds[0], 1)

@@ -7,7 +7,7 @@ forwards need not decode the rest. The header's first byte is the protocol versi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,7 +17,7 @@ from monarch.wire.message import PROTOCOL_VERSION, AnyMessage
 
 __all__ = ["Bytes", "Envelope", "pack", "unpack"]
 
-Bytes = Union[bytes, bytearray, memoryview]
+Bytes = bytes | bytearray | memoryview
 
 _VERSION = bytes([PROTOCOL_VERSION])
 _encoder = msgspec.msgpack.Encoder()

@@ -23,8 +23,7 @@ class HostUrl(NamedTuple):
         advertise, at, bind = text.partition("@")
         if at and "://" not in advertise:
             advertise = bind
-        url = cls(_check(advertise), _check(bind or advertise))
-        return url
+        return cls(_check(advertise), _check(bind if at else advertise))
 
     @property
     def uid(self) -> str:
@@ -38,7 +37,11 @@ class HostUrl(NamedTuple):
 
 
 def _check(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _refusal(url) from None
     if parts.scheme == "ipc" and url.removeprefix("ipc://"):
         return url
     if parts.scheme == "tcp" and parts.hostname == "*":
@@ -46,6 +49,10 @@ def _check(url: str) -> str:
             f"{url}: bind to one interface, for example tcp://0.0.0.0:PORT, and give clients a "
             "name that they can reach: tcp://NAME:PORT@tcp://0.0.0.0:PORT"
         )
-    if parts.scheme == "tcp" and parts.hostname and parts.port is not None:
+    if parts.scheme == "tcp" and parts.hostname and port is not None:
         return url
-    raise ValueError(f"not an address of a host agent: {url!r}; use tcp://HOST:PORT or ipc://PATH")
+    raise _refusal(url)
+
+
+def _refusal(url: str) -> ValueError:
+    return ValueError(f"not an address of a host agent: {url!r}; use tcp://HOST:PORT or ipc://PATH")

@@ -7,7 +7,7 @@ never hold pickles. Validity is checked where a header is decoded, and trusted a
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 

@@ -7,6 +7,7 @@ full disk at any moment leaves the ones before as they were.
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import warnings
 import zipfile
@@ -89,9 +90,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if damaged is not None:
             raise CheckpointError(f"{path} is damaged: {damaged} fails its checksum")
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except pickle.UnpicklingError as error:
+        # The original message advises the unsafe way of loading; a checkpoint of ours needs none.
+        raise CheckpointError(f"{path} holds more than tensors and plain values") from error
     except (OSError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     return Checkpoint(int(match[1]), path, state)
 

@@ -4,7 +4,7 @@
     monarch run ddp --config ddp.toml learning_rate=1e-3 num_epochs=4
 
 The defaults fit two processes on two CPU cores: a small network learns handwritten digits to
-more than 97 % held-out accuracy in well under half a minute. With CUDA, each process takes the
+more than 97 % held-out accuracy in about ten seconds. With CUDA, each process takes the
 GPU of its local rank. Read this file from top to bottom; copy it, and make it yours.
 """
 
@@ -53,12 +53,12 @@ class DDPConfig:
     # The data.
     held_out_fraction: float = 0.2  # of the data set, for evaluation only
     data_seed: int = 1  # decides the split and the order of the samples
-    num_epochs: int = 12
+    num_epochs: int = 24
     global_batch_size: int = 128  # samples a step, over all ranks
     max_micro_batch_size: int = 32  # samples a pass of one rank; more are accumulated
 
     # The optimizer: AdamW, linear warm-up, then a cosine down to zero.
-    learning_rate: float = 2e-3  # the highest
+    learning_rate: float = 4e-3  # the highest
     weight_decay: float = 0.01
     num_warmup_steps: int = 10
     clip_norm: float | None = 1.0  # of the whole gradient; "none" does not clip
@@ -72,7 +72,7 @@ class DDPConfig:
 
     # Evaluation and checkpoints, in steps; 0 leaves it to the end of the run.
     evaluate_every: int = 44
-    checkpoint_every: int = 44
+    checkpoint_every: int = 88
     checkpoint_dir: Path = Path("runs/ddp/checkpoints")
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest in checkpoint_dir; or "never"; or a checkpoint's path
@@ -480,6 +480,7 @@ def run(config: DDPConfig, procs: ProcMesh, display: Display) -> Outcome:
                 display.message(f"saved {of_first_rank(trainer.save.call().get())}")
     except KeyboardInterrupt:
         display.message(f"interrupted: saved {of_first_rank(trainer.save.call().get())}")
+        trainer.stop().get()
         raise
 
     accuracy = of_first_rank(trainer.evaluate.call().get())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import textwrap
 import threading
 
 import pytest
@@ -99,7 +100,7 @@ def test_special_classes(project: Project, decoration: str) -> None:
         "plain": "",
         "named_tuple": "(NamedTuple)",
         "generic": "(Generic[T])",
-        "protocol": "(Protocol)",
+        "protocol": "(Protocol[T])",
         "error": "(Exception)",
     }[decoration]
     body = f"class A{base}:\n    x: int = 1\n    def m(self):\n        return 'old'\n"
@@ -111,7 +112,7 @@ def test_special_classes(project: Project, decoration: str) -> None:
         "special_mod", ("x: int = 1", "x: int = 2\n    y: str = 'y'"), ("'new'", "'newer'")
     )
     assert (live.m(), module.B().x, module.A) == ("newer", 2, cls)
-    assert isinstance(module.B(), cls)
+    assert cls in type(module.B()).__mro__
     report.undo()
     assert (live.m(), module.B().x) == ("new", 1)
 
@@ -172,18 +173,20 @@ def test_threads_see_the_old_code_or_the_new(project: Project) -> None:
                 failures.append(error)
                 return
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
+    threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for version in range(1, 30):
-        extra = f"K = {version}\n" * (version % 2)
-        project.edit("thread_mod", extra + source.replace("v0", f"v{version}"))
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for version in range(1, 12):
+            extra = f"K = {version}\n" * (version % 2)
+            project.edit("thread_mod", textwrap.dedent(source).replace("v0", f"v{version}") + extra)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not failures
-    assert seen <= {f"v{version}" for version in range(30)}
-    assert module.f(0) == (0, "v29")
+    assert seen <= {f"v{version}" for version in range(12)}
+    assert module.f(0) == (0, "v11")
 
 
 def test_module_level_type_annotations_and_future_import(project: Project) -> None:
@@ -272,3 +275,27 @@ def test_wide_edit_of_a_decorator_elsewhere(project: Project) -> None:
     held = a.m
     project.replace("deco_mod", ("+ K", "* 100 + K"))
     assert (f(1), a.m(), held(), user.f) == (101, 101, 101, f)
+
+
+def test_new_code_that_collects_garbage(project: Project) -> None:
+    source = "import gc\nclass A:\n    x = 1\ndef f():\n    return A.x\nV = 1\n"
+    module = project.load("gc_mod", source)
+    a, f = module.A(), module.f
+    more = """gc.collect()
+shared = A()
+def g():
+    global V
+    V += 1
+    return V
+held = [g, A]
+"""
+    project.edit("gc_mod", source.replace("x = 1", "x = 2") + more)
+    module.V = 10
+    assert (a.x, f(), module.held[0](), module.V) == (2, 2, 11, 11)
+    assert type(module.shared) is type(a) is module.A is module.held[1]
+
+
+def test_new_classes_of_an_abort_are_no_subclasses(project: Project) -> None:
+    module = project.load("sub_mod", "class A:\n    pass\n")
+    project.prepare(sub_mod="class A:\n    pass\nclass B(A):\n    pass\n").abort()
+    assert module.A.__subclasses__() == []

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monarch_sync.reload.graph import Kind, ModuleEdit, make_plan
+from monarch_sync.reload.graph import Kind, ModuleEdit
 from monarch_sync.reload.names import Use, names_of
+from monarch_sync.reload.plan import make_plan
 from monarch_sync.reload.statements import Statement, align, statements_of
 
 from .conftest import Project

@@ -79,9 +79,7 @@ class ReloadAgent:
 
     def revert(self, generation: int) -> None:
         """Go back to what ran before ``generation``, prepared or switched to. Blocks."""
-        children = self._ask_children(
-            lambda port: Revert(generation, port, self._node.uid), b""
-        )
+        children = self._ask_children(lambda port: Revert(generation, port, self._node.uid), b"")
         self._revert_here(generation)
         for child in children:
             child.wait()
@@ -119,7 +117,8 @@ class ReloadAgent:
             try:
                 # "respawn" and "off" are for the owner to act on; nothing is patched then.
                 prepared = self._reloader.prepare(
-                    self._sources(changes), mode=plan.mode  # type: ignore[arg-type]
+                    self._sources(changes),
+                    mode=plan.mode,  # type: ignore[arg-type]
                 )
             except ReloadError as error:
                 outcome.refused = [self._refusal(one) for one in error.errors or (error,)]
@@ -225,9 +224,7 @@ class ReloadAgent:
         order = envelope.message
         assert isinstance(order, Switch)
         if order.sender == self._node.uid or self._agent.is_root:
-            self._in_background(
-                order.sender, order.port, lambda: self.switch(order.generation)
-            )
+            self._in_background(order.sender, order.port, lambda: self.switch(order.generation))
             return
         # The fence goes up at once, on the receiving thread: that is the switch's place.
         with self._node.casting:
@@ -253,9 +250,7 @@ class ReloadAgent:
 
         self._in_background(order.sender, order.port, revert)
 
-    def _in_background(
-        self, sender: str, port: int, work: Callable[[], ReloadOutcome]
-    ) -> None:
+    def _in_background(self, sender: str, port: int, work: Callable[[], ReloadOutcome]) -> None:
         """Do what takes time off the I/O thread, and answer with the outcome."""
 
         def run() -> None:
@@ -275,11 +270,12 @@ class ReloadAgent:
 
 def project_roots(paths: Sequence[str]) -> list[str]:
     """Of import folders, those that hold somebody's project rather than installed packages."""
-    prefixes = tuple({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)})
-    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+    installed = tuple({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)})
     found = []
     for path in paths:
         real = os.path.realpath(path or ".")
-        if os.path.isdir(real) and not real.startswith(prefixes) and real != ours:
+        # The runtime does not reload itself, even from a source tree.
+        is_ours = os.path.isdir(f"{real}/monarch_sync") or os.path.isdir(f"{real}/monarch/runtime")
+        if os.path.isdir(real) and not real.startswith(installed) and not is_ours:
             found.append(real)
     return found

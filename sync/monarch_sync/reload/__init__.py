@@ -10,8 +10,9 @@ they bound, and new code that fails leaves the old code whole.
 
 from .errors import ReloadError
 from .extension import load_ipython_extension, unload_ipython_extension
+from .prepared import Mode, Prepared
 from .report import ReloadReport, Verdict
-from .transaction import Mode, Prepared, Reloader
+from .transaction import Reloader
 
 __all__ = [
     "Mode",

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from .classes import ClassPatch
 from .flips import MISSING, Flip, Item
-from .graph import ModulePlan, Plan
 from .patch import FunctionPatch, made_alike
+from .plan import ModulePlan, Plan
 from .stage import Stage
 from .statements import Statement
 
@@ -103,11 +103,11 @@ class Adoption:
         twins = self.functions.twins
         own = {id(value) for value in self._stage.namespaces.values()}
         for thing in self._stage.made.values() if twins else ():
-            if isinstance(thing, type):
+            if issubclass(type(thing), type):
                 # Attributes of classes change through the class, which has caches to drop.
                 own |= {id(part) for part in gc.get_referents(thing) if type(part) is dict}
         for thing in self._stage.made.values():
-            if isinstance(thing, FunctionType):
+            if type(thing) is FunctionType:
                 home = homes.get(id(thing.__globals__))
                 if home is not None:
                     rehome(thing, home)
@@ -118,21 +118,38 @@ class Adoption:
                     object.__setattr__(thing, "__class__", twins[id(type(thing))][1])
                 except TypeError:
                     pass  # of a class that only a respawn can change
-            if twins and id(thing) not in own:
+            if not twins or id(thing) in own:
+                continue
+            if issubclass(type(thing), type) or any(
+                id(part) in twins for part in gc.get_referents(thing)
+            ):
                 _replace_inside(thing, twins)
 
     def forget_twins(self) -> None:
         """Staged classes leave the lists of subclasses that their bases keep."""
         for staged, live in self.functions.twins.values():
             if isinstance(staged, type) and staged is not live:
-                try:
-                    staged.__bases__ = (_Detached,)
-                except TypeError:
-                    pass  # they go when they are collected
+                _detach(staged)
+
+    def forget_all(self) -> None:
+        """After an abort, the new classes go as well."""
+        self.forget_twins()
+        modules = {*self._stage.namespaces, *self._stage.imported}
+        for thing in self._stage.made.values() if self._stage.made_is_exact else ():
+            if issubclass(type(thing), type) and thing.__module__ in modules:
+                _detach(thing)
+        self._stage.made.clear()
 
 
 class _Detached:
     pass
+
+
+def _detach(cls: type) -> None:
+    try:
+        cls.__bases__ = (_Detached,)
+    except TypeError:
+        pass  # it goes when it is collected
 
 
 def _bound(statement: Statement, staged: Mapping[str, Any]) -> Iterable[str]:

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from types import CodeType, FunctionType, ModuleType
 
 from .flips import Attribute
-from .graph import Kind, ModuleEdit, ModulePlan
+from .graph import Kind, ModuleEdit
 from .patch import FunctionPatch, parts_of, same_behaviour
+from .plan import ModulePlan
 from .source import Source
 from .statements import (
     Alignment,

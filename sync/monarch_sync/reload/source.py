@@ -8,6 +8,7 @@ and size alone, and would hand out yesterday's code for a quick edit of the same
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import os
 import sys
@@ -82,6 +83,10 @@ class RunningSources:
                 self.record(name, Source(path, text, witnessed=False))
 
     def owns(self, path: str) -> bool:
+        # Folders first, from a cache: a process with torch has thousands of modules.
+        folder = _real_folder(os.path.dirname(path)) + os.sep
+        if not folder.startswith(tuple(self._roots)):
+            return False
         real = os.path.realpath(path)
         return any(
             real.startswith(root) and _INSTALLED.isdisjoint(real[len(root) :].split(os.sep))
@@ -210,3 +215,8 @@ def forget_bytecode(paths: Iterable[str]) -> None:
                     os.unlink(os.path.join(folder, "__pycache__", entry))
                 except OSError:
                     pass  # read-only, or another process of this host was faster
+
+
+@functools.lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)

@@ -23,7 +23,7 @@ from typing import Any
 
 from .errors import ReloadError
 from .flips import MISSING, Action
-from .graph import ModulePlan, Plan
+from .plan import ModulePlan, Plan
 from .source import ImportHook, Source
 
 _CONTAINERS = (dict, list, set, OrderedDict, defaultdict)
@@ -41,6 +41,7 @@ class Stage:
         self._hook = hook
         self.namespaces: dict[str, dict[str, Any]] = {}
         self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
+        self.made_is_exact = False  # else it holds older objects too
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
         self.builtins = {**vars(builtins), "__import__": self._import}
@@ -68,7 +69,8 @@ class Stage:
                 self._run_module(name, module_plan, sources[name])
         finally:
             # What was made meanwhile is the young generation, unless somebody collected.
-            young = 0 if collections == _num_collections() else None
+            self.made_is_exact = collections == _num_collections()
+            young = 0 if self.made_is_exact else None
             self.made = {id(thing): thing for thing in gc.get_objects(generation=young)}
             if collecting:
                 gc.enable()

@@ -259,10 +259,8 @@ def _split(nodes: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Statement, 
         alone = first > end_before and begins_after > last
         end_before = last
         for part in _single_imports(node):
-            if part is node and alone:
-                text = "\n".join(lines[first - 1 : last])
-            else:
-                text = ast.dump(part)
+            whole = part is node and alone
+            text = "\n".join(lines[first - 1 : last]) if whole else ast.dump(part)
             statements.append(Statement(part, text, first, last, lines))
     return tuple(statements)
 

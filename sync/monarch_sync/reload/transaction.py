@@ -1,31 +1,20 @@
-"""Prepare, commit, abort, undo: one process's part in a reload."""
+"""The reloader of one process: takes new sources, refuses or prepares them."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
-import linecache
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-from .adopt import Adoption
-from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
-from .flips import Action, Flip, UndoLog
-from .graph import ModuleEdit, Plan, make_plan
-from .patch import FunctionPatch, parts_of
+from .prepared import Mode, Prepared, Process
 from .report import ReloadReport, Verdict
-from .source import ImportHook, RunningSources, Source, forget_bytecode
-from .stage import Stage
+from .source import Source
 
-Mode = Literal["auto", "patch", "respawn", "off"]
 PathLike = str | os.PathLike[str]
 
 
@@ -37,10 +26,9 @@ class Reloader:
     """
 
     def __init__(self, roots: Iterable[PathLike]) -> None:
-        self._sources = RunningSources()
-        self._hook = ImportHook(self._sources)
-        self._lock = threading.RLock()
-        self._generation = 0
+        self._process = Process()
+        self._sources, self._hook = self._process.sources, self._process.hook
+        self._lock = self._process.lock
         for root in roots:
             self.add_root(root)
         sys.meta_path.insert(0, self._hook)
@@ -78,7 +66,7 @@ class Reloader:
         with self._lock, _collector_paused():
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
             changed = self._compiled(texts)
-            prepared = Prepared(self, texts, mode)
+            prepared = Prepared(self._process, texts, mode)
             prepared.verdicts.update(self._verdicts_without_a_run(texts))
             if mode in ("off", "respawn"):
                 for name in changed if mode == "respawn" else ():
@@ -131,21 +119,6 @@ class Reloader:
                 verdicts[path] = Verdict("", path, "unloaded", reason)
         return verdicts
 
-    def _importers(self, module: str, names: Collection[str]) -> Iterator[ModuleEdit]:
-        """Modules that may take one of `names` from `module`: their text mentions both."""
-        last = module.rpartition(".")[2].encode()
-        wanted = [name.encode() for name in names]
-        for name, loaded in self._sources.loaded():
-            source = self._sources[name]
-            text = source.text
-            if name == module or not (last in text or b"from ." in text):
-                continue
-            if b"import *" in text or any(one in text for one in wanted):
-                try:
-                    yield unedited(name, loaded, source)
-                except (SyntaxError, ValueError):
-                    continue  # already broken on disk when we first looked
-
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
@@ -157,181 +130,3 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-class Prepared:
-    """A reload that can still go either way. Made by `Reloader.prepare`."""
-
-    def __init__(self, reloader: Reloader, texts: Mapping[str, bytes | None], mode: Mode) -> None:
-        self.verdicts: dict[str, Verdict] = {}
-        self._reloader = reloader
-        self._generation = reloader._generation
-        self._texts = texts
-        self._mode = mode
-        self._sources: dict[str, Source] = {}
-        self._plan = Plan({})
-        self._stage = Stage(reloader._hook)
-        self._functions = FunctionPatch()
-        self._adoption = Adoption(self._stage, self._functions)
-        self._caches: list[Callable[[], None]] = []
-        self._report = ReloadReport()
-        self._spent = False
-
-    @property
-    def needs_respawn(self) -> bool:
-        return any(verdict.action == "respawn" for verdict in self.verdicts.values())
-
-    def stage_changes(self, changed: Mapping[str, Source]) -> None:
-        running, hook = self._reloader._sources, self._reloader._hook
-        live = {name: LiveModule(name, sys.modules[name], running[name]) for name in changed}
-        edits = [edited(live[name], source) for name, source in changed.items()]
-        known = [name for name, _ in running.loaded()]
-        self._plan = make_plan(edits, self._reloader._importers, known)
-        self._sources = dict(changed)
-        if any(plan.run or plan.twin for plan in self._plan.modules.values()):
-            sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
-            hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
-            importlib.invalidate_caches()
-            try:
-                self._stage.run(self._plan, sources, list(running.loaded()))
-            except BaseException:
-                self.abort()
-                raise
-            finally:
-                hook.pending = {}
-        self._adoption.adopt(self._plan)
-        for name, source in changed.items():
-            move_code(live[name], source, self._plan.modules[name], self._functions)
-        self._judge(changed)
-        self._caches = list(_caches_of(self._plan))
-
-    def _judge(self, changed: Mapping[str, Source]) -> None:
-        """Verdicts and the report, from the plan."""
-        report = self._report
-        for name, plan in self._plan.modules.items():
-            path = self._reloader._sources[name].path
-            if name not in changed and not plan.run:
-                continue
-            statements = [plan.edit.new[index] for index in sorted(plan.run)]
-            reran = [s for s in statements if not (s.is_definition or s.is_import)]
-            refused = self._adoption.refused.get(name, {})
-            report.modules.append(name)
-            report.reran += [f"{name}:{s.first} {s.title}" for s in reran]
-            report.classes += [
-                f"{name}.{s.name}" for s in statements if s.is_class and s.name not in refused
-            ]
-            if refused:
-                reasons = "; ".join(f"{cls}: {reason}" for cls, reason in refused.items())
-                verdict = Verdict(name, path, "respawn", reasons, tuple(refused))
-            elif reran:
-                lines = ", ".join(str(statement.first) for statement in reran)
-                verdict = Verdict(name, path, "rerun", f"statements at lines {lines} run again")
-            else:
-                why = "definitions change in place" if name in changed else "follows an import"
-                verdict = Verdict(name, path, "patch", why)
-            self.verdicts[name] = verdict
-        for function in self._functions.patched:
-            qualname = function.__qualname__
-            report.functions.append(f"{function.__module__}.{qualname}")
-            owner = qualname.rpartition(".")[0]
-            if owner and "<locals>" not in owner:
-                report.classes.append(f"{function.__module__}.{owner}")
-        report.functions = sorted(set(report.functions))
-        report.classes = sorted(set(report.classes))
-        for owner in report.classes:
-            module = next((n for n in self.verdicts if owner.startswith(f"{n}.")), None)
-            if module is not None and self.verdicts[module].action in ("patch", "rerun"):
-                known = self.verdicts[module]
-                own = owner.removeprefix(f"{module}.")
-                self.verdicts[module] = Verdict(
-                    known.module, known.path, known.action, known.reason, (*known.classes, own)
-                )
-
-    def abort(self) -> None:
-        """Drop it; the process is as if it had never been prepared."""
-        if not self._spent:
-            self._spent = True
-            self._stage.close(keep_imported=False)
-            self._adoption.forget_twins()
-
-    def commit(self) -> ReloadReport:
-        """Switch to the new code. On an exception everything is put back; raises ReloadError."""
-        started = time.perf_counter()
-        reloader, report = self._reloader, self._report
-        with reloader._lock:
-            if self._spent or self._generation != reloader._generation:
-                self.abort()
-                message = "prepared for code that this process no longer runs; prepare again"
-                raise ReloadError(message, phase="commit")
-            self._spent = True
-            log = UndoLog()
-            try:
-                self._stage.close(keep_imported=True)
-                if self._stage.namespaces:
-                    self._adoption.settle()
-                log.apply(self._flips())
-                self._refresh()
-            except BaseException as error:
-                log.rollback()
-                self._refresh()
-                self._stage.close(keep_imported=False)
-                if not isinstance(error, Exception):
-                    raise
-                raise ReloadError.of_exception(error, "commit") from error
-            self._adoption.forget_twins()
-            self._stage.made.clear()
-            reloader._generation += 1
-            generation = reloader._generation
-            report.seconds = time.perf_counter() - started
-        report._undo = lambda: self._undo(log, generation)
-        return report
-
-    def _flips(self) -> Iterator[Flip]:
-        yield from self._functions.flips
-        yield from self._adoption.classes.flips
-        yield from self._adoption.bindings
-        for held in self._stage.held_back:
-            yield held.flip(self._functions.live_of)
-        for name, source in self._sources.items():
-            yield Action(lambda name=name, source=source: self._record(name, source))  # type: ignore[misc]
-
-    def _record(self, name: str, source: Source) -> Callable[[], None]:
-        before = self._reloader._sources[name]
-        self._reloader._sources.record(name, source)
-        return lambda: self._reloader._sources.record(name, before)
-
-    def _undo(self, log: UndoLog, generation: int) -> None:
-        with self._reloader._lock:
-            if generation != self._reloader._generation:
-                raise RuntimeError("another reload came after this one; undo that one first")
-            log.rollback()
-            self._stage.close(keep_imported=False)
-            self._refresh()
-            self._reloader._generation += 1
-
-    def _refresh(self) -> None:
-        """Drop what others computed from the code that was there a moment ago."""
-        for clear in self._caches:
-            clear()
-        if self._mode != "off":
-            for path in self._texts:
-                linecache.cache.pop(path, None)
-            for source in self._sources.values():
-                linecache.cache.pop(source.path, None)
-        forget_bytecode(self._texts)
-        importlib.invalidate_caches()
-        dynamo: ModuleType | None = sys.modules.get("torch._dynamo")
-        if dynamo is not None and (self._functions.flips or self._stage.namespaces):
-            # Compiled graphs guard neither inlined functions nor class attributes.
-            dynamo.reset()
-
-
-def _caches_of(plan: Plan) -> Iterator[Callable[[], None]]:
-    """`cache_clear` of everything that behaves differently from now on."""
-    for name, module_plan in plan.modules.items():
-        module = sys.modules[name]
-        touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}
-        for key in touched | module_plan.marks.keys():
-            for part in parts_of(vars(module).get(key), name):
-                if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
-                    yield part.cache_clear

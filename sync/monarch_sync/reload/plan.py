@@ -1,0 +1,236 @@
+"""What an edit has to run, and in which order. Pure.
+
+Marks say what happened to a name, and a table says which uses of it force a statement to run
+again. State comes first: a function or class is patched in place, so whoever merely holds it
+follows without running, and an instance follows its class. What was *computed* from a changed
+value, by calling a changed function, or by looking into a changed class, is computed again.
+A changed value also spreads through the functions that read it (`D = make()` follows `C`
+where `make` reads `C`); a changed function body spreads to its direct callers only, or every
+edit of a layer would rebuild the model that is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from .graph import ImportGraph, Kind, ModuleEdit
+from .names import Use, root_of
+from .statements import Statement
+
+
+class Mark(IntEnum):
+    """What an edit did to a name; the higher one wins."""
+
+    METHODS = 1  # class: only methods behave differently
+    FUNCTION = 2  # function: patched in place
+    FLOWING = 3  # function: its result depends on a changed value
+    SHAPE = 4  # class: attributes, bases or fields differ, patched in place
+    VALUE = 5  # bound to something else, or gone
+
+
+RUNS_AGAIN: Mapping[Mark, frozenset[Use]] = {
+    Mark.METHODS: frozenset({Use.USED}),
+    Mark.FUNCTION: frozenset({Use.CALLED, Use.USED}),
+    Mark.FLOWING: frozenset({Use.CALLED, Use.USED}),
+    Mark.SHAPE: frozenset({Use.USED, Use.INSIDE, Use.BASE, Use.PASSED}),
+    Mark.VALUE: frozenset(Use),
+}
+
+
+@dataclass
+class ModulePlan:
+    edit: ModuleEdit
+    run: set[int] = field(default_factory=set)
+    twin: set[int] = field(default_factory=set)  # run too, but only for others to call
+    marks: dict[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Modules in the order in which their statements run."""
+
+    modules: dict[str, ModulePlan]
+
+
+Importers = Callable[[str, Collection[str]], Iterable[ModuleEdit]]
+
+
+def make_plan(edits: Iterable[ModuleEdit], importers: Importers, known: Collection[str]) -> Plan:
+    """`importers(module, names)` gives the loaded modules that may take `names` from `module`;
+    `known` are all loaded modules of ours, in import order."""
+    planner = _Planner(edits, importers, known)
+    planner.spread()
+    planner.choose_twins()
+    return planner.plan()
+
+
+class _Planner:
+    def __init__(
+        self, edits: Iterable[ModuleEdit], importers: Importers, known: Collection[str]
+    ) -> None:
+        self._importers = importers
+        self._graph = ImportGraph(known)
+        self.plans: dict[str, ModulePlan] = {}
+        for edit in edits:
+            self._add(edit)
+            plan = self.plans[edit.name]
+            plan.marks.update(dict.fromkeys(edit.gone, Mark.VALUE))
+
+    def _add(self, edit: ModuleEdit) -> None:
+        self.plans[edit.name] = ModulePlan(edit)
+        self._graph.add(edit)
+
+    def spread(self) -> None:
+        """Mark and run until nothing more follows."""
+        seen: dict[str, dict[str, Mark]] = {}
+        while True:
+            for plan in list(self.plans.values()):
+                self._visit(plan)
+            news = [name for name, plan in self.plans.items() if seen.get(name) != plan.marks]
+            if not news:
+                return
+            for name in news:
+                seen[name] = dict(self.plans[name].marks)
+                for edit in self._importers(name, seen[name].keys()):
+                    if edit.name not in self.plans:
+                        self._add(edit)
+
+    def _visit(self, plan: ModulePlan) -> None:
+        edit = plan.edit
+        for index, statement in enumerate(edit.new):
+            if statement.is_main_guard or (statement.binds and statement.binds <= edit.keep):
+                continue
+            if self._must_run(plan, index):
+                plan.run.add(index)
+            for name in statement.binds - edit.keep:
+                mark = self._mark(plan, index, name)
+                if mark is not None and mark > plan.marks.get(name, 0):
+                    plan.marks[name] = mark
+        # A name that the module deleted after use must be made again for whoever needs it.
+        live = edit.kinds.keys()
+        needed = {
+            root_of(name) for index in plan.run for name, _ in edit.new[index].names.eager
+        } - live
+        for index, statement in enumerate(edit.new) if needed else ():
+            if not needed.isdisjoint(statement.binds) and not statement.is_main_guard:
+                plan.run.add(index)
+        # `x = 1` and then `x += 1`: the second alone would start from the finished value.
+        for name in _bound_twice(edit.new):
+            binders = {i for i, statement in enumerate(edit.new) if name in statement.binds}
+            if plan.run & binders and not all(edit.new[i].is_definition for i in binders):
+                plan.run |= {i for i in binders if not edit.new[i].is_main_guard}
+
+    def _must_run(self, plan: ModulePlan, index: int) -> bool:
+        alignment = plan.edit.alignment
+        statement = plan.edit.new[index]
+        if index not in alignment.same and index not in alignment.narrow:
+            return True
+        if statement.is_import:
+            marks = {self.mark_of(plan.edit.name, name) for name in statement.binds}
+            if "*" in statement.binds:
+                owner = self.plans.get(self._graph.star(plan.edit.name))
+                marks |= set(owner.marks.values()) if owner else set()
+            return Mark.VALUE in marks
+        return any(
+            mark is not None and use in RUNS_AGAIN[mark]
+            for name, declared in statement.names.eager
+            for mark, use in [self._mark_and_use(plan.edit.name, name, declared)]
+        )
+
+    def _mark(self, plan: ModulePlan, index: int, name: str) -> Mark | None:
+        """What running, patching or its callees do to a name that this statement binds."""
+        edit, statement = plan.edit, plan.edit.new[index]
+        if statement.is_import:
+            fresh = index not in edit.alignment.same
+            return Mark.VALUE if fresh else self.mark_of(edit.name, name)
+        if not statement.is_definition:
+            return Mark.VALUE if index in plan.run else None
+        origin = edit.alignment.source_of(index)
+        kind = Kind.CLASS if statement.is_class else Kind.FUNCTION
+        if index in plan.run and (origin is None or edit.kinds.get(name) is not kind):
+            return Mark.VALUE
+        marks = [Mark.METHODS if statement.is_class else Mark.FUNCTION]
+        if index in plan.run:
+            marks.append(Mark.SHAPE if statement.is_class else Mark.FUNCTION)
+        inside = (self._mark_and_use(edit.name, d, Use.HELD)[0] for d in statement.names.deferred)
+        if not {Mark.VALUE, Mark.FLOWING}.isdisjoint(inside):
+            marks.append(Mark.METHODS if statement.is_class else Mark.FLOWING)
+        elif index not in plan.run and (
+            index in edit.alignment.same
+            or edit.old[edit.alignment.narrow[index]].dump == statement.dump
+        ):
+            return None
+        return max(marks)
+
+    def _mark_and_use(self, module: str, dotted: str, use: Use) -> tuple[Mark | None, Use]:
+        owner, name, inside = self._graph.resolve(module, dotted)
+        if inside and use is not Use.USED:
+            use = Use.USED if use is Use.CALLED else Use.INSIDE
+        return self.mark_of(owner, name), use
+
+    def mark_of(self, module: str, name: str) -> Mark | None:
+        """The mark of a name, through the imports that brought it there."""
+        visited = set()
+        while (module, name) not in visited and module in self.plans:
+            visited.add((module, name))
+            mark = self.plans[module].marks.get(name)
+            if mark is not None:
+                return mark
+            source = self._graph.source(module, name)
+            if source is None or source[1] is None:
+                return None
+            module, name = source[0], source[1]
+        return None
+
+    def choose_twins(self) -> None:
+        """Statements that run call functions; those must already behave in the new way."""
+        pending = [
+            (name, dotted)
+            for name, plan in self.plans.items()
+            for index in plan.run
+            for dotted, _ in plan.edit.new[index].names.eager
+        ]
+        reads: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        while pending:
+            module, dotted = pending.pop()
+            node = self._graph.resolve(module, dotted)[:2]
+            if node in reads or node[0] not in self.plans:
+                continue
+            reads[node] = set()
+            source = self._graph.source(*node)
+            if source is not None and source[1] is not None:
+                reads[node].add((source[0], source[1]))
+                pending.append((source[0], source[1]))
+            for _, statement in self._definitions(node):
+                for name in statement.names.deferred:
+                    reads[node].add(self._graph.resolve(node[0], name)[:2])
+                    pending.append((node[0], name))
+        affected = {node for node in reads if self.mark_of(*node) is not None}
+        while True:
+            more = {node for node, used in reads.items() if node not in affected}
+            more = {node for node in more if reads[node] & affected}
+            if not more:
+                break
+            affected |= more
+        for node in affected:
+            plan = self.plans[node[0]]
+            plan.twin |= {index for index, _ in self._definitions(node)} - plan.run
+
+    def _definitions(self, node: tuple[str, str]) -> Iterator[tuple[int, Statement]]:
+        for index, statement in enumerate(self.plans[node[0]].edit.new):
+            if node[1] in statement.binds and (statement.is_definition or statement.is_import):
+                yield index, statement
+
+    def plan(self) -> Plan:
+        return Plan({name: self.plans[name] for name in self._graph.ordered()})
+
+
+def _bound_twice(statements: Sequence[Statement]) -> set[str]:
+    seen: set[str] = set()
+    twice: set[str] = set()
+    for statement in statements:
+        twice |= seen & statement.binds
+        seen |= statement.binds
+    return twice - {"*"}

@@ -1,0 +1,130 @@
+"""Every test leaves things as it found them: no process, thread, descriptor or directory more.
+
+The client agent stays from test to test within a module, because starting it takes longer
+than most tests; what a test spawned is stopped after it, and the agent itself with the module.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Before anything of ours is imported: sockets of this run lie apart from those of others.
+_RUNTIME_DIR = tempfile.mkdtemp(prefix="mt-", dir="/tmp")
+os.environ["MONARCH_RUNTIME_DIR"] = _RUNTIME_DIR
+
+import psutil  # noqa: E402
+import pytest  # noqa: E402
+
+from tests.support import Program, wait_for  # noqa: E402
+
+
+def pytest_sessionfinish() -> None:
+    shutil.rmtree(_RUNTIME_DIR, ignore_errors=True)
+
+
+def _client() -> Any:
+    """The client agent of this process, if a test made one."""
+    process = sys.modules.get("monarch.runtime.process")
+    return process.current() if process is not None and process.is_bootstrapped() else None
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def _own_children() -> set[int]:
+    """The template processes that the client agent keeps."""
+    client = _client()
+    if client is None:
+        return set()
+    return {launcher._process.pid for launcher in client.host_agent._templates.values()}
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+def _descriptors() -> set[str]:
+    """The open sockets, pipes and files, by a name that no later one has."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        numbered = target.startswith(("socket:", "pipe:"))
+        found.add(target if numbered else f"{target} as {fd}")
+    return found
+
+
+def _check(leaked: Callable[[], object], what: str) -> None:
+    try:
+        wait_for(lambda: not leaked(), 5.0)
+    except AssertionError:
+        gc.collect()
+        if leaked():
+            pytest.fail(f"left behind: {what} {leaked()}")
+
+
+def _stop_what_was_spawned() -> None:
+    client = _client()
+    if client is None:
+        return
+    if client.links or client.has_faulted or len(client.host_agent._templates) > 1:
+        _shut_down()
+        return
+    loop, agent = client.node.loop, client.host_agent
+    loop.run_on_loop(lambda: agent.stop(list(agent.procs), 0.0, "the test is over"))
+    client.stop_all(2.0)
+    wait_for(lambda: not loop.run_on_loop(lambda: len(agent.procs)), 10.0, "procs end")
+
+
+def _shut_down() -> None:
+    if _client() is not None:
+        from monarch.actor import shutdown_context
+
+        shutdown_context().get(timeout=20)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(request: pytest.FixtureRequest, leaves_no_client: None) -> Iterator[None]:
+    client, children, threads = _client(), _children(), _threads()
+    descriptors = _descriptors()
+    yield
+    _stop_what_was_spawned()
+    _check(lambda: _children() - children - _own_children(), "processes")
+    _check(lambda: _threads() - threads, "threads")
+    if _client() is client:
+        _check(lambda: _descriptors() - descriptors, "descriptors")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def leaves_no_client() -> Iterator[None]:
+    descriptors = _descriptors()
+    yield
+    _shut_down()
+    _check(_children, "processes")
+    _check(lambda: _descriptors() - descriptors, "descriptors")
+    _check(lambda: [t for t in threading.enumerate() if t.name.startswith("monarch")], "threads")
+    _check(lambda: os.listdir(_RUNTIME_DIR), "socket directories")
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[..., Program]]:
+    """Starts scripts in processes of their own, and ends them after the test."""
+    started: list[Program] = []
+
+    def start(script: str, **env: str) -> Program:
+        started.append(Program(script, **env))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()

@@ -1,0 +1,76 @@
+"""One rank of the scenarios in test_recipes_ddp.py: `ddp_rank.py FOLDER PORT PORT ...`."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from monarch_recipes.ddp import DDPConfig, Training
+
+ports = iter(sys.argv[2:])
+config = DDPConfig(
+    checkpoint_dir=Path(sys.argv[1]) / "checkpoints", num_channels=8, device="cpu", num_epochs=2
+)
+
+
+def begin(config: DDPConfig) -> Training:
+    """A training as in a process that has just started: nothing left of the one before."""
+    os.environ["MASTER_PORT"] = next(ports)
+    torch.manual_seed(999)
+    return Training(config)
+
+
+def report(training: Training, num_steps: int) -> dict[str, Any]:
+    results = [training.train_step() for _ in range(num_steps)]
+    weights = b"".join(p.detach().numpy().tobytes() for p in training.model.parameters())
+    moments = training.optimizer.state_dict()["state"].values()
+    weights += b"".join(moment["exp_avg_sq"].numpy().tobytes() for moment in moments)
+    return {
+        "losses": [result.loss for result in results],
+        "steps": [result.step for result in results],
+        "digest": hashlib.sha256(weights).hexdigest(),
+        "accuracy": training.evaluate(),
+    }
+
+
+found: dict[str, Any] = {}
+never = dataclasses.replace(config, resume="never")
+without_dropout = dataclasses.replace(never, dropout=0.0)
+
+found["straight"] = report(begin(never), 17)
+
+interrupted = begin(config)
+found["before"] = report(interrupted, 14)
+interrupted.save(generation=5)
+resumed = begin(config)
+found["resumed_from"] = str(resumed.resumed_from)
+found["after"] = report(resumed, 3)
+
+found["two_ranks"] = report(begin(without_dropout), 4)
+found["bfloat16"] = report(begin(dataclasses.replace(never, precision="bfloat16")), 4)
+
+missing = dataclasses.replace(config, resume=str(config.checkpoint_dir / "step-00000099.pt"))
+try:
+    begin(missing)
+except Exception as error:
+    found["missing"] = f"{type(error).__name__}: {error}"
+
+dist.destroy_process_group()
+if os.environ["RANK"] == "0":
+    os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = "1"
+    alone = begin(without_dropout)
+    found["alone_plan"] = dataclasses.asdict(alone.plan())
+    found["one_rank"] = report(alone, 4)
+    fewer = begin(config)
+    found["fewer_first_step"] = fewer.plan().first_step
+    found["fewer"] = report(fewer, 1)
+    dist.destroy_process_group()
+print(json.dumps(found, default=str))

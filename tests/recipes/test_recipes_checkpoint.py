@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from monarch_recipes.checkpoint import (
+    CheckpointError,
+    checkpoint_paths,
+    load_checkpoint,
+    load_latest_checkpoint,
+    save_checkpoint,
+)
+
+
+def state(step: int) -> dict[str, Any]:
+    weights = torch.arange(1000, dtype=torch.float32) + step
+    return {"step": step, "model": {"weights": weights}, "random_states": [weights[:5]]}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "checkpoints"
+
+
+@pytest.fixture
+def two(folder: Path) -> Path:
+    save_checkpoint(folder, 10, state(10), num_kept=3)
+    return save_checkpoint(folder, 20, state(20), num_kept=3)
+
+
+def test_what_was_saved_is_loaded(folder: Path) -> None:
+    path = save_checkpoint(folder, 7, state(7), num_kept=3)
+    loaded = load_checkpoint(path)
+    assert (loaded.step, loaded.path, loaded.state["step"]) == (7, path, 7)
+    assert torch.equal(loaded.state["model"]["weights"], state(7)["model"]["weights"])
+    assert names(folder) == ["step-00000007.pt"]
+
+
+def test_only_the_newest_are_kept(folder: Path) -> None:
+    for step in range(5):
+        save_checkpoint(folder, step, state(step), num_kept=2)
+    assert names(folder) == ["step-00000003.pt", "step-00000004.pt"]
+
+
+def test_the_newest_is_the_one_written_last_not_that_of_the_highest_step(two: Path) -> None:
+    os.utime(two, ns=(0, 0))
+    save_checkpoint(two.parent, 5, state(5), num_kept=2)
+    latest = load_latest_checkpoint(two.parent)
+    assert latest is not None
+    assert latest.step == 5
+    assert names(two.parent) == ["step-00000005.pt", "step-00000010.pt"]
+
+
+def test_files_of_other_names_are_neither_read_nor_deleted(two: Path) -> None:
+    other = two.parent / "step-best.pt"
+    other.write_text("mine")
+    save_checkpoint(two.parent, 30, state(30), num_kept=1)
+    assert names(two.parent) == ["step-00000030.pt", "step-best.pt"]
+
+
+def test_without_a_folder_there_is_no_checkpoint(tmp_path: Path) -> None:
+    assert checkpoint_paths(tmp_path / "nowhere") == []
+    assert load_latest_checkpoint(tmp_path / "nowhere") is None
+
+
+def test_a_truncated_checkpoint_is_skipped_with_a_warning(two: Path) -> None:
+    for size in (two.stat().st_size - 1, two.stat().st_size // 2, 10, 0):
+        os.truncate(two, size)
+        with pytest.warns(UserWarning, match=r"skipping a checkpoint: .*step-00000020\.pt"):
+            latest = load_latest_checkpoint(two.parent)
+        assert latest is not None
+        assert latest.step == 10
+
+
+def test_a_flipped_bit_is_noticed(two: Path) -> None:
+    content = bytearray(two.read_bytes())
+    content[content.index(state(20)["model"]["weights"].numpy().tobytes()) + 100] ^= 1
+    two.write_bytes(content)
+    with pytest.raises(CheckpointError, match="fails its checksum"):
+        load_checkpoint(two)
+
+
+def test_nothing_but_damaged_checkpoints_is_none(two: Path) -> None:
+    for path in checkpoint_paths(two.parent):
+        path.write_bytes(b"not a checkpoint")
+    with pytest.warns(UserWarning, match="skipping a checkpoint"):
+        assert load_latest_checkpoint(two.parent) is None
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(two: Path) -> None:
+    torch.save({"step": 20, "surprise": Path("a")}, two)
+    with pytest.raises(CheckpointError, match="holds more than tensors and plain values"):
+        load_checkpoint(two)
+
+
+def test_loading_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(tmp_path / "step-00000001.pt")
+    with pytest.raises(CheckpointError, match="is not named like a checkpoint"):
+        load_checkpoint(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("moment", ["write", "fsync", "replace"])
+def test_a_disk_error_leaves_the_earlier_checkpoints(
+    two: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def half_written(_: object, file: Any) -> None:
+        file.write(b"x" * 100)
+        full()
+
+    if moment == "write":
+        monkeypatch.setattr(torch, "save", half_written)
+    else:
+        monkeypatch.setattr(os, moment, full)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(two.parent, 30, state(30), num_kept=1)
+    monkeypatch.undo()
+    assert names(two.parent) == ["step-00000010.pt", "step-00000020.pt"]
+    assert load_checkpoint(two).step == 20
+
+
+def test_a_writer_that_was_killed_leaves_nothing_that_is_read_or_stays(two: Path) -> None:
+    (two.parent / "step-00000030.pt.unfinished").write_bytes(two.read_bytes()[:100])
+    latest = load_latest_checkpoint(two.parent)
+    assert latest is not None
+    assert latest.step == 20
+    save_checkpoint(two.parent, 40, state(40), num_kept=5)
+    assert len(names(two.parent)) == 3
+
+
+def test_the_error_survives_pickling() -> None:
+    assert str(pickle.loads(pickle.dumps(CheckpointError("gone")))) == "gone"

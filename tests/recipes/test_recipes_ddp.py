@@ -1,0 +1,98 @@
+"""The training itself, in two processes over gloo, without the actor runtime."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NUM_RANKS = 2
+SCRIPT = Path(__file__).with_name("ddp_rank.py")
+
+
+def free_ports(count: int) -> list[str]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [str(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank found in the scenarios of ddp_rank.py."""
+    command = [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("ddp")), *free_ports(8)]
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(NUM_RANKS),
+        "LOCAL_WORLD_SIZE": str(NUM_RANKS),
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(NUM_RANKS)
+    ]
+    try:
+        outputs = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    return [json.loads(output) for output, _ in outputs]
+
+
+def test_resuming_in_the_middle_of_an_epoch_is_bit_identical(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["resumed_from"].endswith("step-00000014.pt")
+        assert rank["after"]["steps"] == [15, 16, 17]
+        assert rank["before"]["losses"] + rank["after"]["losses"] == rank["straight"]["losses"]
+        assert rank["after"]["digest"] == rank["straight"]["digest"]
+        assert rank["after"]["accuracy"] == rank["straight"]["accuracy"]
+
+
+def test_all_ranks_hold_the_same_weights(ranks: list[dict[str, Any]]) -> None:
+    for scenario in ("straight", "after", "two_ranks", "bfloat16"):
+        assert ranks[0][scenario] == ranks[1][scenario]
+
+
+def test_it_learns(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["straight"]["losses"][-1] < 0.8 * ranks[0]["straight"]["losses"][0]
+    assert all(math.isfinite(loss) for loss in ranks[0]["bfloat16"]["losses"])
+    assert ranks[0]["bfloat16"]["losses"] != ranks[0]["straight"]["losses"][:4]
+
+
+def test_the_number_of_ranks_does_not_change_the_training(ranks: list[dict[str, Any]]) -> None:
+    plan = ranks[0]["alone_plan"]
+    assert (plan["micro_batch_size"], plan["num_micro_batches"]) == (32, 4)
+    assert ranks[0]["one_rank"]["losses"] == pytest.approx(
+        ranks[0]["two_ranks"]["losses"], rel=1e-4
+    )
+
+
+def test_a_run_of_two_ranks_is_resumed_by_one(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["fewer_first_step"] == 14
+    assert ranks[0]["fewer"]["steps"] == [15]
+
+
+def test_every_rank_reports_a_checkpoint_that_is_not_there(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["missing"].startswith("CheckpointError: ")
+        assert "step-00000099.pt cannot be read" in rank["missing"]

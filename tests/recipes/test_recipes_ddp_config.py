@@ -1,0 +1,54 @@
+import io
+from pathlib import Path
+
+import pytest
+import torch
+
+import monarch_recipes
+from monarch_recipes.config import ConfigError, resolve_config, to_toml
+from monarch_recipes.ddp import DDPConfig, build_model, compute_loss
+from monarch_recipes.digits import load_digit_samples
+from monarch_recipes.display import LineDisplay
+from monarch_recipes.toml import loads
+
+SHIPPED = Path(monarch_recipes.__file__).parent / "configs" / "ddp.toml"
+
+
+def test_the_shipped_config_holds_every_key_at_its_default() -> None:
+    text = SHIPPED.read_text()
+    assert resolve_config(DDPConfig, text).config == DDPConfig()
+    assert list(loads(text)) == list(loads(to_toml(DDPConfig())))
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["num_epochs=0", "held_out_fraction=1", "dropout=1", "clip_norm=-1", "evaluate_every=-1"],
+)
+def test_values_that_make_no_sense_are_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=f"^override '{override}': '{override.split('=')[0]}'"):
+        resolve_config(DDPConfig, "", overrides=[override])
+
+
+def test_digits_are_split_the_same_way_for_the_same_seed() -> None:
+    digits, again, other = load_digit_samples(1), load_digit_samples(1), load_digit_samples(2)
+    assert (len(digits.train), len(digits.held_out)) == (1438, 359)
+    assert digits.train.images.shape == (1438, 1, 8, 8)
+    assert float(digits.train.images.min()) == 0.0
+    assert float(digits.train.images.max()) == 1.0
+    assert torch.equal(digits.train.labels, again.train.labels)
+    assert not torch.equal(digits.train.labels, other.train.labels)
+
+
+def test_the_model_gives_a_finite_loss() -> None:
+    logits = build_model(DDPConfig())(torch.rand(4, 1, 8, 8))
+    assert logits.shape == (4, 10)
+    assert compute_loss(logits, torch.zeros(4, dtype=torch.int64)).isfinite()
+
+
+def test_line_display_writes_every_nth_step_and_the_last() -> None:
+    stream = io.StringIO()
+    display = LineDisplay(stream, log_every=2)
+    for step in range(1, 4):
+        display.metrics(step, 3, {"loss": 1 / step})
+    display.message("done")
+    assert stream.getvalue() == "step 2/3  loss 0.5\nstep 3/3  loss 0.3333\ndone\n"

@@ -1,0 +1,124 @@
+"""What the tests share: waiting for a condition, and programs in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.005
+
+
+def wait_for(condition: Callable[[], T], timeout: float = 20.0, what: str = "") -> T:
+    """The first true value of ``condition``; fails when there is none within ``timeout``."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what or condition}")
+        time.sleep(_POLL_SECONDS)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and has not ended (zombies have)."""
+    try:
+        status: str = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return False
+    return status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+class Program:
+    """A Python script in a process of its own, whose output can be waited for."""
+
+    def __init__(self, script: str, **env: str) -> None:
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self._arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+        self._readers = [
+            threading.Thread(target=self._read_out, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def _read_out(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            self._arrived.put(line.rstrip("\n"))
+        self._arrived.put(None)
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.errors.append(line.rstrip("\n"))
+
+    def line(self, start: str, timeout: float = 30.0) -> str:
+        """What follows ``start`` in the next line of its output that begins with it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                line = self._arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                line = None
+            if line is None:
+                raise AssertionError(f"no line {start!r} came:\n{self.story()}")
+            if line.startswith(start):
+                return line.removeprefix(start).strip()
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """Its exit status, once all of its output is there."""
+        try:
+            status = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end:\n{self.story()}") from None
+        for reader in self._readers:
+            reader.join(5.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def story(self) -> str:
+        return "\n".join(["stdout:", *self.lines, "stderr:", *self.errors])
+
+    def close(self) -> None:
+        """End it, with all of its session, and let go of its pipes."""
+        for kill in (self.process.kill, lambda: os.killpg(self.pid, signal.SIGKILL)):
+            try:
+                kill()
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+        for reader in self._readers:
+            reader.join(5.0)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
