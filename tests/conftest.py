@@ -21,6 +21,7 @@ os.environ["MONARCH_RUNTIME_DIR"] = _RUNTIME_DIR
 
 import psutil  # noqa: E402
 import pytest  # noqa: E402
+import zmq  # noqa: E402
 
 from tests.support import Program, wait_for  # noqa: E402
 
@@ -93,6 +94,16 @@ def _shut_down() -> None:
         shutdown_context().get(timeout=20)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def zero_copy_collector() -> None:
+    """Start the thread that pyzmq keeps for messages sent without a copy: it stays."""
+    with zmq.Context() as context, context.socket(zmq.PUSH) as out, context.socket(zmq.PULL) as to:
+        to.bind("inproc://warm-up")
+        out.connect("inproc://warm-up")
+        out.send(bytes(zmq.COPY_THRESHOLD), copy=False)
+        to.recv()
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest, leaves_no_client: None) -> Iterator[None]:
     client, children, threads = _client(), _children(), _threads()
@@ -106,7 +117,7 @@ def leaves_nothing(request: pytest.FixtureRequest, leaves_no_client: None) -> It
 
 
 @pytest.fixture(autouse=True, scope="module")
-def leaves_no_client() -> Iterator[None]:
+def leaves_no_client(zero_copy_collector: None) -> Iterator[None]:
     descriptors = _descriptors()
     yield
     _shut_down()

@@ -7,7 +7,8 @@ The rules:
   Otherwise the owner has failed too: what it owns is stopped, and its own owner is told.
 - A failure that reaches the root goes to the fault hook.
 - One cause, one report: a proc that dies is reported for its proc mesh; the actor meshes that
-  the same owner had on it lose the member without a second report.
+  the same owner had on it lose the member without a second report. Who owns only actors on it
+  is told once, of one of them.
 - A rank is reported once. Ends that somebody asked for are not failures.
 - References own nothing: this machine only hears of meshes that were spawned here.
 
@@ -98,11 +99,12 @@ class Supervision:
     def proc_down(self, uid: str, failure: MeshFailure) -> list[Effect]:
         """A process has died without having been asked to."""
         hit = [mesh for mesh in self._meshes.values() if uid in mesh.procs]
-        reported = {mesh.owner for mesh in hit if mesh.kind == "proc"}
+        told: set[str] = set()
         effects: list[Effect] = []
-        for mesh in hit:
+        for mesh in sorted(hit, key=lambda mesh: mesh.kind != "proc"):
             fresh = self._bury(mesh, [r for r, proc in enumerate(mesh.procs) if proc == uid])
-            if fresh and (mesh.kind == "proc" or mesh.owner not in reported):
+            if fresh and mesh.owner not in told:
+                told.add(mesh.owner)
                 effects += self._tell(mesh, _about(mesh, fresh, failure))
         return effects
 
@@ -140,6 +142,7 @@ class Supervision:
 
 def _about(mesh: _Mesh, ranks: list[int], failure: MeshFailure) -> MeshFailure:
     """The same cause, told about this mesh."""
+    reason = failure.reason if mesh.kind == "proc" else f"its proc died: {failure.reason}"
     return MeshFailure(
-        mesh.name, tuple(ranks), failure.reason, "proc", failure.host, failure.last_output
+        mesh.name, tuple(ranks), reason, mesh.kind, failure.host, failure.last_output
     )

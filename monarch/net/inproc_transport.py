@@ -21,7 +21,7 @@ class InprocNetwork:
     def attach(self, url: str, transport: InprocTransport) -> None:
         with self._lock:
             if url in self._listeners:
-                raise OSError(f"address already in use: {url}")
+                raise OSError(f"cannot listen at {url}: Address already in use")
             self._listeners[url] = transport
             for frames in self._early.pop(url, []):
                 transport.deliver(frames)
@@ -48,6 +48,7 @@ class InprocTransport:
         self._loop = loop
         self._receive = receive
         self._network = network
+        self._connections: list[InprocConnection] = []
         self._closed = False
 
     def listen(self, url: str) -> str:
@@ -55,7 +56,9 @@ class InprocTransport:
         return url
 
     def connect(self, url: str) -> InprocConnection:
-        return InprocConnection(url, self._network)
+        connection = InprocConnection(url, self._network)
+        self._connections.append(connection)
+        return connection
 
     def deliver(self, frames: Frames) -> None:
         # Copied, as any transport between processes would: later changes are not seen.
@@ -65,6 +68,8 @@ class InprocTransport:
     def close(self) -> None:
         self._closed = True
         self._network.detach(self)
+        for connection in self._connections:
+            connection.close()
 
 
 class InprocConnection:

@@ -48,6 +48,8 @@ class IoLoop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._tie = itertools.count()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_lock = threading.Lock()
+        self._has_ended = False
         self._poller.register(self._wake, zmq.POLLIN)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -63,10 +65,16 @@ class IoLoop:
         return time.monotonic()
 
     def call_soon(self, action: Callable[[], None]) -> None:
-        """Run ``action`` on the loop, in order of the calls. From any thread."""
+        """Run ``action`` on the loop, in order of the calls. From any thread.
+
+        Once the loop has ended, it is dropped.
+        """
         self._soon.append(action)
         if not self.is_current():
-            os.eventfd_write(self._wake, 1)
+            with self._wake_lock:
+                # The number of a closed descriptor may belong to somebody else by now.
+                if not self._has_ended:
+                    os.eventfd_write(self._wake, 1)
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> Timer:
         """Run ``action`` on the loop after ``seconds``. From any thread."""
@@ -99,11 +107,16 @@ class IoLoop:
             done.set()
 
         self.call_soon(run)
-        if not done.wait(timeout):
+        if not self._wait(done, timeout):
             raise TimeoutError("the I/O thread did not answer")
         if result[1] is not None:
             raise result[1]
         return result[0]
+
+    def _wait(self, done: threading.Event, timeout: float | None) -> bool:
+        if self._has_ended and not done.is_set():
+            raise RuntimeError("the I/O loop has ended")
+        return done.wait(timeout)
 
     def stop(self, timeout: float = 5.0) -> None:
         """End the thread after what was handed over so far. Idempotent."""
@@ -123,7 +136,11 @@ class IoLoop:
                     self._guard(ready)
             self._run_soon()
             self._run_timers()
-        os.close(self._wake)
+        with self._wake_lock:
+            self._has_ended = True
+            os.close(self._wake)
+        # Whoever handed something over at the last moment may wait for it.
+        self._run_soon()
 
     def _timeout_ms(self) -> int | None:
         if self._soon:

@@ -11,18 +11,20 @@ socket lies in a directory that only its user can enter. Nothing is decoded befo
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import os
 import threading
 from collections.abc import Callable
-from socket import gethostbyname
+from socket import AF_UNIX, gethostbyname
+from socket import socket as RawSocket
 from urllib.parse import urlsplit
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from monarch.net.io_loop import IoLoop
-from monarch.net.transport import Frames, Receive
+from monarch.net.transport import Connection, Frames, Receive
 from monarch.wire.keys import JobKeys
 
 __all__ = ["ZmqTransport"]
@@ -55,6 +57,7 @@ class ZmqTransport:
         self._connections: set[ZmqConnection] = set()
         self._authenticator: ThreadAuthenticator | None = None
         self._paths: list[str] = []
+        self._is_closed = False
 
     def use_keys(self, keys: JobKeys) -> None:
         """Use these keys for listeners and connections made from here on."""
@@ -82,6 +85,9 @@ class ZmqTransport:
         return bound
 
     def _bind(self, socket: zmq.Socket[bytes], url: str) -> str:
+        if url.startswith("ipc://") and _is_answered(url.removeprefix("ipc://")):
+            # ZeroMQ would take the path away from whoever listens there.
+            raise OSError(errno.EADDRINUSE, f"cannot listen at {url}: Address already in use")
         try:
             socket.bind(_numeric(url))
         except zmq.ZMQError as error:
@@ -117,7 +123,9 @@ class ZmqTransport:
             self._authenticator.start()
             self._authenticator.configure_curve_callback("monarch", _AllowList(self._keys))
 
-    def connect(self, url: str) -> ZmqConnection:
+    def connect(self, url: str) -> Connection:
+        if self._is_closed:
+            return _Nowhere()
         socket = self._context.socket(zmq.PUSH)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
@@ -141,11 +149,18 @@ class ZmqTransport:
             self._receive([part.bytes if len(part) < 1024 else part.buffer for part in parts])
 
     def close(self) -> None:
-        """Close everything; what was sent gets half a second to leave."""
+        """Close everything; what was sent gets half a second to leave. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         for connection in list(self._connections):
             connection.close(linger_seconds=0.5)
-        with contextlib.suppress(TimeoutError):
+        try:
             self._loop.run_on_loop(self._close_listeners, timeout=1.0)
+        except TimeoutError:
+            return  # The loop is stuck: ending the context would wait for its sockets for ever.
+        except RuntimeError:
+            self._close_listeners()
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.term()
@@ -183,6 +198,14 @@ class ZmqConnection:
         self._forget(self)
 
 
+class _Nowhere:
+    """The connections of a transport that is closed already."""
+
+    def send(self, frames: Frames) -> None: ...
+
+    def close(self, linger_seconds: float = 0.0) -> None: ...
+
+
 class _AllowList:
     """Admits who holds the job's secret, and so the one key that connectors have."""
 
@@ -199,6 +222,16 @@ def _numeric(url: str) -> str:
         return url
     parts = urlsplit(url)
     return f"tcp://{gethostbyname(parts.hostname or '')}:{parts.port}"
+
+
+def _is_answered(path: str) -> bool:
+    """Whether somebody listens at a Unix socket; a file left by the dead does not count."""
+    with RawSocket(AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 def is_loopback(url: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import socket
 import time
@@ -28,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 from monarch.actor import Actor, ProcMesh, context, endpoint
+from monarch.config_file import ConfigError
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import (
     Checkpoint,
@@ -36,7 +38,6 @@ from monarch_recipes.checkpoint import (
     load_latest_checkpoint,
     save_checkpoint,
 )
-from monarch_recipes.config import ConfigError
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.display import Display
 from monarch_recipes.schedule import learning_rate_factor, position_of, split_batch
@@ -45,6 +46,9 @@ from monarch_recipes.schedule import learning_rate_factor, position_of, split_ba
 @dataclass(frozen=True)
 class DDPConfig:
     """Everything that a run depends on, but for the processes it is given."""
+
+    # Your own part: a module with `build_model`, `compute_loss` or both, instead of those below.
+    task: str | None = None
 
     # The model.
     num_channels: int = 32  # of the first convolution; the second has twice as many
@@ -119,6 +123,12 @@ def build_model(config: DDPConfig) -> nn.Module:
 def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The mean loss of a micro-batch. Edit it while a run is going on, and sync."""
     return functional.cross_entropy(logits, labels)
+
+
+def part(config: DDPConfig, name: str) -> Any:
+    """`name` of the task module, where it has one; else of this file. Looked up at each use."""
+    module = importlib.import_module(config.task) if config.task else None
+    return getattr(module, name, None) or globals()[name]
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,7 @@ class Training:
             )
 
         torch.manual_seed(config.seed)
-        self.model = build_model(config).to(self.device)
+        self.model = part(config, "build_model")(config).to(self.device)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
         )
@@ -245,7 +255,7 @@ class Training:
             with contextlib.nullcontext() if is_last else self.parallel_model.no_sync():
                 with self.autocast():
                     logits = self.parallel_model(images)
-                loss = compute_loss(logits.float(), labels)
+                loss = part(self.config, "compute_loss")(logits.float(), labels)
                 (loss / self.batch.num_micro_batches).backward()
             totals[0] += loss.detach() * len(labels)
             totals[1] += (logits.argmax(1) == labels).sum()

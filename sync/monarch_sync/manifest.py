@@ -95,20 +95,18 @@ class Manifest:
         new.lineage = (self.digest, frozenset(touched))
         return new
 
-    def check(self, paths: Iterable[str] | None = None) -> None:
-        """Raise `BadManifest` where a path hangs in the air: its folder is missing or no folder.
+    def check(self, base: Manifest | None = None) -> None:
+        """Raise `BadManifest` where a path's folder is missing, or is no folder.
 
-        `paths`: look only at these and at what is inside them; None looks at everything.
+        `base`: a manifest known to be sound; only what differs from it is looked at.
         """
-        for path in list(self._entries) if paths is None else self._at_risk(paths):
-            parent = parent_of(path)
-            if not parent or path not in self._entries:
-                continue
-            above = self._entries.get(parent)
-            if above is None:
-                raise BadManifest(path, f"lies in {parent!r}, which has no entry")
-            if not above.is_dir:
-                raise BadManifest(path, f"lies in {parent!r}, which is a {above.kind.value}")
+        paths = list(self._entries) if base is None else self.changed_paths(base)
+        for path in paths:
+            if path in self._entries:
+                self._check_parent(path)
+            if base is not None and self._is_dir_no_more(path, base):
+                for inner in self.below(path):
+                    self._check_parent(inner)
 
     def encode(self) -> bytes:
         """The manifest as bytes; `decode` reads them."""
@@ -138,21 +136,17 @@ class Manifest:
         manifest.check()
         return manifest
 
-    def _at_risk(self, paths: Iterable[str]) -> set[str]:
-        """The given paths, and what lies in those that are no folder (any more)."""
-        paths = set(paths)
-        doubtful = {path for path in paths if not self._is_dir(path)}
-        fallen = doubtful if len(doubtful) < 2 else _tops(doubtful)
-        # Only a path that was a folder can have something inside it: a lookup in the one-line
-        # edit of a large tree must not walk that tree, so plain files are told by lineage.
-        return paths | {inner for path in fallen for inner in self._orphans(path)}
+    def _is_dir_no_more(self, path: str, base: Manifest) -> bool:
+        old, new = base.get(path), self.get(path)
+        return old is not None and old.is_dir and (new is None or not new.is_dir)
 
-    def _orphans(self, path: str) -> list[str]:
-        return self.below(path)
-
-    def _is_dir(self, path: str) -> bool:
-        entry = self._entries.get(path)
-        return entry is not None and entry.is_dir
+    def _check_parent(self, path: str) -> None:
+        parent = parent_of(path)
+        above = self._entries.get(parent)
+        if parent and above is None:
+            raise BadManifest(path, f"lies in {parent!r}, which has no entry")
+        if above is not None and not above.is_dir:
+            raise BadManifest(path, f"lies in {parent!r}, which is a {above.kind.value}")
 
     def _put(self, entry: Entry) -> None:
         self._entries[entry.path] = entry
@@ -190,6 +184,3 @@ def _twice(rows: list[Row]) -> str:
         seen.add(row[0])
     return ""
 
-
-def _tops(paths: set[str]) -> set[str]:
-    return paths

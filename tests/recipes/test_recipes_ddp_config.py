@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import monarch_recipes
-from monarch_recipes.config import ConfigError, resolve_config, to_toml
+from monarch.config_file import ConfigError, resolve_config, to_toml
+from monarch.config_file.toml_text import loads
 from monarch_recipes.ddp import DDPConfig, build_model, compute_loss
 from monarch_recipes.digits import load_digit_samples
 from monarch_recipes.display import LineDisplay
-from monarch_recipes.toml import loads
 
 SHIPPED = Path(monarch_recipes.__file__).parent / "configs" / "ddp.toml"
 

@@ -35,7 +35,7 @@ def test_different_secrets_give_different_keys(one: bytes, other: bytes) -> None
 def test_no_key_gives_the_secret_away() -> None:
     secret = new_secret()
     keys = JobKeys(secret)
-    assert secret not in {z85.decode(half) for pair in (keys.listener, keys.connector) for half in pair}
+    assert secret not in {z85.decode(half) for half in (*keys.listener, *keys.connector)}
 
 
 @pytest.mark.parametrize("size", [0, 31, 33, 64])

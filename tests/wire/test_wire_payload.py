@@ -98,9 +98,7 @@ def test_buffers_that_arrived_writable_are_used_as_they_are() -> None:
     ],
     ids=["list", "dict", "array", "bytearray"],
 )
-def test_a_later_change_is_not_seen(
-    make: Callable[[], Any], change: Callable[[Any], None]
-) -> None:
+def test_a_later_change_is_not_seen(make: Callable[[], Any], change: Callable[[Any], None]) -> None:
     value = make()
     data = payload.dump(value)
     change(value)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch_recipes.config import (
+from monarch.config_file import (
     ConfigError,
     changed_keys,
     load_config,
@@ -353,7 +353,7 @@ def test_changed_keys_are_dotted_and_in_order() -> None:
 
 
 def test_config_and_schedule_do_not_import_torch() -> None:
-    modules = "monarch_recipes.config, monarch_recipes.schedule"
+    modules = "monarch.config_file, monarch_recipes.schedule"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

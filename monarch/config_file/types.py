@@ -9,7 +9,7 @@ import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from monarch_recipes.toml import TOMLDecodeError, loads
+from monarch.config_file.toml_text import TOMLDecodeError, loads
 
 __all__ = ["Mismatch", "convert", "describe", "is_config", "parse_text", "to_toml_value"]
 

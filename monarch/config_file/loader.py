@@ -1,4 +1,4 @@
-"""Configuration of a recipe: a dataclass, filled from layers of which the last wins.
+"""A configuration: a dataclass, filled from layers of which the last wins.
 
     default  <  TOML file  <  environment  <  key=value
 
@@ -17,8 +17,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
-from monarch_recipes.config_types import Mismatch, convert, is_config, parse_text, to_toml_value
-from monarch_recipes.toml import KeyPath, TOMLDecodeError, key_lines, loads
+from monarch.config_file.toml_text import KeyPath, TOMLDecodeError, key_lines, loads
+from monarch.config_file.types import Mismatch, convert, is_config, parse_text, to_toml_value
 
 __all__ = [
     "ConfigError",

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch_recipes.toml import key_lines, loads
+from monarch.config_file.toml_text import key_lines, loads
 
 TRICKY = '''\
 # comment = "not a key"

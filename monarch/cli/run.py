@@ -1,0 +1,109 @@
+"""``monarch run``: a recipe, from a config file, on the allocation that is up."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.metadata
+import os
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from monarch.actor import HostMesh
+from monarch.cli.display import run_display
+from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project
+from monarch.config_file import load_config
+from monarch.errors import JobError
+from monarch.job import LocalJob
+from monarch.runtime.client_agent import client
+
+__all__ = ["run"]
+
+RECIPES = "monarch.recipes"
+_LOCAL_PROCS = 2
+
+
+@click.command()
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--config", "config_file", help="a TOML file for the recipe")
+@click.option("--procs", type=click.IntRange(min=1), help="procs on each host [default: 1, or 2 on a single host]")
+def run(recipe: str, overrides: tuple[str, ...], config_file: str | None, procs: int | None) -> None:
+    """Run RECIPE: a built-in name such as ddp, a Python file, or a module.
+
+    Runs on the allocation that `monarch apply` brought up in this folder, else on this machine
+    alone. Sends the workspace of monarch.toml to the hosts first. Ctrl-C stops it, and saves
+    first where the recipe can.
+    """
+    project = load_project(None)
+    for folder in project.make_workspace().folders:
+        sys.path.insert(0, str(folder.local))
+    module = _load_recipe(recipe)
+    runs = _entry(module, recipe)
+    config_class = typing.get_type_hints(runs)["config"]
+    config = load_config(config_class, config_file, overrides, os.environ).config
+    name, hosts, is_shared = _hosts()
+    asyncio.run(_prepare(hosts, project))
+    num_procs = procs or (_LOCAL_PROCS if hosts.size() == 1 else 1)
+    mesh = hosts.spawn_procs({"procs": num_procs}, name=module.__name__, preload=["torch"])
+    with run_display() as display:
+        where = f"allocation '{name}'" if is_shared else "this machine alone"
+        display.message(f"{recipe} on {where}: {hosts.size()} hosts x {num_procs} procs")
+        try:
+            runs(config, mesh, display)
+        finally:
+            mesh.stop().get()
+
+
+async def _prepare(hosts: HostMesh, project: Project) -> None:
+    await hosts.initialized
+    if (project.directory / PROJECT_FILE).exists():
+        report = await hosts.sync_workspace(project.make_workspace())
+        report.raise_for_errors()
+        click.echo(report.one_line())
+
+
+def _hosts() -> tuple[str, HostMesh, bool]:
+    """The first mesh of the running job; without one, this machine."""
+    job = find_job()
+    client()
+    state = (job or LocalJob())._state()
+    name, hosts = next(iter(state._hosts.items()))
+    return name, hosts, job is not None
+
+
+def _load_recipe(name: str) -> ModuleType:
+    known = {point.name: point.value for point in importlib.metadata.entry_points(group=RECIPES)}
+    path = Path(name)
+    if path.suffix == ".py":
+        if not path.exists():
+            raise JobError(f"there is no recipe {name}")
+        sys.path.insert(0, str(path.resolve().parent))
+        return importlib.import_module(path.stem)
+    try:
+        return importlib.import_module(known.get(name, name))
+    except ModuleNotFoundError as error:
+        if error.name not in (name, name.partition(".")[0]):
+            raise JobError(
+                f"the recipe {name} needs {error.name}, which is not installed here: "
+                "pip install 'monarch-loop[train]'"
+            ) from None
+        raise JobError(
+            f"there is no recipe {name!r}. Built in: {', '.join(sorted(known))}; or give a "
+            "Python file, or a module"
+        ) from None
+
+
+def _entry(module: ModuleType, recipe: str) -> Callable[[Any, Any, Any], object]:
+    entry = getattr(module, "run", None)
+    if not callable(entry) or "config" not in typing.get_type_hints(entry):
+        raise JobError(
+            f"{recipe} is no recipe: it needs a function `run(config: YourConfig, procs, display)`"
+        )
+    return entry  # type: ignore[no-any-return]

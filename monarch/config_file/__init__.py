@@ -1,0 +1,21 @@
+"""Configuration from TOML files: dataclasses, overrides, and errors that name the line."""
+
+from monarch.config_file.loader import (
+    ConfigError,
+    LoadedConfig,
+    Origin,
+    changed_keys,
+    load_config,
+    resolve_config,
+    to_toml,
+)
+
+__all__ = [
+    "ConfigError",
+    "LoadedConfig",
+    "Origin",
+    "changed_keys",
+    "load_config",
+    "resolve_config",
+    "to_toml",
+]

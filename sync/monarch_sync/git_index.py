@@ -1,0 +1,91 @@
+"""GitIndex: which paths git tracks, read straight from `.git/index`.
+
+A tracked file is part of the work even where an ignore rule matches it, and no ignore library
+knows what is tracked. The format is git's own `gitformat-index`, versions 2 to 4; a split index
+gives only what its own file holds. Whatever cannot be read counts as "tracks nothing".
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+_HEAD = struct.Struct(">4sII")
+_FIXED = 40  # bytes of stat data in front of the object name
+
+
+def find_git_dir(folder: str) -> tuple[str, str] | None:
+    """(work tree root, git directory) of the repository that holds `folder`, if any."""
+    while True:
+        git_dir = git_dir_of(folder)
+        if git_dir is not None:
+            return folder, git_dir
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+
+
+def git_dir_of(work_tree: str) -> str | None:
+    """The git directory of a work tree root; None if it is none. Follows a `gitdir:` file."""
+    dot_git = os.path.join(work_tree, ".git")
+    if os.path.isdir(dot_git):
+        return dot_git
+    try:
+        with open(dot_git, encoding="utf-8", errors="surrogateescape") as file:
+            line = file.read(4096)
+    except OSError:
+        return None
+    if not line.startswith("gitdir:"):
+        return None
+    return os.path.normpath(os.path.join(work_tree, line[len("gitdir:") :].strip()))
+
+
+def tracked_paths(git_dir: str) -> frozenset[str]:
+    """The paths in the index, relative to the work tree's root."""
+    try:
+        with open(os.path.join(git_dir, "index"), "rb") as file:
+            raw = file.read()
+        return frozenset(os.fsdecode(name) for name in parse(raw, _name_bytes(git_dir)))
+    except (OSError, ValueError, IndexError, struct.error):
+        return frozenset()
+
+
+def parse(raw: bytes, name_bytes: int = 20) -> list[bytes]:
+    """The paths in an index file. `name_bytes`: length of an object name, 20 or 32."""
+    magic, version, count = _HEAD.unpack_from(raw)
+    if magic != b"DIRC" or version not in (2, 3, 4):
+        raise ValueError(f"not an index of version 2 to 4: {magic!r} {version}")
+    paths: list[bytes] = []
+    at, previous = _HEAD.size, b""
+    for _ in range(count):
+        start = at
+        at += _FIXED + name_bytes
+        at += 4 if raw[at] & 0x40 else 2  # the "extended" flag brings two more bytes
+        if version == 4:
+            strip, at = _offset(raw, at)
+            previous = previous[: len(previous) - strip]
+        else:
+            previous = b""
+        end = raw.index(b"\0", at)
+        previous += raw[at:end]
+        paths.append(previous)
+        at = end + 1 if version == 4 else start + (end - start + 8) // 8 * 8
+    return paths
+
+
+def _offset(raw: bytes, at: int) -> tuple[int, int]:
+    """A variable-width number as in pack files (each further byte adds one), and where it ends."""
+    value = raw[at] & 0x7F
+    while raw[at] & 0x80:
+        at += 1
+        value = ((value + 1) << 7) | (raw[at] & 0x7F)
+    return value, at + 1
+
+
+def _name_bytes(git_dir: str) -> int:
+    try:
+        with open(os.path.join(git_dir, "config"), encoding="utf-8", errors="replace") as file:
+            return 32 if "objectformat = sha256" in file.read().lower() else 20
+    except OSError:
+        return 20

@@ -1,0 +1,93 @@
+"""Which paths are left out of a workspace.
+
+Git's rules exactly, by the same Rust crate that ripgrep uses: nested and negated `.gitignore`,
+`info/exclude`; and `.monarchignore` in the same syntax. A file that git tracks although it is
+ignored comes along. Never taken: `.git`, `__pycache__`, compiled Python, virtual environments,
+our own `.monarch`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import ignore
+from ignore.overrides import OverrideBuilder
+
+__all__ = ["tracked_files", "walk"]
+
+_NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch")
+_IGNORE_FILE = ".monarchignore"
+_GIT_INDEX_HEADER = 12
+_INDEX_ENTRY_FIXED = 62
+
+
+def walk(folder: Path, patterns: Sequence[str] = (), depth: int | None = None) -> Iterator[str]:
+    """Paths below ``folder`` that belong to a workspace, relative to it, folders before content.
+
+    ``patterns`` are further ones to leave out, in `.gitignore` syntax. ``depth`` 1 looks at the
+    folder's own entries only; rules of the folders above count all the same.
+    """
+    root = str(folder)
+    builder = ignore.WalkBuilder(folder)
+    builder.hidden(False)
+    builder.ignore(False)
+    builder.git_global(False)
+    builder.require_git(False)
+    builder.add_custom_ignore_filename(_IGNORE_FILE)
+    overrides = OverrideBuilder(folder)
+    for pattern in (*_NEVER, *patterns):
+        overrides.add(f"!{pattern}")
+    builder.overrides(overrides.build())
+    if depth is not None:
+        builder.max_depth(depth)
+    environments: tuple[str, ...] = ()
+    walker = builder.build()
+    while True:
+        try:
+            entry = next(walker)
+        except StopIteration:
+            return
+        except (ignore.Error, ignore.IOError):
+            continue  # Gone or unreadable meanwhile; the scan finds out about what it lists.
+        path = os.fspath(entry.path())
+        relative = path[len(root) + 1 :]
+        if not relative or environments and relative.startswith(environments):
+            continue
+        if os.path.exists(f"{path}/pyvenv.cfg"):
+            environments = (*environments, relative + "/")
+        else:
+            yield relative
+
+
+def tracked_files(folder: Path) -> list[str]:
+    """Paths that git tracks below ``folder``, from its index; none outside of a repository."""
+    top = folder
+    while not (top / ".git").is_dir():
+        if top.parent == top:
+            return []
+        top = top.parent
+    try:
+        names = _index_names((top / ".git" / "index").read_bytes())
+    except (OSError, ValueError, struct.error, IndexError):
+        return []
+    prefix = "" if top == folder else f"{folder.relative_to(top)}/"
+    return [name[len(prefix) :] for name in names if name.startswith(prefix)]
+
+
+def _index_names(data: bytes) -> list[str]:
+    """The names in a git index of version 2 or 3; ``ValueError`` for others."""
+    signature, version, count = struct.unpack(">4sII", data[:_GIT_INDEX_HEADER])
+    if signature != b"DIRC" or version not in (2, 3):
+        raise ValueError("not an index that we read")
+    names: list[str] = []
+    at = _GIT_INDEX_HEADER
+    for _ in range(count):
+        flags = struct.unpack(">H", data[at + 60 : at + 62])[0]
+        start = at + _INDEX_ENTRY_FIXED + (2 if flags & 0x4000 else 0)
+        end = data.index(b"\0", start)
+        names.append(data[start:end].decode("utf-8", "surrogateescape"))
+        at += ((end - at) + 8) & ~7
+    return names

@@ -1,0 +1,130 @@
+"""The messages of a push, between an author and a host's replica.
+
+    author                         host
+    Stage (what changes, blobs) →  Staged, or Need (more blobs, or the whole manifest), or Refused
+    Commit                      →  Committed, or Refused
+    Abort                       →  Aborted
+
+Blobs travel beside a message, in the order of its ``blobs``. How a blob is encoded is said for
+each, so that deltas against a known base can come without a new message.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Union
+
+import msgspec
+
+from monarch_sync.entry import Row
+from monarch_sync.errors import BadMessage, VersionMismatch
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "Abort",
+    "Aborted",
+    "Blob",
+    "Commit",
+    "Committed",
+    "Message",
+    "Need",
+    "Refused",
+    "Stage",
+    "Staged",
+    "decode",
+    "encode",
+]
+
+PROTOCOL_VERSION = 1
+
+
+class Blob(msgspec.Struct, array_like=True, frozen=True):
+    """One content that travels. ``base`` is the digest of what a delta is taken against."""
+
+    digest: bytes
+    size: int
+    encoding: Literal["raw"] = "raw"
+    base: bytes = b""
+
+
+class Stage(msgspec.Struct, tag=1, array_like=True, frozen=True):
+    """Get a state ready. ``base`` empty: ``changed`` is the whole manifest."""
+
+    generation: int
+    author: str
+    digest_name: str
+    digest: bytes
+    base: bytes
+    changed: list[Row]
+    removed: list[bytes]
+    blobs: list[Blob]
+
+
+class Commit(msgspec.Struct, tag=2, array_like=True, frozen=True):
+    generation: int
+
+
+class Abort(msgspec.Struct, tag=3, array_like=True, frozen=True):
+    generation: int
+
+
+class Need(msgspec.Struct, tag=4, array_like=True, frozen=True):
+    """Not yet: these contents are missing; or, where ``whole``, the manifest itself is."""
+
+    digests: list[bytes]
+    whole: bool = False
+
+
+class Staged(msgspec.Struct, tag=5, array_like=True, frozen=True):
+    """Ready. ``files`` gives, for each file that will change, where its new content lies now,
+    an empty place for one that will be gone; as (path below the root, place)."""
+
+    generation: int
+    files: list[tuple[bytes, bytes]]
+    num_written: int
+    num_moved: int
+    num_deleted: int
+    num_unchanged: int
+
+
+class Committed(msgspec.Struct, tag=6, array_like=True, frozen=True):
+    """Done. ``kept`` are names under which files changed on the host were saved."""
+
+    generation: int
+    kept: list[bytes]
+
+
+class Aborted(msgspec.Struct, tag=7, array_like=True, frozen=True):
+    generation: int
+
+
+class Refused(msgspec.Struct, tag=8, array_like=True, frozen=True):
+    """No; nothing visible has changed. ``code`` is for programs, ``reason`` for people."""
+
+    code: str
+    reason: str
+    path: str = ""
+    current: int = 0
+
+
+Message = Union[Stage, Commit, Abort, Need, Staged, Committed, Aborted, Refused]
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The message as bytes, with the protocol's version in front."""
+    return bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
+
+
+def decode(data: bytes | memoryview) -> Message:
+    """The message in ``data``. Raises ``BadMessage``, ``VersionMismatch`` for another version."""
+    view = memoryview(data)
+    if not view:
+        raise BadMessage("it is empty")
+    if view[0] != PROTOCOL_VERSION:
+        raise VersionMismatch(PROTOCOL_VERSION, view[0])
+    try:
+        return _decoder.decode(view[1:])
+    except msgspec.MsgspecError as error:
+        raise BadMessage(str(error)) from None

@@ -1,0 +1,210 @@
+"""Folders to a manifest, reading only what may have changed.
+
+A stat cache tells which files are as they were. It is not fooled by a change within the same
+clock tick: a file that was modified as late as it was read is read again next time, as git does.
+A file is taken as it is between two equal stats; one that moves while it is read is read again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from monarch_sync.digest import digest_stream
+from monarch_sync.entry import Entry, Kind, parent_of, path_fault, target_fault
+from monarch_sync.ignore import tracked_files, walk
+from monarch_sync.manifest import Manifest
+from monarch_sync.report import Problem
+from monarch_sync.workspace import Folder, Workspace
+
+__all__ = ["Scan", "Scanner", "scan"]
+
+_TICK_NS = 20_000_000
+_MAX_TRIES = 5
+_RULE_FILES = frozenset({".gitignore", ".monarchignore", "exclude", "index", "pyvenv.cfg"})
+
+
+class Scan(NamedTuple):
+    """A workspace's state, and the paths that could not be taken along."""
+
+    manifest: Manifest
+    problems: list[Problem]
+
+
+class _Seen(NamedTuple):
+    """A file as it was when it was read, and when that was."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    digest: bytes
+    read_ns: int
+
+    def is_still(self, status: os.stat_result) -> bool:
+        same = (
+            self.size == status.st_size
+            and self.mtime_ns == status.st_mtime_ns
+            and self.ctime_ns == status.st_ctime_ns
+            and self.inode == status.st_ino
+        )
+        return same and max(self.mtime_ns, self.ctime_ns) + _TICK_NS < self.read_ns
+
+
+class Scanner:
+    """Scans one workspace again and again; keep it, and later scans cost a stat a file."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.manifest: Manifest | None = None
+        self._seen: dict[str, _Seen] = {}
+        self._problems: dict[str, Problem] = {}
+
+    def scan(self) -> Scan:
+        """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
+        self._problems.clear()
+        entries: dict[str, Entry] = {}
+        for folder in self.workspace.folders:
+            folder.check()
+            self._add_landing(folder, entries)
+            listed = walk(folder.local, self.workspace.ignore)
+            for relative in (*listed, *tracked_files(folder.local)):
+                self._add(folder, relative, entries)
+        for path in list(entries):
+            _add_parents(path, entries)
+        changed = self._update(entries)
+        return Scan(changed, list(self._problems.values()))
+
+    def rescan(self, paths: Iterable[str | os.PathLike[str]]) -> Scan:
+        """Look at the folders that hold these (absolute) paths, and at new folders in them.
+
+        Falls back to a whole scan where it has to: at the first call, and when rules changed.
+        """
+        touched = {os.fspath(path) for path in paths}
+        if self.manifest is None or any(os.path.basename(p) in _RULE_FILES for p in touched):
+            return self.scan()
+        changed: dict[str, Entry] = {}
+        removed: set[str] = set()
+        for folder in self.workspace.folders:
+            folder.check()
+            root = str(folder.local)
+            parents = {os.path.dirname(path) for path in touched if path.startswith(root + "/")}
+            for parent in parents:
+                self._rescan_folder(folder, parent[len(root) + 1 :], changed, removed)
+        manifest = self.manifest.replace(changed.values(), removed - changed.keys())
+        self.manifest = manifest
+        return Scan(manifest, list(self._problems.values()))
+
+    def _rescan_folder(
+        self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
+    ) -> None:
+        assert self.manifest is not None
+        remote = folder.remote_of(relative)
+        local = folder.local / relative
+        if remote and remote not in self.manifest and relative:
+            # A folder that is new to us: its parent's listing brings it, with all inside.
+            self._rescan_folder(folder, os.path.dirname(relative), changed, removed)
+            return
+        known = {path for path in self._children(remote)}
+        found: dict[str, Entry] = {}
+        if local.is_dir():
+            for name in walk(local, self.workspace.ignore, depth=1):
+                self._add(folder, f"{relative}/{name}" if relative else name, found)
+        tracked = {folder.remote_of(path) for path in tracked_files(folder.local)} & known
+        for path in tracked - found.keys():
+            self._add(folder, folder.relative_of(path) or "", found)
+        for path in known - found.keys():
+            removed.update((path, *self.manifest.below(path)))
+        for path, entry in found.items():
+            before = self.manifest.get(path)
+            if entry == before:
+                continue
+            changed[path] = entry
+            if before is not None and before.is_dir:
+                removed.update(self.manifest.below(path))
+            if entry.is_dir and (before is None or not before.is_dir):
+                inner = folder.relative_of(path) or ""
+                for name in walk(folder.local / inner, self.workspace.ignore):
+                    self._add(folder, f"{inner}/{name}", changed)
+
+    def _children(self, remote: str) -> list[str]:
+        assert self.manifest is not None
+        return [path for path in self.manifest.below(remote) if parent_of(path) == remote]
+
+    def _update(self, entries: dict[str, Entry]) -> Manifest:
+        """The new manifest, derived from the last one where there is one."""
+        if self.manifest is None:
+            self.manifest = Manifest(entries.values())
+        else:
+            old = self.manifest
+            changed = [entry for path, entry in entries.items() if old.get(path) != entry]
+            removed = [entry.path for entry in old if entry.path not in entries]
+            if changed or removed:
+                self.manifest = old.replace(changed, removed)
+        return self.manifest
+
+    def _add_landing(self, folder: Folder, entries: dict[str, Entry]) -> None:
+        if folder.remote:
+            mode = stat.S_IMODE(folder.local.stat().st_mode) & 0o777
+            entries[folder.remote] = Entry(folder.remote, Kind.DIR, mode)
+
+    def _add(self, folder: Folder, relative: str, entries: dict[str, Entry]) -> None:
+        path = folder.remote_of(relative)
+        if path in entries:
+            return
+        local = folder.local / relative
+        self._problems.pop(path, None)
+        try:
+            fault = path_fault(path)
+            entry = fault or self._entry(path, local)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            entry = error.strerror or str(error)
+        if isinstance(entry, Entry):
+            entries[path] = entry
+        else:
+            self._problems[path] = Problem(path, entry)
+
+    def _entry(self, path: str, local: Path) -> Entry | str:
+        """The entry of a local path, or why there is none."""
+        status = os.lstat(local)
+        mode = stat.S_IMODE(status.st_mode) & 0o777
+        if stat.S_ISDIR(status.st_mode):
+            return Entry(path, Kind.DIR, mode)
+        if stat.S_ISLNK(status.st_mode):
+            target = os.readlink(local)
+            return target_fault(path, target) or Entry(path, Kind.LINK, target=target)
+        if not stat.S_ISREG(status.st_mode):
+            return "is neither a file nor a folder nor a link"
+        seen = self._seen.get(path)
+        if seen is None or not seen.is_still(status):
+            seen = self._seen[path] = _read(local, status)
+        return Entry(path, Kind.FILE, mode, seen.size, seen.digest)
+
+
+def _read(local: Path, status: os.stat_result) -> _Seen:
+    for _ in range(_MAX_TRIES):
+        read_ns = time.time_ns()
+        with open(local, "rb") as file:
+            digest, size = digest_stream(file)
+            after = os.fstat(file.fileno())
+        unmoved = (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size)
+        status = after
+        if unmoved and size == after.st_size:
+            break
+    return _Seen(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, digest, read_ns)
+
+
+def _add_parents(path: str, entries: dict[str, Entry]) -> None:
+    while (path := parent_of(path)) and path not in entries:
+        entries[path] = Entry(path, Kind.DIR, 0o755)
+
+
+def scan(workspace: Workspace) -> Scan:
+    """Scan once, from nothing."""
+    return Scanner(workspace).scan()
