@@ -49,12 +49,13 @@ Handler = Callable[[Envelope], None]
 class RawReply:
     """An answer as it arrived: unpickled by whoever wants it, on their thread."""
 
-    __slots__ = ("buffers", "failed", "payload")
+    __slots__ = ("buffers", "failed", "payload", "refused")
 
-    def __init__(self, payload: Bytes, buffers: Any, failed: bool) -> None:
+    def __init__(self, payload: Bytes, buffers: Any, failed: bool, refused: bool) -> None:
         self.payload = payload
         self.buffers = buffers
         self.failed = failed
+        self.refused = refused
 
 
 class Outcome:
@@ -294,7 +295,7 @@ class Node:
     def _on_reply(self, envelope: Envelope) -> None:
         reply = envelope.message
         assert isinstance(reply, Reply)
-        raw = RawReply(envelope.payload, envelope.buffers, reply.failed)
+        raw = RawReply(envelope.payload, envelope.buffers, reply.failed, reply.refused)
         self.calls.receive(reply.port, reply.rank, raw)
 
     def _on_answer(self, envelope: Envelope) -> None:

@@ -136,9 +136,7 @@ class ProcAgent:
         order = envelope.message
         assert isinstance(order, Inspect)
         actors = [{"name": c.record.name, "rank": c.record.rank} for c in self.cells]
-        self.node.answer(
-            order.sender, order.port, generation=self.generation, actors=actors
-        )
+        self.node.answer(order.sender, order.port, generation=self.generation, actors=actors)
 
     def stop_all(self, timeout_seconds: float) -> None:
         """Stop every actor, each with its ``__cleanup__``, within ``timeout_seconds``."""

@@ -45,15 +45,20 @@ class Call(Message, tag=2):
     sender_actor: Uid
     port: int = 0
     port_proc: ProcAddress | None = None
+    explicit_response_port: bool = False
 
 
 class Reply(Message, tag=3):
-    """Into a port. Payload: a value, or an exception where ``failed``."""
+    """Into a port. Payload: a value, or an exception where ``failed``.
+
+    ``refused``: the actor is dead, so that a call to it and others need wait for nobody.
+    """
 
     port: int
     rank: int
     sender: Uid
     failed: bool = False
+    refused: bool = False
 
 
 class Watch(Message, tag=4):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -16,28 +17,28 @@ import msgspec
 from monarch_sync.diff import Plan
 from monarch_sync.digest import digest_stream, short
 from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry, parent_of
-from monarch_sync.manifest import Manifest
+from monarch_sync.entry import Entry, Row, parent_of
+from monarch_sync.manifest import Manifest, decode_paths, encode_paths
 from monarch_sync.store import Store
 
 __all__ = ["Committer", "Journal"]
 
 
 class Journal(msgspec.Struct, array_like=True):
-    """What a commit is about to do: enough to do it again."""
+    """What a commit is about to do: enough to do it again from the state that it starts from."""
 
     generation: int
     author: str
-    old: bytes
-    new: bytes
+    changed: list[Row]
+    removed: list[bytes]
 
     @classmethod
-    def of(
-        cls, generation: int, author: str, old: Manifest, new: Manifest, plan: Plan
-    ) -> Journal:
-        """Only the entries that the plan touches, with their folders: the rest stays as it is."""
-        del plan
-        return cls(generation, author, old.encode(), new.encode())
+    def of(cls, generation: int, author: str, old: Manifest, new: Manifest) -> Journal:
+        paths = sorted(new.changed_paths(old))
+        entries = {path: new.get(path) for path in paths}
+        changed = [entry.to_row() for entry in entries.values() if entry is not None]
+        removed = encode_paths(path for path, entry in entries.items() if entry is None)
+        return cls(generation, author, changed, removed)
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -46,8 +47,9 @@ class Journal(msgspec.Struct, array_like=True):
     def decode(cls, data: bytes) -> Journal:
         return msgspec.msgpack.decode(data, type=cls)
 
-    def manifests(self) -> tuple[Manifest, Manifest]:
-        return Manifest.decode(self.old), Manifest.decode(self.new)
+    def apply(self, old: Manifest) -> Manifest:
+        """The state that the commit leads to."""
+        return old.replace(map(Entry.from_row, self.changed), decode_paths(self.removed))
 
 
 class Committer:
@@ -63,9 +65,11 @@ class Committer:
         self._old = old
         self._kept: list[str] = []
         self._sound: set[str] = {""}
+        self._uses: Counter[bytes] = Counter()
 
     def carry_out(self, plan: Plan) -> list[str]:
         """Do it; the names under which files changed on the host were kept."""
+        self._uses = Counter(entry.digest for entry in plan.files)
         going = {entry.path for entry in plan.removes}
         for entry in plan.removes:
             self._remove(entry, going)
@@ -104,8 +108,13 @@ class Committer:
         self._make_sound(parent_of(entry.path))
         if not self._is_done(path, entry):
             self._give_way(entry.path, path)
-            self._disk.copy(staged, path.with_name(f"{path.name}.part"), entry.mode)
-            self._disk.rename(path.with_name(f"{path.name}.part"), path)
+            if self._uses[entry.digest] > 1:
+                part = staged.with_name(f"{staged.name}.part")
+                self._disk.copy(staged, part, entry.mode)
+                staged = part
+            else:
+                self._disk.chmod(staged, entry.mode)
+            self._disk.rename(staged, path)
 
     def _is_done(self, path: Path, entry: Entry) -> bool:
         status = _lstat(path)

@@ -9,19 +9,18 @@ our own `.monarch`.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import ignore
 from ignore.overrides import OverrideBuilder
 
+from monarch_sync.git_index import find_git_dir, tracked_paths
+
 __all__ = ["tracked_files", "walk"]
 
 _NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch")
 _IGNORE_FILE = ".monarchignore"
-_GIT_INDEX_HEADER = 12
-_INDEX_ENTRY_FIXED = 62
 
 
 def walk(folder: Path, patterns: Sequence[str] = (), depth: int | None = None) -> Iterator[str]:
@@ -63,31 +62,10 @@ def walk(folder: Path, patterns: Sequence[str] = (), depth: int | None = None) -
 
 
 def tracked_files(folder: Path) -> list[str]:
-    """Paths that git tracks below ``folder``, from its index; none outside of a repository."""
-    top = folder
-    while not (top / ".git").is_dir():
-        if top.parent == top:
-            return []
-        top = top.parent
-    try:
-        names = _index_names((top / ".git" / "index").read_bytes())
-    except (OSError, ValueError, struct.error, IndexError):
+    """Paths that git tracks below ``folder``, relative to it; none outside of a repository."""
+    found = find_git_dir(str(folder))
+    if found is None:
         return []
-    prefix = "" if top == folder else f"{folder.relative_to(top)}/"
-    return [name[len(prefix) :] for name in names if name.startswith(prefix)]
-
-
-def _index_names(data: bytes) -> list[str]:
-    """The names in a git index of version 2 or 3; ``ValueError`` for others."""
-    signature, version, count = struct.unpack(">4sII", data[:_GIT_INDEX_HEADER])
-    if signature != b"DIRC" or version not in (2, 3):
-        raise ValueError("not an index that we read")
-    names: list[str] = []
-    at = _GIT_INDEX_HEADER
-    for _ in range(count):
-        flags = struct.unpack(">H", data[at + 60 : at + 62])[0]
-        start = at + _INDEX_ENTRY_FIXED + (2 if flags & 0x4000 else 0)
-        end = data.index(b"\0", start)
-        names.append(data[start:end].decode("utf-8", "surrogateescape"))
-        at += ((end - at) + 8) & ~7
-    return names
+    top, git_dir = found
+    prefix = "" if top == str(folder) else f"{folder.relative_to(top)}/"
+    return [name[len(prefix) :] for name in tracked_paths(git_dir) if name.startswith(prefix)]

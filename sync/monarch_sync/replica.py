@@ -186,9 +186,9 @@ class Replica:
         if pending is None or pending.stage.generation != generation:
             return Refused("not-staged", f"generation {generation} was not staged here")
         stage, plan = pending.stage, pending.plan
-        journal = Journal.of(generation, stage.author, self.manifest, pending.manifest, plan)
+        journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
         self._disk.write(self._state / "journal", journal.encode())
-        kept = self._carry_out(journal)
+        kept = self._carry_out(journal, pending.manifest, plan)
         return Committed(generation, [to_wire(name) for name in kept])
 
     def abort(self, generation: int) -> Message:
@@ -197,10 +197,9 @@ class Replica:
             self._drop_stage()
         return Aborted(generation)
 
-    def _carry_out(self, journal: Journal) -> list[str]:
-        old, new = journal.manifests()
-        committer = Committer(self.root, self._staging, self._store, self._disk, old)
-        kept = committer.carry_out(diff(old, new))
+    def _carry_out(self, journal: Journal, new: Manifest, plan: Plan) -> list[str]:
+        committer = Committer(self.root, self._staging, self._store, self._disk, self.manifest)
+        kept = committer.carry_out(plan)
         current = _Current(journal.generation, journal.author, new.encode())
         self._disk.write(self._state / "current", msgspec.msgpack.encode(current))
         self._disk.unlink(self._state / "journal")
@@ -225,7 +224,8 @@ class Replica:
             return
         journal = Journal.decode(data)
         if journal.generation > self.generation:
-            self._carry_out(journal)
+            new = journal.apply(self.manifest)
+            self._carry_out(journal, new, diff(self.manifest, new))
         else:
             self._disk.unlink(self._state / "journal")
             self._drop_stage()

@@ -1,0 +1,38 @@
+"""A whole push in one process: from folders here to a replica here."""
+
+from __future__ import annotations
+
+import time
+
+from monarch_sync.messages import Commit, decode, encode
+from monarch_sync.push import HostView, Outgoing, Push
+from monarch_sync.replica import Replica
+from monarch_sync.report import HostReport, SyncReport
+from monarch_sync.scan import Scanner
+from monarch_sync.workspace import Workspace
+
+__all__ = ["sync_local"]
+
+
+def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
+    """Bring ``workspace`` to ``replica``: scan, stage, commit. Raises ``PushRefused``."""
+    started = time.perf_counter()
+    scan = Scanner(workspace).scan()
+    view = HostView()
+    view.generation, view.manifest = replica.generation, replica.manifest
+    push = Push(workspace, scan.manifest, view, replica.generation + 1)
+    step = push.first()
+    while isinstance(step, Outgoing):
+        # Through bytes and back, as if there were a wire in between.
+        reply = replica.handle(decode(encode(step.message)), step.blobs)
+        step = push.receive(decode(encode(reply)))
+    kept = push.committed(replica.handle(Commit(push.generation)))
+    host = HostReport(
+        str(replica.root), step.num_written, step.num_deleted, step.num_moved,
+        step.num_unchanged, push.bytes_sent, kept,
+    )  # fmt: skip
+    files = [path.decode("utf-8", "surrogateescape") for path, _ in step.files]
+    return SyncReport(
+        push.generation, scan.manifest.digest.hex(), [host], files,
+        time.perf_counter() - started, problems=scan.problems,
+    )  # fmt: skip
