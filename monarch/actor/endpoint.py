@@ -162,8 +162,9 @@ class Endpoint(Generic[P, R]):
         mesh = self._mesh
         sender = process.current().node.uid
         return Call(
-            mesh.uid, self._name, rank, mesh.labels, mesh.sizes, sender, "", port, port_proc
-        )
+            mesh.uid, self._name, rank, mesh.labels, mesh.sizes, sender, "", port, port_proc,
+            self._spec.explicit_response_port,
+        )  # fmt: skip
 
 
 class _Bounds:

@@ -16,6 +16,7 @@ from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.node import Outcome
 from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.message import Preload, ProcSpec, Shutdown, SpawnProcs
 
@@ -196,6 +197,7 @@ class HostMesh(MeshTrait):
         reload: str = "auto",
     ) -> SyncReport:
         """Bring ``workspace`` to these machines, and its code into the live processes on them."""
+        # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.sync import sync_hosts
 
         mode = reload if auto_reload else "off"
@@ -238,8 +240,8 @@ def _check(outcome: Outcome) -> None:
         raise MonarchError(outcome.error)
 
 
-def _stop_quietly(procs: Sequence[ProcAddress]) -> None:
-    stop_procs(procs, "its owner has ended")
+def _stop_quietly(procs: Sequence[ProcAddress]) -> Promise[Any]:
+    return stop_procs(procs, "its owner has ended")._promise
 
 
 def this_host() -> HostMesh:

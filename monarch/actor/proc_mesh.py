@@ -21,6 +21,7 @@ from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.context import running
 from monarch.runtime.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.node import Outcome
+from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.message import Inspect, SpawnActor, StopProcs
@@ -69,6 +70,8 @@ class ProcMesh(MeshTrait):
         check_actor_class(cls, lambda endpoint: hasattr(ActorMesh, endpoint))
         if "__init__" in {name for base in cls.__mro__[:-1] for name in vars(base)}:
             check_arguments(cls.__init__, 1, args, kwargs)
+        elif args or kwargs:
+            raise TypeError(f"{cls.__qualname__}() takes no arguments")
         data = payload.dump((cls, args, kwargs))
         # Ranks of the new mesh are counted from 0, whatever slice it is spawned on.
         dense = Shape(self._labels, Slice.new_row_major(self._shape.ndslice.sizes))
@@ -127,9 +130,10 @@ class ProcMesh(MeshTrait):
         All procs that this program owns there switch between the same two messages, or none
         does; see ``monarch_sync.SyncReport`` for what is told.
         """
-        from monarch.actor.sync import sync_workspace
+        # Imported when used: a program without a workspace need not pay for it.
+        from monarch.actor.sync import sync_procs
 
-        return await sync_workspace(self._procs, workspace, reload if auto_reload else "off")
+        return await sync_procs(self._procs, workspace, reload if auto_reload else "off")
 
     async def logging_option(
         self,
@@ -198,5 +202,5 @@ def _stop_message(
     return lambda port: StopProcs(uids, reason, grace, port, sender)
 
 
-def _stop_quietly(ref: MeshRef) -> None:
-    stop_actors(ref.uid, ref.procs, "its owner has ended")
+def _stop_quietly(ref: MeshRef) -> Promise[Any]:
+    return stop_actors(ref.uid, ref.procs, "its owner has ended")._promise

@@ -76,7 +76,7 @@ class CallSink:
 
     def receive(self, rank: int, answer: RawReply) -> bool:
         with self._lock:
-            is_complete = self._collector.receive(rank, answer)
+            is_complete = self._collector.receive(rank, answer) or answer.refused
         return self._complete(is_complete)
 
     def down(self, uid: str, failure: MeshFailure) -> bool:
@@ -150,7 +150,8 @@ def resolve_call(
         if collector.failure is not None:
             raise died(name, method, collector.failure)
         replies = [reply for reply in collector.answers if reply is not None]
-        for reply in replies:
+        # A dead member first: the others may not have answered yet.
+        for reply in sorted(replies, key=lambda reply: not reply.refused):
             if reply.failed:
                 value_of(reply)
         return ValueMesh(shape, LazyValues(replies))

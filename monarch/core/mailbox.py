@@ -73,6 +73,14 @@ class Mailbox:
             return Reached(event.number)
         return event
 
+    def drain(self) -> list[Delivery | Fence]:
+        """All that is left, held back or not; the mailbox is empty after."""
+        left = [*self._ready, *(event for held in self._held.values() for event in held)]
+        self._ready.clear()
+        self._held.clear()
+        self._fences.clear()
+        return left
+
     def _raise(self, fence: Fence) -> None:
         self._fences[fence.sender] = fence.number
         self._held[fence.sender] = deque(e for e in self._ready if e.sender == fence.sender)

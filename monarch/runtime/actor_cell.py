@@ -15,10 +15,12 @@ import inspect
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
+from monarch.config import settings
 from monarch.core.mailbox import Delivery, Fence, Lift, Mailbox, Reached
 from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
 from monarch.runtime.context import ActorRecord, Running, running
@@ -26,9 +28,9 @@ from monarch.runtime.endpoint_spec import EndpointSpec
 from monarch.runtime.port import Port, dump_error
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
-from monarch.wire.address import PortAddress, ProcAddress
+from monarch.wire.address import PortAddress, ProcAddress, Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PING, Call, SpawnActor, StopActor
+from monarch.wire.message import PING, Call, Reply, SpawnActor, StopActor
 
 __all__ = ["ActorCell", "AsyncCell", "CellHost", "SyncCell", "make_cell", "refusal"]
 
@@ -64,15 +66,18 @@ Work = Envelope | Judge | Reloaded | Fail
 class CellHost(Protocol):
     """What a cell needs of the agent that holds it."""
 
-    def send_reply(
-        self, to: ProcAddress, port: int, rank: int, failed: bool, data: payload.Payload
-    ) -> None: ...
+    @property
+    def uid(self) -> Uid: ...
+
+    def send_reply(self, to: ProcAddress, reply: Reply, data: payload.Payload) -> None: ...
 
     def address_of(self, uid: str) -> ProcAddress: ...
 
     def fence_reached(self, cell: ActorCell, number: int) -> None: ...
 
-    def cell_failed(self, cell: ActorCell, reason: str) -> None: ...
+    def cell_failed(self, cell: ActorCell, reason: str) -> list[Promise[Any]]: ...
+
+    def cell_ending(self, cell: ActorCell) -> list[Promise[Any]]: ...
 
     def cell_ended(self, cell: ActorCell) -> None: ...
 
@@ -91,10 +96,18 @@ class ActorCell:
         self.is_ended = False
         self._host = host
         self._mailbox = Mailbox()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], tuple[Call, Awaitable[Any]]] = {}
 
     def deliver(self, event: Event) -> None:
         """Put something into the inbox. From any thread."""
+        raise NotImplementedError
+
+    def _take(self) -> Event | None:
+        """The next event of the inbox, if there is one. From any thread."""
+        raise NotImplementedError
+
+    async def _wait(self, ends: list[Promise[Any]]) -> None:
+        """Wait until all ``ends`` are set, but not for ever."""
         raise NotImplementedError
 
     async def _settle(self, result: Awaitable[Any] | Any) -> Any:
@@ -147,14 +160,29 @@ class ActorCell:
             elif not spec.is_concurrent:
                 self._returned(call, spec, await self._settle(result))
             else:
-                self._start_task(self._complete(call, spec, result))
+                self._start_task(call, spec, result)
         except BaseException as error:
             await self._raised(call, spec, error)
 
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _start_task(self, call: Call, spec: EndpointSpec, result: Awaitable[Any]) -> None:
+        task = asyncio.get_running_loop().create_task(self._complete(call, spec, result))
+        self._tasks[task] = call, result
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        call, result = self._tasks.pop(task)
+        if task.cancelled():
+            self.refuse(call)
+        if inspect.iscoroutine(result):
+            result.close()  # Cancelled before it began.
+
+    async def _cancel_tasks(self) -> None:
+        current = asyncio.current_task() if self._tasks else None
+        tasks = [task for task in self._tasks if task is not current]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _complete(self, call: Call, spec: EndpointSpec, result: Awaitable[Any]) -> None:
         try:
@@ -173,7 +201,9 @@ class ActorCell:
             if call.method in vars(base):
                 found = vars(base)[call.method]
                 spec = getattr(found, "endpoint_spec", None)
-                return spec if isinstance(spec, EndpointSpec) else EndpointSpec(found)
+                if isinstance(spec, EndpointSpec):
+                    return spec
+                return EndpointSpec(found, call.explicit_response_port)
         raise AttributeError(
             f"{self.cls.__qualname__} has no endpoint {call.method!r}: was it removed by a reload?"
         )
@@ -185,8 +215,11 @@ class ActorCell:
         if call.port and not spec.explicit_response_port:
             self._reply(call, payload.dump(value), failed=False)
 
-    def _reply(self, call: Call, data: payload.Payload, *, failed: bool) -> None:
-        self._host.send_reply(self._answer_to(call), call.port, call.rank, failed, data)
+    def _reply(
+        self, call: Call, data: payload.Payload, *, failed: bool, refused: bool = False
+    ) -> None:
+        reply = Reply(call.port, call.rank, self._host.uid, failed, refused)
+        self._host.send_reply(self._answer_to(call), reply, data)
 
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
         """An endpoint raised: tell the caller who waits; where nobody waits, fail."""
@@ -199,30 +232,49 @@ class ActorCell:
             self._reply(call, dump_error(ActorError(error, message)), failed=True)
         if not waits or not is_ordinary:
             await self._fail(f"{message}\n{format_remote(error)}", error)
+        if not waits:
+            self.refuse(call)
 
     async def _fail(self, reason: str, error: BaseException) -> None:
         if self.failure is None and not self.is_ended:
             self.failure = reason
-            self._host.cell_failed(self, reason)
+            ends = self._host.cell_failed(self, reason)
+            await self._cancel_tasks()
+            await self._wait(ends)
             await self._run_hook("__cleanup__", error)
 
     def refuse(self, call: Call) -> None:
         """Answer a call to an actor that has failed or ended."""
         if call.port:
             why = self.failure or "it was stopped"
-            self._reply(call, refusal(self.record.name, self.record.rank, call, why), failed=True)
+            data = refusal(self.record.name, self.record.rank, call, why)
+            self._reply(call, data, failed=True, refused=True)
 
     async def _stop(self, stop: StopActor) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        ends = self._host.cell_ending(self)
+        await self._cancel_tasks()
         if self.failure is None:
+            await self._wait(ends)
             await self._run_hook("__cleanup__", None)
         self.is_ended = True
         self.ended.set(None)
         self._host.cell_ended(self)
         self._host.answer(stop.sender, stop.port)
+        for event in self._mailbox.drain():
+            self._turn_away(event)
+        self.turn_away()
+
+    def turn_away(self) -> None:
+        """Answer what arrived after the end. From any thread."""
+        while (event := self._take()) is not None:
+            self._turn_away(event)
+
+    def _turn_away(self, event: Event) -> None:
+        work = event.work if isinstance(event, Delivery) else None
+        if isinstance(work, Envelope) and isinstance(work.message, Call):
+            self.refuse(work.message)
+        elif isinstance(work, Envelope) and isinstance(work.message, StopActor):
+            self._host.answer(work.message.sender, work.message.port)
 
     async def _run_hook(self, name: str, argument: Any) -> Any:
         """Call ``__supervise__``, ``__cleanup__`` or ``__reload__`` where defined."""
@@ -264,6 +316,17 @@ class SyncCell(ActorCell):
                 else:
                     self._drive(self._perform(item.work))
 
+    def _take(self) -> Event | None:
+        try:
+            return self._inbox.get_nowait()
+        except queue.Empty:
+            return None
+
+    async def _wait(self, ends: list[Promise[Any]]) -> None:
+        deadline = time.monotonic() + settings().cleanup_timeout_seconds
+        for end in ends:
+            end.wait(max(0.0, deadline - time.monotonic()))
+
     def _drive(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             work.send(None)
@@ -301,6 +364,17 @@ class AsyncCell(ActorCell):
             except RuntimeError:
                 pass  # The loop has ended, and the process with it.
 
+    def _take(self) -> Event | None:
+        try:
+            return self._inbox.popleft()
+        except IndexError:
+            return None
+
+    async def _wait(self, ends: list[Promise[Any]]) -> None:
+        waiters = [_waiter(end, self._loop) for end in ends]
+        if waiters:
+            await asyncio.wait(waiters, timeout=settings().cleanup_timeout_seconds)
+
     def _start(self) -> None:
         self._main = self._loop.create_task(self._run(), name=f"actor {self.record.name}")
 
@@ -325,6 +399,17 @@ class AsyncCell(ActorCell):
 
     async def _settle(self, result: Awaitable[Any] | Any) -> Any:
         return await result
+
+
+def _waiter(end: Promise[Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+    """A future of ``loop`` that is done once the promise is set."""
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def set_result() -> None:
+        loop.call_soon_threadsafe(waiter.set_result, None)
+
+    end.on_set(set_result)
+    return waiter
 
 
 def _users_part(error: BaseException) -> Any:

@@ -15,7 +15,8 @@ from monarch.runtime import process
 from monarch.runtime.node import Node
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.proc_config import ProcConfig
-from monarch.runtime.workspace.reload_agent import ReloadAgent, project_roots
+from monarch.runtime.workspace.reload_agent import project_roots
+from monarch.runtime.workspace.session import WorkspaceSession
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
@@ -36,7 +37,8 @@ def run_proc(config: ProcConfig) -> None:
     agent.generation = config.generation
     process.install(agent)
     roots = [*config.workspace_path, *project_roots(config.path)]
-    ReloadAgent(agent, roots, f"{config.name} {config.rank}")
+    session = WorkspaceSession(agent, roots, f"{config.name} {config.rank}")
+    agent.workspace = lambda: session
     node.handle(StopSelf, lambda envelope: _stop_in_background(agent, loop))
     _announce_label(agent, config)
     node.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from monarch.config import settings
@@ -27,7 +29,10 @@ from monarch.wire.address import ProcAddress, new_uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
-from monarch.wire.message import Log
+from monarch.wire.message import Log, Prepare, Revert, Switch
+
+if TYPE_CHECKING:
+    from monarch.runtime.workspace.session import WorkspaceSession
 
 __all__ = ["ClientAgent", "client", "set_fault_hook_source"]
 
@@ -66,6 +71,10 @@ class ClientAgent(ProcAgent):
         self.has_faulted = False
         self._is_closed = False
         node.handle(Log, self._on_log)
+        self.workspace = functools.cache(self._open_workspace)
+        for kind in (Prepare, Switch, Revert):
+            node.handle(kind, self._on_first_reload)
+        self.host_agent.generation = lambda: self.generation
 
     @property
     def is_root(self) -> bool:
@@ -77,6 +86,17 @@ class ClientAgent(ProcAgent):
         if link is None or (link.ready.is_set and link.ready.value is not None):
             link = self.links[url] = HostLink(self.node, url, takeover=takeover)
         return link
+
+    def _open_workspace(self) -> WorkspaceSession:
+        # Imported when used: a program without a workspace need not pay for it.
+        from monarch.runtime.workspace.session import WorkspaceSession
+
+        return WorkspaceSession.of_client(self)
+
+    def _on_first_reload(self, envelope: Envelope) -> None:
+        """Somebody pushed code for what we run, before we did ourselves."""
+        self.workspace()  # takes over these messages
+        self.node.dispatch(envelope)
 
     def visit(self, url: str) -> ProcAddress:
         """The address of a host agent, to ask it things without becoming its client."""

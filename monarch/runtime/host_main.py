@@ -63,8 +63,9 @@ def serve_host(address: str, name: str = "") -> None:
     def on_inspect(envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Inspect)
-        client = door.client.name if door.client else ""
-        node.answer(order.sender, order.port, client=client, **agent.describe())
+        holder = door.client
+        body = {"client": holder.name, "client_address": holder.client} if holder else {}
+        node.answer(order.sender, order.port, **{"client": ""} | body | agent.describe())
 
     node.handle(Shutdown, on_shutdown)
     node.handle(Inspect, on_inspect)

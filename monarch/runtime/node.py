@@ -135,9 +135,9 @@ class Node:
         envelope = Envelope(to.uid, message, payload, buffers)
         if to.uid == self.address.uid:
             if type(message) in self._anywhere:
-                self._dispatch(envelope)
+                self.dispatch(envelope)
             else:
-                self.loop.call_soon(lambda: self._dispatch(envelope))
+                self.loop.call_soon(lambda: self.dispatch(envelope))
             return
         peer = self._peers.get(to.uid) or self._meet(to)
         peer.send(pack(envelope))
@@ -273,9 +273,9 @@ class Node:
             _log.warning("dropped what a peer sent: %s", error)
             return
         if envelope.route in ("", self.address.uid):
-            self._dispatch(envelope)
+            self.dispatch(envelope)
 
-    def _dispatch(self, envelope: Envelope) -> None:
+    def dispatch(self, envelope: Envelope) -> None:
         handler = self._handlers.get(type(envelope.message))
         if handler is None:
             _log.warning("nobody here handles %s", type(envelope.message).__name__)

@@ -11,12 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from monarch.core.mailbox import Delivery, Fence, Lift
 from monarch.errors import MeshFailure
 from monarch.runtime.actor_cell import ActorCell, Fail, Judge, Reloaded, make_cell, refusal
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
 from monarch.runtime.supervisor import Supervisor
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
@@ -31,6 +33,9 @@ from monarch.wire.message import (
     StopActor,
 )
 
+if TYPE_CHECKING:
+    from monarch.runtime.workspace.session import WorkspaceSession
+
 __all__ = ["ProcAgent"]
 
 _log = logging.getLogger("monarch.proc")
@@ -44,8 +49,10 @@ class ProcAgent:
         self.host = host
         self.generation = 0
         self.supervisor = Supervisor(node, self)
+        self.workspace: Callable[[], WorkspaceSession]
         self._cells: dict[Uid, ActorCell] = {}
         self._ended: dict[Uid, tuple[str, int]] = {}
+        self._early: dict[Uid, list[Envelope]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._fences: dict[int, _OpenFence] = {}
@@ -103,25 +110,39 @@ class ProcAgent:
         )  # fmt: skip
         cell = make_cell(record, spawn, self, self.asyncio_loop)
         with self._lock:
-            self._cells[spawn.actor] = cell
             for fence in self._fences.values():
                 # Sent after the fence: it must wait behind it like everything of that sender.
                 if fence.sender == spawn.owner.uid:
                     fence.missing.add(spawn.actor)
                     cell.deliver(Fence(fence.sender, fence.number))
-        cell.deliver(Delivery(spawn.owner.uid, envelope))
+            cell.deliver(Delivery(spawn.owner.uid, envelope))
+            for call in self._early.pop(spawn.actor, []):
+                assert isinstance(call.message, Call)
+                cell.deliver(Delivery(call.message.sender, call))
+            # Only now: nobody's call may get in before the order to make it.
+            self._cells[spawn.actor] = cell
 
     def _on_call(self, envelope: Envelope) -> None:
         call = envelope.message
         assert isinstance(call, Call)
-        cell = self._cells.get(call.actor)
+        cell = self._cells.get(call.actor) or self._wait_for_spawn(call.actor, envelope)
         if cell is not None:
             cell.deliver(Delivery(call.sender, envelope))
-        elif call.port:
-            name, rank = self._ended.get(call.actor, ("an actor", call.rank))
+            if cell.is_ended:
+                cell.turn_away()
+        elif call.port and call.actor in self._ended:
+            name, rank = self._ended[call.actor]
             to = call.port_proc or self.node.address_of(call.sender)
             data = refusal(name, rank, call, "it was stopped")
-            self.send_reply(to, call.port, call.rank, True, data)
+            self.send_reply(to, Reply(call.port, call.rank, self.node.uid, True, True), data)
+
+    def _wait_for_spawn(self, actor: Uid, envelope: Envelope) -> ActorCell | None:
+        """Keep a call that has overtaken the order to make its actor, on another connection."""
+        with self._lock:
+            cell = self._cells.get(actor)
+            if cell is None and actor not in self._ended:
+                self._early.setdefault(actor, []).append(envelope)
+            return cell
 
     def _on_stop(self, envelope: Envelope) -> None:
         stop = envelope.message
@@ -131,6 +152,8 @@ class ProcAgent:
             self.answer(stop.sender, stop.port)
         else:
             cell.deliver(Delivery(stop.sender, envelope))
+            if cell.is_ended:
+                cell.turn_away()
 
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -150,10 +173,12 @@ class ProcAgent:
 
     # What cells need: see CellHost.
 
-    def send_reply(
-        self, to: ProcAddress, port: int, rank: int, failed: bool, data: payload.Payload
-    ) -> None:
-        self.node.send(to, Reply(port, rank, self.node.uid, failed), data.data, data.buffers)
+    @property
+    def uid(self) -> Uid:
+        return self.node.uid
+
+    def send_reply(self, to: ProcAddress, reply: Reply, data: payload.Payload) -> None:
+        self.node.send(to, reply, data.data, data.buffers)
 
     def address_of(self, uid: Uid) -> ProcAddress:
         return self.node.address_of(uid)
@@ -161,12 +186,17 @@ class ProcAgent:
     def answer(self, uid: Uid, port: int, error: str = "") -> None:
         self.node.answer(uid, port, error)
 
-    def cell_failed(self, cell: ActorCell, reason: str) -> None:
+    def cell_failed(self, cell: ActorCell, reason: str) -> list[Promise[Any]]:
         """An actor has failed: what it owns ends first, then its owner is told."""
         record = cell.record
-        self.supervisor.actor_ended(record.uid)
+        ends = self.supervisor.actor_ended(record.uid)
         failed = ActorFailed(record.uid, record.rank, record.name, self.node.uid, reason)
         self.node.send(record.owner, failed)
+        return ends
+
+    def cell_ending(self, cell: ActorCell) -> list[Promise[Any]]:
+        """An actor is about to end: what it owns ends first."""
+        return self.supervisor.actor_ended(cell.record.uid)
 
     def cell_ended(self, cell: ActorCell) -> None:
         record = cell.record

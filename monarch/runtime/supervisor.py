@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from monarch.core.supervision import (
     ROOT,
@@ -17,6 +17,7 @@ from monarch.core.supervision import (
 )
 from monarch.errors import MeshFailure
 from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import ActorFailed, ProcDown
@@ -46,7 +47,7 @@ class Supervisor:
     def __init__(self, node: Node, process: Supervised) -> None:
         self._process = process
         self._machine = Supervision()
-        self._stops: dict[Uid, Callable[[], None]] = {}
+        self._stops: dict[Uid, Callable[[], Promise[Any]]] = {}
         self._lock = threading.Lock()
         node.on_peer_down.append(self._on_peer_down)
         node.handle(ActorFailed, self._on_actor_failed)
@@ -58,7 +59,7 @@ class Supervisor:
         name: str,
         kind: str,
         procs: Sequence[Uid],
-        stop: Callable[[], None],
+        stop: Callable[[], Promise[Any]],
     ) -> None:
         """``owner`` has spawned a mesh; ``stop`` ends it, should its owner end."""
         with self._lock:
@@ -71,10 +72,11 @@ class Supervisor:
             self._machine.stopped(mesh)
             self._stops.pop(mesh, None)
 
-    def actor_ended(self, actor: Uid) -> None:
+    def actor_ended(self, actor: Uid) -> list[Promise[Any]]:
+        """End what an actor owns; the promises are set once that has happened."""
         with self._lock:
             effects = self._machine.actor_ended(actor)
-        self._carry_out(effects)
+        return self._carry_out(effects)
 
     def owned_by_root(self) -> list[Uid]:
         with self._lock:
@@ -95,7 +97,8 @@ class Supervisor:
             effects = self._machine.actor_failed(failed.actor, failed.rank, failed.reason)
         self._carry_out(effects)
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[Effect]) -> list[Promise[Any]]:
+        ends = []
         for effect in effects:
             if isinstance(effect, Supervise):
                 self._ask(effect)
@@ -106,7 +109,8 @@ class Supervisor:
             elif isinstance(effect, StopMesh):
                 stop = self._stops.pop(effect.mesh, None)
                 if stop is not None:
-                    stop()
+                    ends.append(stop())
+        return ends
 
     def _ask(self, effect: Supervise) -> None:
         def verdict(handled: bool) -> None:

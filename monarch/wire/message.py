@@ -182,10 +182,14 @@ class Inspect(Message, tag=27):
 
 
 class Sync(Message, tag=28):
-    """One message of a workspace push, opaque here; its blobs travel as buffers."""
+    """One message of a workspace push, opaque here; its blobs travel as buffers.
+
+    ``folders`` are the landing places of the workspace's folders below the replica's root.
+    """
 
     port: int
     sender: Uid
+    folders: tuple[str, ...] = ()
 
 
 class Answer(Message, tag=29):

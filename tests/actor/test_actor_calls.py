@@ -61,7 +61,7 @@ def test_call_gives_the_value_of_each_rank_with_its_point(echo: Any) -> None:
     assert answer.item(gpus=2)[0] == 2
     assert [value[0] for value in answer.slice(gpus=slice(1, 3)).values()] == [1, 2]
     assert [point.rank for point, _ in answer.slice(gpus=slice(1, 3))] == [0, 1]
-    assert answer.flatten("all").extent == {"all": 3}
+    assert answer.flatten("all").sizes == {"all": 3}
 
 
 def test_current_rank_is_that_of_the_slice_and_the_instance_keeps_its_own(echo: Any) -> None:
@@ -340,9 +340,11 @@ def test_many_threads_may_wait_for_one_future(one: Any, tmp_path: Path) -> None:
 def test_get_inside_a_running_loop_warns(one: Any, tmp_path: Path) -> None:
     async def main() -> None:
         future = one.wait_for_file.call_one(str(tmp_path / "go"))
-        with pytest.warns(UserWarning, match="called from within an active event loop"):
-            with pytest.raises(TimeoutError):
-                future.get(timeout=0.01)
+        with (
+            pytest.warns(UserWarning, match="called from within an active event loop"),
+            pytest.raises(TimeoutError),
+        ):
+            future.get(timeout=0.01)
         (tmp_path / "go").touch()
         await future
 
@@ -596,25 +598,16 @@ def test_async_endpoints_of_one_actor_do_not_interleave(procs: ProcMesh) -> None
 
 
 def test_async_actors_of_one_process_interleave(procs: ProcMesh) -> None:
-    class Barrier(Actor):
-        """Comes back only when the other one has been called meanwhile."""
+    class Holds(Actor):
+        """Its first message ends only once the other actor has run its own."""
 
         @endpoint
-        async def hold(self, path: str) -> str:
-            while not Path(path).exists():
-                await asyncio.sleep(0.001)
-            return "held"
+        async def hold(self, other: Any) -> str:
+            return "held, and " + str(await other.echo.call_one("heard of the other"))
 
-        @endpoint
-        async def touch(self, path: str) -> None:
-            Path(path).touch()
-
-    one, other = (procs.slice(gpus=0).spawn(name, Barrier) for name in ("one", "other"))
-    path = f"/tmp/never-{id(procs)}"
-    path = str(Path(this_host()._hosts[0].address.urls[0].removeprefix("ipc://")).parent / "flag")
-    held = one.hold.call_one(path)
-    other.touch.call_one(path).get(timeout=20)
-    assert held.get(timeout=20) == "held"
+    holds, other = (procs.slice(gpus=0).spawn(cls.__name__, cls) for cls in (Holds, Async))
+    held = [holds.hold.call_one(other) for _ in range(10)]
+    assert [one.get(timeout=20) for one in held] == ["held, and heard of the other"] * 10
 
 
 def test_async_actors_call_each_other_within_a_process(procs: ProcMesh) -> None:

@@ -1,0 +1,67 @@
+"""Trees, manifests and replicas for the tests of `monarch_sync`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from monarch_sync import Manifest, Replica
+from monarch_sync.digest import digest_bytes
+from monarch_sync.entry import Entry, Kind
+from monarch_sync.messages import Blob, Commit, Message, Stage, Staged
+
+Tree = dict[str, "bytes | str | None"]  # content of a file, target of a link, None for a folder
+
+
+def manifest_of(tree: Tree, mode: int = 0o644) -> Manifest:
+    """The manifest of a tree that is written down in a test."""
+    entries = [Entry(path, Kind.DIR, 0o755) for path in _folders(tree)]
+    for path, what in tree.items():
+        if isinstance(what, bytes):
+            entries.append(Entry(path, Kind.FILE, mode, len(what), digest_bytes(what)))
+        elif isinstance(what, str):
+            entries.append(Entry(path, Kind.LINK, target=what))
+    return Manifest(entries)
+
+
+def _folders(tree: Tree) -> set[str]:
+    folders = {path for path, what in tree.items() if what is None}
+    for path in tree:
+        while path := path.rpartition("/")[0]:
+            folders.add(path)
+    return folders
+
+
+def read_tree(root: Path) -> Tree:
+    """What stands below a folder, without the replica's own state."""
+    tree: Tree = {}
+    for folder, names, files in os.walk(root):
+        names[:] = [name for name in names if name != ".monarch"]
+        for name in (*names, *files):
+            path = Path(folder, name)
+            key = str(path.relative_to(root))
+            if path.is_symlink():
+                tree[key] = os.readlink(path)
+            else:
+                tree[key] = None if path.is_dir() else path.read_bytes()
+    return tree
+
+
+def whole(tree: Tree) -> Tree:
+    """A tree with the folders that it implies."""
+    return {**dict.fromkeys(_folders(tree)), **tree}
+
+
+def stage_message(generation: int, manifest: Manifest, contents: list[bytes]) -> Stage:
+    blobs = [Blob(digest_bytes(content), len(content)) for content in contents]
+    return Stage(
+        generation, "me@laptop", manifest.digest_name, manifest.digest, b"",
+        manifest.rows(), [], blobs,
+    )  # fmt: skip
+
+
+def push_tree(replica: Replica, generation: int, tree: Tree, mode: int = 0o644) -> Message:
+    """Stage and commit a tree, all its content sent along."""
+    contents = [what for what in tree.values() if isinstance(what, bytes)]
+    reply = replica.handle(stage_message(generation, manifest_of(tree, mode), contents), contents)
+    return replica.handle(Commit(generation)) if isinstance(reply, Staged) else reply
