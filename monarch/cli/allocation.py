@@ -19,7 +19,7 @@ from monarch.runtime.client_agent import client
 from monarch.runtime.promise import Promise
 from monarch.wire.message import Inspect
 
-__all__ = ["apply", "host", "kill", "status"]
+__all__ = ["apply", "host", "inspect_hosts", "kill", "running_job", "status"]
 
 _INSPECT_SECONDS = 5.0
 
@@ -60,13 +60,13 @@ def _named_job(spec: str) -> JobTrait:
 @click.command()
 def status() -> None:
     """Hosts, procs, and the generation of code that each host has."""
-    _show(_running_job())
+    _show(running_job())
 
 
 @click.command()
 def kill() -> None:
     """End the allocation and all that runs on it."""
-    job = _running_job()
+    job = running_job()
     job.kill()
     click.echo("ended")
 
@@ -81,7 +81,7 @@ def host(address: str) -> None:
     run_worker_loop_forever(address=address)
 
 
-def _running_job() -> JobTrait:
+def running_job() -> JobTrait:
     job = find_job()
     if job is None:
         raise JobError(

@@ -10,6 +10,7 @@ from monarch import __version__
 from monarch.cli.allocation import apply, host, kill, status
 from monarch.cli.run import run
 from monarch.cli.sync import sync
+from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch_sync import SyncError
 
@@ -42,6 +43,9 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except ConfigError as error:
+        print(f"monarch: {error}", file=sys.stderr)
+        sys.exit(2)
     except (MonarchError, SyncError) as error:
         print(f"monarch: {error}", file=sys.stderr)
         sys.exit(1)

@@ -51,7 +51,7 @@ def run(recipe: str, overrides: tuple[str, ...], config_file: str | None, procs:
     name, hosts, is_shared = _hosts()
     asyncio.run(_prepare(hosts, project))
     num_procs = procs or (_LOCAL_PROCS if hosts.size() == 1 else 1)
-    mesh = hosts.spawn_procs({"procs": num_procs}, name=module.__name__, preload=["torch"])
+    mesh = hosts.spawn_procs({"procs": num_procs}, name=Path(recipe).stem, preload=["torch"])
     with run_display() as display:
         where = f"allocation '{name}'" if is_shared else "this machine alone"
         display.message(f"{recipe} on {where}: {hosts.size()} hosts x {num_procs} procs")

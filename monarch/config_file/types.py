@@ -51,6 +51,8 @@ def describe(hint: Any) -> str:
         return " or ".join(describe(argument) for argument in arguments)
     if origin in (list, tuple) and (origin is list or arguments[-1] is ...):
         return f"a list of {_PLURALS.get(arguments[0], 'values')}"
+    if origin is dict:
+        return f"a table of {_PLURALS.get(arguments[1], 'values')}"
     if origin is tuple:
         return f"a list of {len(arguments)} values"
     return _NAMES.get(hint, str(hint))
@@ -65,6 +67,8 @@ def convert(value: Any, hint: Any) -> Any:
         return _choice(value, hint)
     if _is_union(hint):
         return _member(value, hint)
+    if origin is dict and isinstance(value, dict):
+        return {key: convert(item, arguments[1]) for key, item in value.items()}
     if origin is list and isinstance(value, list):
         return [convert(item, arguments[0]) for item in value]
     if origin is tuple and isinstance(value, list):
@@ -120,6 +124,9 @@ def to_toml_value(value: Any) -> str:
         return repr(value)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(to_toml_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        items = (f"{json.dumps(key)} = {to_toml_value(item)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
     # JSON's strings are TOML's, but for one character that TOML wants escaped.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -40,8 +40,14 @@ class ReloadError(Exception):
         self.errors = tuple(errors)
 
     @classmethod
-    def of_syntax(cls, error: SyntaxError | ValueError, path: str) -> ReloadError:
-        """From what `compile` raised (`ValueError`: a null byte, an unknown encoding)."""
+    def of_syntax(
+        cls, error: SyntaxError | ValueError, path: str, source: bytes = b""
+    ) -> ReloadError:
+        """From what `compile` raised (`ValueError`: a null byte, an unknown encoding).
+
+        The line is taken from `source`: `compile` may have read it from the file as it is on
+        disk, which need not hold this text yet.
+        """
         if not isinstance(error, SyntaxError):
             return cls(f"{type(error).__name__}: {error}", phase="compile", path=path)
         return cls(
@@ -50,7 +56,7 @@ class ReloadError(Exception):
             path=path,
             line=error.lineno,
             column=error.offset,
-            text=error.text.rstrip("\n") if error.text else None,
+            text=_line(path, error.lineno, {path: source}) or (error.text or "").rstrip("\n"),
             traceback="".join(traceback_module.format_exception_only(type(error), error)),
         )
 

@@ -98,7 +98,7 @@ class Reloader:
                 if names or not self._sources.names_at(path):
                     source.code  # noqa: B018  compiles
             except (SyntaxError, ValueError) as error:
-                errors.append(ReloadError.of_syntax(error, path))
+                errors.append(ReloadError.of_syntax(error, path, text))
             changed.update(dict.fromkeys(names, source))
         if errors:
             raise ReloadError.of_many(errors)
