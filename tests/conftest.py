@@ -106,13 +106,13 @@ def zero_copy_collector() -> None:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing(request: pytest.FixtureRequest, leaves_no_client: None) -> Iterator[None]:
-    client, children, threads = _client(), _children(), _threads()
-    descriptors = _descriptors()
+    children, threads = _children(), _threads()
+    standing, descriptors = (_client(), _own_children()), _descriptors()
     yield
     _stop_what_was_spawned()
     _check(lambda: _children() - children - _own_children(), "processes")
     _check(lambda: _threads() - threads, "threads")
-    if _client() is client:
+    if (_client(), _own_children()) == standing:
         _check(lambda: _descriptors() - descriptors, "descriptors")
 
 

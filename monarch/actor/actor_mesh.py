@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
 
 from monarch.actor.endpoint import Endpoint, NotAnEndpoint
 from monarch.actor.future import Future, make_future
@@ -16,6 +16,8 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import PING, StopActor
 
 __all__ = ["ActorMesh"]
+
+Self = TypeVar("Self", bound="ActorMesh")
 
 
 class ActorMesh(MeshTrait):
@@ -63,6 +65,11 @@ class ActorMesh(MeshTrait):
         """End the actors after what was sent to them before; each runs its ``__cleanup__``."""
         process.current().supervisor.stopped(self._ref.uid)
         return stop_actors(self._ref.uid, self._ref.procs, reason)
+
+    def __await__(self: Self) -> Generator[Any, None, Self]:
+        """Wait until they are up; the older spelling of a mesh that is usable at once."""
+        yield from self.initialized.__await__()
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorMesh, (self._ref,)

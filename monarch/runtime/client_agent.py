@@ -25,6 +25,7 @@ from monarch.runtime.host_link import HostLink
 from monarch.runtime.log_printer import LogPrinter
 from monarch.runtime.node import Node
 from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, new_uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
@@ -159,7 +160,10 @@ class ClientAgent(ProcAgent):
         if self._is_closed:
             return
         self._is_closed = True
-        self.stop_all(settings().exit_timeout_seconds)
+        grace = settings().exit_timeout_seconds
+        self.stop_all(grace)
+        with contextlib.suppress(Exception):
+            self._end_procs(grace)
         for link in self.links.values():
             link.detach()
         with contextlib.suppress(Exception):
@@ -170,6 +174,18 @@ class ClientAgent(ProcAgent):
         loop = self._loop
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
+
+    def _end_procs(self, grace_seconds: float) -> None:
+        """Let the actors on this machine clean up, and end their procs."""
+        ended: Promise[None] = Promise()
+        loop, agent = self.node.loop, self.host_agent
+        loop.run_on_loop(
+            lambda: agent.stop(
+                list(agent.procs), grace_seconds, "the client ends", lambda: ended.set(None)
+            ),
+            timeout=grace_seconds,
+        )
+        ended.wait(grace_seconds + 1.0)
 
 
 def _address_towards(url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from monarch.config import settings
 from monarch.runtime.host_agent import HostAgent
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
@@ -57,15 +58,15 @@ class HostDoor:
 
     def _on_detach(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Detach)
-        self._see_off(envelope.message.client)
+        self._see_off(envelope.message.client, settings().exit_timeout_seconds)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         self._see_off(uid)
 
-    def _see_off(self, uid: Uid) -> None:
+    def _see_off(self, uid: Uid, grace_seconds: float = 0.0) -> None:
         """The client has left: stop what it ran here, and be ready for the next."""
         if self.client is None or self.client.client.uid != uid:
             return
         self.client = None
-        self._agent.stop(list(self._agent.procs), 0.0, "its client has left")
+        self._agent.stop(list(self._agent.procs), grace_seconds, "its client has left")
         self._node.forget_peer(uid)

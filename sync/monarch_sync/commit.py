@@ -7,9 +7,11 @@ out again from its start: what is done already is seen to be done.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import stat
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,8 @@ from monarch_sync.manifest import Manifest, decode_paths, encode_paths
 from monarch_sync.store import Store
 
 __all__ = ["Committer", "Journal"]
+
+_Rename = Callable[[Path, Path], None]
 
 
 class Journal(msgspec.Struct, array_like=True):
@@ -44,8 +48,12 @@ class Journal(msgspec.Struct, array_like=True):
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def decode(cls, data: bytes) -> Journal:
-        return msgspec.msgpack.decode(data, type=cls)
+    def decode(cls, data: bytes) -> Journal | None:
+        """The journal in ``data``; ``None`` if it was torn, so that nothing was done after it."""
+        try:
+            return msgspec.msgpack.decode(data, type=cls)
+        except msgspec.MsgspecError:
+            return None
 
     def apply(self, old: Manifest) -> Manifest:
         """The state that the commit leads to."""
@@ -66,6 +74,7 @@ class Committer:
         self._kept: list[str] = []
         self._sound: set[str] = {""}
         self._uses: Counter[bytes] = Counter()
+        self.lost: list[str] = []  # paths whose staged content is gone, so not as planned
 
     def carry_out(self, plan: Plan) -> list[str]:
         """Do it; the names under which files changed on the host were kept."""
@@ -80,10 +89,18 @@ class Committer:
         for entry in plan.links:
             self._put_link(entry)
         for entry in (*plan.modes, *reversed(plan.folders)):
-            path = self._root / entry.path
-            if not path.is_symlink() and _mode(path) != entry.mode:
-                self._disk.chmod(path, entry.mode)
+            self._set_mode(entry)
         return self._kept
+
+    def _set_mode(self, entry: Entry) -> None:
+        path = self._root / entry.path
+        if self._leads_astray(entry.path):
+            return
+        status = _lstat(path)
+        if status is None or stat.S_ISDIR(status.st_mode) != entry.is_dir:
+            return  # Taken away, or replaced, on the host: theirs now.
+        if not stat.S_ISLNK(status.st_mode) and stat.S_IMODE(status.st_mode) != entry.mode:
+            self._disk.chmod(path, entry.mode)
 
     def _remove(self, entry: Entry, going: set[str]) -> None:
         path = self._root / entry.path
@@ -95,26 +112,54 @@ class Committer:
         if stat.S_ISDIR(status.st_mode):
             # A folder with files of the host's own stays.
             if entry.is_dir:
-                with contextlib.suppress(OSError):
-                    self._disk.remove_folder(path)
+                self._remove_folder(path)
         elif entry.is_file and stat.S_ISREG(status.st_mode):
+            self._drop_bytecode(path)
             self._set_aside(entry.path, path)
         elif entry.is_link and stat.S_ISLNK(status.st_mode):
             self._disk.unlink(path)
+
+    def _remove_folder(self, path: Path) -> None:
+        """Take a folder away, unless it has files of the host's own."""
+        with contextlib.suppress(OSError):
+            self._disk.remove_folder(path / "__pycache__")  # empty once our bytecode is gone
+        with contextlib.suppress(FileNotFoundError):
+            if not any(path.iterdir()):
+                self._disk.remove_folder(path)
+
+    def _drop_bytecode(self, path: Path) -> None:
+        """Python's compiled form of a file of ours goes with it."""
+        if path.suffix == ".py":
+            for compiled in (path.parent / "__pycache__").glob(f"{glob.escape(path.stem)}.*.pyc"):
+                self._disk.unlink(compiled)
 
     def _put_file(self, entry: Entry) -> None:
         staged = self._staging / entry.digest.hex()
         path = self._root / entry.path
         self._make_sound(parent_of(entry.path))
-        if not self._is_done(path, entry):
-            self._give_way(entry.path, path)
-            if self._uses[entry.digest] > 1:
-                part = staged.with_name(f"{staged.name}.part")
-                self._disk.copy(staged, part, entry.mode)
-                staged = part
-            else:
-                self._disk.chmod(staged, entry.mode)
-            self._disk.rename(staged, path)
+        if self._is_done(path, entry):
+            return
+        if not staged.exists():
+            self.lost.append(entry.path)
+            return
+        if self._uses[entry.digest] > 1:
+            part = staged.with_name(f"{staged.name}.part")
+            self._disk.copy(staged, part, entry.mode)
+            staged = part
+        else:
+            self._disk.chmod(staged, entry.mode)
+        self._make_younger(staged, path)
+        self._give_way(entry.path, path)
+        self._disk.rename(staged, path)
+
+    def _make_younger(self, staged: Path, path: Path) -> None:
+        """Python takes bytecode for fresh if source size and mtime in whole seconds agree, so
+        what replaces a source file must not bear the same second."""
+        before = _lstat(path)
+        if path.suffix != ".py" or before is None:
+            return
+        if int(os.stat(staged).st_mtime) <= int(before.st_mtime):
+            self._disk.set_time(staged, int(before.st_mtime) + 1)
 
     def _is_done(self, path: Path, entry: Entry) -> bool:
         status = _lstat(path)
@@ -131,32 +176,38 @@ class Committer:
         if path.is_symlink() and os.readlink(path) == entry.target:
             return
         self._give_way(entry.path, path)
-        self._disk.make_link(path, entry.target)
+        beside = self._staging / "link.part"
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()
+        self._disk.make_link(beside, entry.target)
+        self._disk.rename(beside, path)
 
     def _give_way(self, name: str, path: Path) -> None:
-        """Free a place for what comes: ours goes to the store, anybody else's is kept beside."""
+        """See that what stands here may be renamed over: ours is in the store, a file of anybody
+        else's has a second name. It stays visible until it is replaced."""
         status = _lstat(path)
         if status is None:
             return
         if stat.S_ISREG(status.st_mode):
-            self._set_aside(name, path)
-        elif stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link"):
-            self._disk.unlink(path)
-        else:
-            self._keep(name, path, "0" * 8)
+            self._set_aside(name, path, self._disk.link)
+        elif not (stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link")):
+            self._keep(name, path, "0" * 8, self._disk.rename)
 
-    def _set_aside(self, name: str, path: Path) -> None:
-        """Take a regular file away: into the store if it is as we left it, else kept beside."""
+    def _set_aside(self, name: str, path: Path, how: _Rename | None = None) -> None:
+        """Save a regular file: in the store if it is as we left it, else kept beside. Without
+        ``how`` it is moved there, so that its own place is free."""
         digest = _digest(path)
         ours = self._old.get(name)
-        if ours is not None and ours.digest == digest:
+        if ours is None or ours.digest != digest:
+            self._keep(name, path, short(digest), how or self._disk.rename)
+        elif how is None:
             self._store.take(path, digest)
         else:
-            self._keep(name, path, short(digest))
+            self._store.share(path, digest)
 
-    def _keep(self, name: str, path: Path, mark: str) -> None:
+    def _keep(self, name: str, path: Path, mark: str, how: _Rename) -> None:
         kept = f"{name}.host-{mark}"
-        self._disk.rename(path, self._root / kept)
+        how(path, self._root / kept)
         self._kept.append(kept)
 
     def _make_sound(self, folder: str) -> None:
@@ -167,13 +218,22 @@ class Committer:
         path = self._root / folder
         status = _lstat(path)
         if status is not None and not stat.S_ISDIR(status.st_mode):
-            self._give_way(folder, path)
+            self._clear(folder, path, status)
             status = None
         if status is None:
             self._disk.make_folder(path)
         elif not os.access(path, os.W_OK | os.X_OK):
             self._disk.chmod(path, stat.S_IMODE(status.st_mode) | 0o700)
         self._sound.add(folder)
+
+    def _clear(self, name: str, path: Path, status: os.stat_result) -> None:
+        """Make room for a folder."""
+        if stat.S_ISREG(status.st_mode):
+            self._set_aside(name, path)
+        elif stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link"):
+            self._disk.unlink(path)
+        else:
+            self._keep(name, path, "0" * 8, self._disk.rename)
 
     def _leads_astray(self, name: str) -> bool:
         """Whether a folder above ``name`` is a link."""
@@ -192,10 +252,6 @@ def _lstat(path: Path) -> os.stat_result | None:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _mode(path: Path) -> int:
-    return stat.S_IMODE(os.lstat(path).st_mode)
 
 
 def _digest(path: Path) -> bytes:

@@ -31,6 +31,14 @@ class Disk:
         shutil.copyfile(source, target, follow_symlinks=False)
         os.chmod(target, mode)
 
+    def link(self, source: Path, target: Path) -> None:
+        """A second name for a file; nothing happens where the name is taken."""
+        with contextlib.suppress(FileExistsError):
+            os.link(source, target, follow_symlinks=False)
+
+    def set_time(self, path: Path, seconds: int) -> None:
+        os.utime(path, (seconds, seconds))
+
     def rename(self, source: Path, target: Path) -> None:
         os.replace(source, target)
 

@@ -2,8 +2,12 @@
 
 What is staged lies beside the folder's content, in its own `.monarch`, on the same file system.
 A commit writes a journal first and then renames; if it is cut short at any point, the next start
-carries the journal out to its end. So the folder holds the old state or, after recovery, the
-new one. No fsync: a host that loses power is brought up to date by the next push.
+(or, where the disk failed, the next message) carries the journal out to its end. So the folder
+holds the old state or, after recovery, the new one. No fsync: after a reboot every file is read
+once, what is not as it was left is no longer claimed, and so the next push brings it again.
+
+Several authors: the last one wins. A stage whose base is not the current state is answered with
+`Need(whole)`, a generation that is not newer than ours with `Refused("stale")`.
 
 Only what we put there is ours: a path that no manifest of ours held is never touched, and a file
 of ours that was changed on the host is kept under another name before it is replaced.
@@ -52,6 +56,7 @@ class _Current(msgspec.Struct, array_like=True):
     generation: int
     author: str
     manifest: bytes
+    boot: str = ""
 
 
 class _Pending(NamedTuple):
@@ -60,6 +65,7 @@ class _Pending(NamedTuple):
     stage: Stage
     manifest: Manifest
     plan: Plan
+    is_ready: bool = False
 
 
 class Replica:
@@ -86,7 +92,8 @@ class Replica:
         self.author = ""
         self.manifest = Manifest()
         self._load()
-        self._recover()
+        with contextlib.suppress(OSError):  # The next message tries again, and says why not.
+            self._recover()
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -95,6 +102,8 @@ class Replica:
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
         """Answer one message of a push. Errors of the disk come back as ``Refused``."""
         try:
+            if self._is_interrupted():
+                self._recover()
             if isinstance(message, Stage):
                 return self.stage(message, blobs)
             if isinstance(message, Commit):
@@ -102,10 +111,21 @@ class Replica:
             if isinstance(message, Abort):
                 return self.abort(message.generation)
         except OSError as error:
-            self._drop_stage()
-            where = os.fspath(error.filename) if error.filename else str(self.root)
-            return Refused("disk", error.strerror or str(error), where, self.generation)
+            return self._disk_fault(error)
         return Refused("unexpected", f"a replica answers no {type(message).__name__}")
+
+    def _disk_fault(self, error: OSError) -> Refused:
+        where = os.fspath(error.filename) if error.filename else str(self.root)
+        reason = error.strerror or str(error)
+        if self._is_interrupted():
+            # Past the point of no return: what is staged is needed to get to the end.
+            reason += "; the commit was cut short, and goes on with the next message"
+            return Refused("interrupted", reason, where, self.generation)
+        self._drop_stage()
+        return Refused("disk", reason, where, self.generation)
+
+    def _is_interrupted(self) -> bool:
+        return (self._state / "journal").exists()
 
     def stage(self, stage: Stage, blobs: Sequence[Content]) -> Message:
         """Get a state ready beside the folder. Nothing visible changes."""
@@ -128,11 +148,13 @@ class Replica:
         self._pending = _Pending(stage, manifest, plan)
         for blob, content in zip(stage.blobs, blobs):
             if digest_bytes(content) != blob.digest:
+                self._drop_stage()
                 return Refused("damaged", "a content does not have the digest that it should")
             self._disk.write(self._place(blob.digest), content)
         missing = [e.digest for e in plan.files if not self._fetch(e, plan.moved.get(e.path))]
         if missing:
             return Need(list(dict.fromkeys(missing)))
+        self._pending = self._pending._replace(is_ready=True)
         return self._staged(self._pending)
 
     def _manifest_of(self, stage: Stage) -> Manifest | None:
@@ -143,7 +165,7 @@ class Replica:
             changed = [Entry.from_row(row) for row in stage.changed]
             removed = decode_paths(stage.removed)
             manifest = self.manifest.replace(changed, removed)
-            manifest.check()
+            manifest.check(self.manifest)
         else:
             manifest = Manifest.from_rows(stage.changed, stage.digest_name)
         if manifest.digest != stage.digest:
@@ -181,9 +203,11 @@ class Replica:
         )  # fmt: skip
 
     def commit(self, generation: int) -> Message:
-        """Show what was staged."""
+        """Show what was staged. Asked again, because the answer was lost: the same answer."""
+        if generation == self.generation:
+            return Committed(generation, [])
         pending = self._pending
-        if pending is None or pending.stage.generation != generation:
+        if pending is None or not pending.is_ready or pending.stage.generation != generation:
             return Refused("not-staged", f"generation {generation} was not staged here")
         stage, plan = pending.stage, pending.plan
         journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
@@ -200,7 +224,9 @@ class Replica:
     def _carry_out(self, journal: Journal, new: Manifest, plan: Plan) -> list[str]:
         committer = Committer(self.root, self._staging, self._store, self._disk, self.manifest)
         kept = committer.carry_out(plan)
-        current = _Current(journal.generation, journal.author, new.encode())
+        if committer.lost:
+            new = new.replace(removed=committer.lost)
+        current = _Current(journal.generation, journal.author, new.encode(), _boot_id())
         self._disk.write(self._state / "current", msgspec.msgpack.encode(current))
         self._disk.unlink(self._state / "journal")
         self.generation, self.author, self.manifest = journal.generation, journal.author, new
@@ -209,11 +235,20 @@ class Replica:
         return kept
 
     def _load(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        # Torn by a loss of power: we claim nothing, and the next push finds what is right already.
+        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, BadManifest):
             data = (self._state / "current").read_bytes()
             current = msgspec.msgpack.decode(data, type=_Current)
+            manifest = Manifest.decode(current.manifest)
+            if current.boot != _boot_id():
+                manifest = manifest.replace(removed=self._damaged(manifest))
             self.generation, self.author = current.generation, current.author
-            self.manifest = Manifest.decode(current.manifest)
+            self.manifest = manifest
+
+    def _damaged(self, manifest: Manifest) -> list[str]:
+        """The files that do not hold what the manifest says."""
+        files = (entry for entry in manifest if entry.is_file)
+        return [e.path for e in files if _digest_of(self.root / e.path) != e.digest]
 
     def _recover(self) -> None:
         """Finish a commit that was cut short; forget a stage that was never committed."""
@@ -223,7 +258,7 @@ class Replica:
             self._drop_stage()
             return
         journal = Journal.decode(data)
-        if journal.generation > self.generation:
+        if journal is not None and journal.generation > self.generation:
             new = journal.apply(self.manifest)
             self._carry_out(journal, new, diff(self.manifest, new))
         else:
@@ -233,6 +268,14 @@ class Replica:
     def _drop_stage(self) -> None:
         self._pending = None
         shutil.rmtree(self._staging, ignore_errors=True)
+
+
+def _boot_id() -> str:
+    """What tells one start of this machine from the next; "" where there is no such thing."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _digest_of(path: Path) -> bytes | None:

@@ -44,6 +44,11 @@ class Store:
         self._num_bytes += path.stat().st_size
         self._disk.rename(path, self._folder / digest.hex())
 
+    def share(self, path: Path, digest: bytes) -> None:
+        """Keep the content of a file that is about to be replaced where it stands."""
+        self._num_bytes += path.stat().st_size
+        self._disk.link(path, self._folder / digest.hex())
+
     def trim(self) -> None:
         """Drop the oldest until the bound is kept."""
         if self._num_bytes <= self._max_bytes:
