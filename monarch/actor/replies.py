@@ -37,9 +37,10 @@ def value_of(reply: RawReply) -> Any:
 
 def died(name: str, method: str, failure: MeshFailure) -> SupervisionError:
     """The error of a call whose target is dead."""
+    endpoint = f"{name}.{method or 'initialized'}"
     return SupervisionError(
-        f"Endpoint call {name}.{method}() failed, {failure.report()}",
-        f"{name}.{method}",
+        f"Endpoint call {endpoint}() failed, {failure.report()}",
+        endpoint,
         failure,
     )
 

@@ -96,7 +96,7 @@ class ActorCell:
         self.is_ended = False
         self._host = host
         self._mailbox = Mailbox()
-        self._tasks: dict[asyncio.Task[None], tuple[Call, Awaitable[Any]]] = {}
+        self._tasks: dict[asyncio.Task[None], tuple[Call, Coroutine[Any, Any, Any]]] = {}
 
     def deliver(self, event: Event) -> None:
         """Put something into the inbox. From any thread."""
@@ -155,7 +155,8 @@ class ActorCell:
             if spec.explicit_response_port:
                 args = (Port(PortAddress(self._answer_to(call), call.port), call.rank), *args)
             result = spec.method(self.instance, *args, **kwargs)
-            if not inspect.isawaitable(result):
+            # Not any awaitable: a mesh is one, and may be what the endpoint returns.
+            if not inspect.iscoroutine(result):
                 self._returned(call, spec, result)
             elif not spec.is_concurrent:
                 self._returned(call, spec, await self._settle(result))
@@ -164,7 +165,7 @@ class ActorCell:
         except BaseException as error:
             await self._raised(call, spec, error)
 
-    def _start_task(self, call: Call, spec: EndpointSpec, result: Awaitable[Any]) -> None:
+    def _start_task(self, call: Call, spec: EndpointSpec, result: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(self._complete(call, spec, result))
         self._tasks[task] = call, result
         task.add_done_callback(self._task_done)
@@ -173,8 +174,7 @@ class ActorCell:
         call, result = self._tasks.pop(task)
         if task.cancelled():
             self.refuse(call)
-        if inspect.iscoroutine(result):
-            result.close()  # Cancelled before it began.
+        result.close()  # It may have been cancelled before it began.
 
     async def _cancel_tasks(self) -> None:
         current = asyncio.current_task() if self._tasks else None
@@ -285,7 +285,7 @@ class ActorCell:
         running.set(Running(record, self.instance, record.rank, record.labels, record.sizes))
         try:
             result = hook(argument)
-            return await self._settle(result) if inspect.isawaitable(result) else result
+            return await self._settle(result) if inspect.iscoroutine(result) else result
         except Exception:
             _log.exception("%s of %s raised", name, record.name)
             return None
@@ -422,7 +422,7 @@ def _users_part(error: BaseException) -> Any:
 
 def refusal(name: str, rank: int, call: Call, why: str) -> payload.Payload:
     """The error that a call to a dead or unknown actor gets."""
-    message = f"Endpoint call {name}.{call.method}() failed, {why}"
+    message = f"Endpoint call {name}.{call.method or 'initialized'}() failed, {why}"
     failure = MeshFailure(name, (rank,), why)
     return dump_error(SupervisionError(message, call.method, failure))
 

@@ -19,6 +19,7 @@ from monarch.runtime.launcher import Launcher, describe_exit
 from monarch.runtime.log_stream import LogStream
 from monarch.runtime.node import Node
 from monarch.runtime.proc_config import ProcConfig
+from monarch.runtime.zygote import kill_group
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
@@ -159,7 +160,7 @@ class HostAgent:
 
         def done(errors: dict[str, str]) -> None:
             text = "; ".join(f"{name}: {error}" for name, error in errors.items())
-            self.node.answer(order.sender, order.port, text)
+            self.node.answer(order.sender, order.port, error=text)
 
         launcher.preload(order.modules, done)
 
@@ -210,6 +211,9 @@ class HostAgent:
         # Its last words first: they are part of the report.
         proc.output.drain()
         del self.procs[uid]
+        if code is None and proc.pid:
+            # With its template gone, nobody else ends what the proc started.
+            kill_group(proc.pid)
         asked = proc.stop_reason
         reason = describe_exit(code) if asked is None else f"it was stopped ({asked})"
         down = ProcDown(uid, reason, self.name, tuple(proc.output.tail), asked is not None)
@@ -263,7 +267,7 @@ class HostAgent:
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Inspect)
-        self.node.answer(order.sender, order.port, **self.describe())
+        self.node.answer(order.sender, order.port, self.describe())
 
     def describe(self) -> dict[str, Any]:
         """What runs here, for ``monarch status``."""

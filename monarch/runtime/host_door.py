@@ -33,9 +33,8 @@ class HostDoor:
         holder = self.client
         if holder is not None and holder.client.uid != attach.client.uid:
             if not attach.takeover:
-                self._node.answer(
-                    attach.client, attach.port, f"in use by {holder.name}", holder=holder.name
-                )
+                taken = f"in use by {holder.name}"
+                self._node.answer(attach.client, attach.port, {"holder": holder.name}, taken)
                 return
             self._see_off(holder.client.uid)
         self.client = attach
@@ -44,14 +43,13 @@ class HostDoor:
         if attach.client.machine == node.address.machine:
             uid = attach.client.uid
             node.watch_pid(uid, attach.pid, lambda: self._process_ended(uid))
-        node.answer(
-            attach.client,
-            attach.port,
-            machine=node.address.machine,
-            pid=os.getpid(),
-            host=self._agent.name,
-            workspace=self._agent.workspace,
-        )
+        about = {
+            "machine": node.address.machine,
+            "pid": os.getpid(),
+            "host": self._agent.name,
+            "workspace": self._agent.workspace,
+        }
+        node.answer(attach.client, attach.port, about)
 
     def _process_ended(self, uid: Uid) -> None:
         self._node.peer_down(ProcDown(uid, "the client's process ended", expected=True))

@@ -65,7 +65,7 @@ def serve_host(address: str, name: str = "") -> None:
         assert isinstance(order, Inspect)
         holder = door.client
         body = {"client": holder.name, "client_address": holder.client} if holder else {}
-        node.answer(order.sender, order.port, **{"client": ""} | body | agent.describe())
+        node.answer(order.sender, order.port, {"client": ""} | body | agent.describe())
 
     node.handle(Shutdown, on_shutdown)
     node.handle(Inspect, on_inspect)

@@ -174,11 +174,17 @@ class Node:
             self.send(to, make(port), payload, buffers)
         return sink.promise
 
-    def answer(self, to: ProcAddress | Uid, port: int, error: str = "", **body: Any) -> None:
+    def answer(
+        self,
+        to: ProcAddress | Uid,
+        port: int,
+        body: dict[str, Any] | None = None,
+        error: str = "",
+    ) -> None:
         """Answer a control message. ``port`` 0 means that nobody waits."""
         if port:
             address = to if isinstance(to, ProcAddress) else self.address_of(to)
-            self.send(address, Answer(port, self.uid, body, error))
+            self.send(address, Answer(port, self.uid, body or {}, error))
 
     def address_of(self, uid: Uid) -> ProcAddress:
         """The address of a process that has introduced itself."""

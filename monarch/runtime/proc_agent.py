@@ -73,7 +73,7 @@ class ProcAgent:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(
-                    target=self._loop.run_forever, name="monarch-asyncio", daemon=True
+                    target=_run_and_close, args=(self._loop,), name="monarch-asyncio", daemon=True
                 ).start()
             return self._loop
 
@@ -159,7 +159,9 @@ class ProcAgent:
         order = envelope.message
         assert isinstance(order, Inspect)
         actors = [{"name": c.record.name, "rank": c.record.rank} for c in self.cells]
-        self.node.answer(order.sender, order.port, generation=self.generation, actors=actors)
+        self.node.answer(
+            order.sender, order.port, {"generation": self.generation, "actors": actors}
+        )
 
     def stop_all(self, timeout_seconds: float) -> None:
         """Stop every actor, each with its ``__cleanup__``, within ``timeout_seconds``."""
@@ -184,7 +186,7 @@ class ProcAgent:
         return self.node.address_of(uid)
 
     def answer(self, uid: Uid, port: int, error: str = "") -> None:
-        self.node.answer(uid, port, error)
+        self.node.answer(uid, port, error=error)
 
     def cell_failed(self, cell: ActorCell, reason: str) -> list[Promise[Any]]:
         """An actor has failed: what it owns ends first, then its owner is told."""
@@ -272,6 +274,13 @@ class ProcAgent:
         """Have every actor that defines ``__reload__`` run it before its next message."""
         for cell in self.cells:
             cell.deliver(Delivery("reload", Reloaded(change)))
+
+
+def _run_and_close(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 class _OpenFence:

@@ -7,8 +7,6 @@
     │   └── VersionMismatch   a message of another protocol version
     ├── MovedUnderfoot        a file changed between the scan and the sending
     ├── PushRefused           a host said no
-    │   └── AnotherAuthor     ... because somebody else pushed there meanwhile
-    ├── ReplicaMisplaced      root and state of a replica do not fit together
     ├── ReplicaBusy           another process keeps this replica
     ├── WatchEnded            the watched folder is gone
     └── SyncFailed            a report with errors, raised on request
@@ -72,7 +70,8 @@ class VersionMismatch(BadMessage):
         self.theirs = theirs
 
     def __str__(self) -> str:
-        older, newer = ("the peer", "this side") if self.theirs < self.ours else ("this side", "the peer")
+        sides = ("the peer", "this side")
+        older, newer = sides if self.theirs < self.ours else sides[::-1]
         return (
             f"{older} speaks sync protocol {min(self.ours, self.theirs)}, "
             f"{newer} speaks {max(self.ours, self.theirs)}. "
@@ -105,35 +104,6 @@ class PushRefused(SyncError):
         return f"the host refused the push{about}: {self.reason} ({self.code})"
 
 
-class AnotherAuthor(PushRefused):
-    """Somebody else pushed to this host during our session; pushing again takes over."""
-
-    def __init__(self, author: str, counter: int) -> None:
-        super().__init__("another-author", f"{author or 'somebody'} pushed generation {counter}")
-        self.args = (author, counter)
-        self.author = author
-        self.counter = counter
-
-    def __str__(self) -> str:
-        return (
-            f"{self.author or 'somebody else'} pushed generation {self.counter} to this host "
-            "meanwhile. Agree with them; push again to replace it with yours."
-        )
-
-
-class ReplicaMisplaced(SyncError):
-    """The replica's root and its state folder cannot work together."""
-
-    def __init__(self, root: str, state: str, reason: str) -> None:
-        super().__init__(root, state, reason)
-        self.root = root
-        self.state = state
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"replica root {self.root!r} with state {self.state!r}: {self.reason}"
-
-
 class ReplicaBusy(SyncError):
     """Another process keeps this replica's state folder."""
 
@@ -157,7 +127,10 @@ class WatchEnded(SyncError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"watching {self.folder!r} ended: {self.reason}. Start the sync again once it is back."
+        return (
+            f"watching {self.folder!r} ended: {self.reason}. "
+            "Start the sync again once it is back."
+        )
 
 
 class SyncFailed(SyncError):

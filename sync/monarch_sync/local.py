@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from monarch_sync.messages import Commit, decode, encode
+from monarch_sync.messages import Commit, Staged, decode, encode
 from monarch_sync.push import HostView, Outgoing, Push
 from monarch_sync.replica import Replica
 from monarch_sync.report import HostReport, SyncReport
@@ -21,7 +21,7 @@ def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
     view = HostView()
     view.generation, view.manifest = replica.generation, replica.manifest
     push = Push(workspace, scan.manifest, view, replica.generation + 1)
-    step = push.first()
+    step: Outgoing | Staged = push.first()
     while isinstance(step, Outgoing):
         # Through bytes and back, as if there were a wire in between.
         reply = replica.handle(decode(encode(step.message)), step.blobs)

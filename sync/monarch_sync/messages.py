@@ -125,6 +125,7 @@ def decode(data: bytes | memoryview) -> Message:
     if view[0] != PROTOCOL_VERSION:
         raise VersionMismatch(PROTOCOL_VERSION, view[0])
     try:
-        return _decoder.decode(view[1:])
+        message: Message = _decoder.decode(view[1:])
     except msgspec.MsgspecError as error:
         raise BadMessage(str(error)) from None
+    return message

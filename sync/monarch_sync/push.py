@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry, from_wire
@@ -64,7 +64,7 @@ class Push:
             self._wanted = {e.digest for e in fresh if known(e.digest) is None}
         return self._stage()
 
-    def receive(self, reply: Message) -> Union[Outgoing, Staged]:
+    def receive(self, reply: Message) -> Outgoing | Staged:
         """The next message, or ``Staged`` when the host is ready. Raises ``PushRefused``."""
         self._rounds += 1
         if isinstance(reply, Staged):

@@ -144,9 +144,11 @@ class Replica:
         if pending is None or pending.stage.digest != stage.digest:
             self._drop_stage()
             self._staging.mkdir(parents=True, exist_ok=True)
+        if not stage.base:
+            self._forget_missing()
         plan = diff(self.manifest, manifest)
         self._pending = _Pending(stage, manifest, plan)
-        for blob, content in zip(stage.blobs, blobs):
+        for blob, content in zip(stage.blobs, blobs, strict=False):
             if digest_bytes(content) != blob.digest:
                 self._drop_stage()
                 return Refused("damaged", "a content does not have the digest that it should")
@@ -171,6 +173,13 @@ class Replica:
         if manifest.digest != stage.digest:
             raise BadManifest("", "does not have the digest that it was announced with")
         return manifest
+
+    def _forget_missing(self) -> None:
+        """Claim no more what somebody took away here, so that it is brought again."""
+        paths = (entry.path for entry in self.manifest)
+        gone = [path for path in paths if not os.path.lexists(self.root / path)]
+        if gone:
+            self.manifest = self.manifest.replace(removed=gone)
 
     def _place(self, digest: bytes) -> Path:
         return self._staging / digest.hex()

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from monarch_sync.digest import digest_stream
 from monarch_sync.entry import Entry, Kind, parent_of, path_fault, target_fault
-from monarch_sync.ignore import tracked_files, walk
+from monarch_sync.ignore import tracked_though_ignored, walk
 from monarch_sync.manifest import Manifest
 from monarch_sync.report import Problem
 from monarch_sync.workspace import Folder, Workspace
@@ -63,16 +63,21 @@ class Scanner:
         self.manifest: Manifest | None = None
         self._seen: dict[str, _Seen] = {}
         self._problems: dict[str, Problem] = {}
+        self._tracked: set[str] = set()  # paths that git tracks though it ignores them
 
     def scan(self) -> Scan:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
         self._problems.clear()
+        self._tracked.clear()
         entries: dict[str, Entry] = {}
         for folder in self.workspace.folders:
             folder.check()
             self._add_landing(folder, entries)
-            listed = walk(folder.local, self.workspace.ignore)
-            for relative in (*listed, *tracked_files(folder.local)):
+            patterns = self.workspace.ignore
+            listed = dict.fromkeys(walk(folder.local, patterns))
+            tracked = tracked_though_ignored(folder.local, patterns, listed)
+            self._tracked.update(folder.remote_of(relative) for relative in tracked)
+            for relative in (*listed, *tracked):
                 self._add(folder, relative, entries)
         for path in list(entries):
             _add_parents(path, entries)
@@ -104,18 +109,16 @@ class Scanner:
     ) -> None:
         assert self.manifest is not None
         remote = folder.remote_of(relative)
-        local = folder.local / relative
         if remote and remote not in self.manifest and relative:
             # A folder that is new to us: its parent's listing brings it, with all inside.
             self._rescan_folder(folder, os.path.dirname(relative), changed, removed)
             return
-        known = {path for path in self._children(remote)}
+        known = set(self._children(remote))
         found: dict[str, Entry] = {}
-        if local.is_dir():
-            for name in walk(local, self.workspace.ignore, depth=1):
-                self._add(folder, f"{relative}/{name}" if relative else name, found)
-        tracked = {folder.remote_of(path) for path in tracked_files(folder.local)} & known
-        for path in tracked - found.keys():
+        if (folder.local / relative).is_dir():
+            for inner in walk(folder.local, self.workspace.ignore, relative, depth=1):
+                self._add(folder, inner, found)
+        for path in self._hidden_children(known) - found.keys():
             self._add(folder, folder.relative_of(path) or "", found)
         for path in known - found.keys():
             removed.update((path, *self.manifest.below(path)))
@@ -127,9 +130,14 @@ class Scanner:
             if before is not None and before.is_dir:
                 removed.update(self.manifest.below(path))
             if entry.is_dir and (before is None or not before.is_dir):
-                inner = folder.relative_of(path) or ""
-                for name in walk(folder.local / inner, self.workspace.ignore):
-                    self._add(folder, f"{inner}/{name}", changed)
+                new = folder.relative_of(path) or ""
+                for inner in walk(folder.local, self.workspace.ignore, new):
+                    self._add(folder, inner, changed)
+
+    def _hidden_children(self, known: set[str]) -> set[str]:
+        """Those of the known paths that git's rules hide, but that come along all the same."""
+        folders = {path for tracked in self._tracked for path in _folders_of(tracked)}
+        return (self._tracked | folders) & known
 
     def _children(self, remote: str) -> list[str]:
         assert self.manifest is not None
@@ -200,9 +208,15 @@ def _read(local: Path, status: os.stat_result) -> _Seen:
     return _Seen(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, digest, read_ns)
 
 
+def _folders_of(path: str) -> Iterator[str]:
+    """The folders on the way to a path, deepest first."""
+    while path := parent_of(path):
+        yield path
+
+
 def _add_parents(path: str, entries: dict[str, Entry]) -> None:
-    while (path := parent_of(path)) and path not in entries:
-        entries[path] = Entry(path, Kind.DIR, 0o755)
+    for folder in _folders_of(path):
+        entries.setdefault(folder, Entry(folder, Kind.DIR, 0o755))
 
 
 def scan(workspace: Workspace) -> Scan:

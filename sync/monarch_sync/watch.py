@@ -1,9 +1,9 @@
 """Saves, as they happen: which paths of a workspace were touched.
 
-`watchfiles` brings the events. Its gaps are closed here: a burst is let settle; while git holds its
-index lock we wait, so that a branch switch is one generation; and what was written into a folder that
-was just made, for which no event may come, is found because a rescan of a new folder looks inside, now
-and once more when the tree is quiet.
+`watchfiles` brings the events. Its gaps are closed here: a burst is let settle; while git holds
+its index lock we wait, so that a branch switch is one generation; and what was written into a
+folder that was just made, for which no event may come, is found because a rescan of a new folder
+looks inside, now and once more when the tree is quiet.
 """
 
 from __future__ import annotations

@@ -47,6 +47,15 @@ def test_this_proc_is_this_process() -> None:
     assert this_proc().spawn("echo", Echo).pid.call_one().get() == os.getpid()
 
 
+def test_async_actors_live_in_the_client_too() -> None:
+    actor = this_proc().spawn("async", Async)
+    assert actor.task.call_one("a").get() == "a"
+    assert actor.meet.call_one(this_proc().spawn("other", Async)).get() == "met you"
+    shutdown_context().get(timeout=20)
+
+    wait_for(lambda: "monarch-asyncio" not in {t.name for t in threading.enumerate()})
+
+
 @pytest.mark.parametrize(
     ("per_host", "sizes"),
     [

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from monarch_sync import Replica
 from monarch_sync.disk import Disk
 from monarch_sync.messages import Commit, Committed, Refused, Staged
-
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
 
 

@@ -258,9 +258,9 @@ class ReloadAgent:
                 body = msgspec.to_builtins(work())
             except Exception as error:
                 _log.exception("a reload step failed")
-                self._node.answer(sender, port, f"{type(error).__name__}: {error}")
+                self._node.answer(sender, port, error=f"{type(error).__name__}: {error}")
             else:
-                self._node.answer(sender, port, **body)
+                self._node.answer(sender, port, body)
 
         threading.Thread(target=run, name="monarch-reload", daemon=True).start()
 

@@ -58,20 +58,16 @@ class ReplicaAgent:
             message = decode(bytes(envelope.payload))
         except BadMessage as error:
             reply = encode(Refused("bad-message", str(error)))
-            node.answer(order.sender, order.port, reply=reply)
+            node.answer(order.sender, order.port, {"reply": reply})
             return
         if isinstance(message, Commit):
             self._folders = order.folders or ("",)
         answer = self._replica.handle(message, envelope.buffers)
         if isinstance(answer, Staged | Committed):
             _log.debug("generation %d: %s", answer.generation, type(answer).__name__)
-        node.answer(
-            order.sender,
-            order.port,
-            reply=encode(answer),
-            root=self._agent.workspace,
-            host=self._agent.name,
-        )
+        agent = self._agent
+        body = {"reply": encode(answer), "root": agent.workspace, "host": agent.name}
+        node.answer(order.sender, order.port, body)
 
     def close(self) -> None:
         self._orders.put(None)
