@@ -9,12 +9,14 @@ import shutil
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from monarch.actor import HostMesh
 from monarch.job import ProcessJob
 from monarch.spmd import setup_torch_elastic_env_async
 from monarch_sync import Workspace
@@ -71,21 +73,14 @@ def show(report) -> None:
     console.print(f"{report}\n", markup=False, highlight=False)
 
 
-async def dev_loop(project: Path, job: ProcessJob) -> None:
+async def dev_loop(hosts: HostMesh, project: Path, started: float) -> None:
     workspace = Workspace(dirs={project: ""})
     source = project / "trainer.py"
-    started = time.perf_counter()
-
-    console.rule("1  bring up two hosts, send them the project, start training")
-    hosts = job.state(cached_path=None).trainers
     procs = hosts.spawn_procs(name="trainers", preload=["torch"])
     first = await procs.sync_workspace(workspace)
     show(first)
     await setup_torch_elastic_env_async(procs)
-    sys.path.insert(0, str(project))
-    from trainer import Trainer
-
-    trainers = procs.spawn("trainer", Trainer)
+    trainers = procs.spawn("trainer", import_module("trainer").Trainer)
     await trainers.step.call()
     cold_seconds = time.perf_counter() - started
     await train(trainers, STEPS_BEFORE_EDIT)
@@ -135,8 +130,13 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="monarch-demo-"))
     job = ProcessJob({"trainers": 2}, preload=["torch"])
     try:
-        shutil.copytree(PROJECT, folder / "project")
-        asyncio.run(dev_loop(folder / "project", job))
+        project = Path(shutil.copytree(PROJECT, folder / "project"))
+        sys.path.insert(0, str(project))
+        started = time.perf_counter()
+        console.rule("1  bring up two hosts, send them the project, start training")
+        hosts = job.state(cached_path=None).trainers
+        import_module("trainer")  # and torch with it, while the hosts do the same
+        asyncio.run(dev_loop(hosts, project, started))
     except KeyboardInterrupt:
         console.print("interrupted; everything is being stopped")
         sys.exit(130)

@@ -109,6 +109,7 @@ class Echo(Actor):
     def kill(self, number: int = signal.SIGKILL) -> None:
         print("about to die")
         os.kill(os.getpid(), number)
+        threading.Event().wait()
 
     def helper(self, value: int) -> int:
         return value + self.value

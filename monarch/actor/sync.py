@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from monarch.runtime import process
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync import SyncReport, Workspace
 
 __all__ = ["sync_hosts", "sync_procs"]
+
+T = TypeVar("T")
 
 
 async def sync_procs(procs: Sequence[ProcAddress], workspace: Workspace, mode: str) -> SyncReport:
@@ -23,5 +29,36 @@ async def sync_procs(procs: Sequence[ProcAddress], workspace: Workspace, mode: s
 
 async def sync_hosts(hosts: Sequence[ProcAddress], workspace: Workspace, mode: str) -> SyncReport:
     """Push ``workspace`` to ``hosts``, and its code into what this program runs there."""
-    session = process.current().workspace()
-    return await asyncio.to_thread(session.push, hosts, workspace, mode)
+    agent = process.current()
+    return await in_thread(lambda: agent.workspace().push(hosts, workspace, mode))
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run what blocks on a thread of its own.
+
+    Unlike ``asyncio.to_thread``'s, it does not keep a loop from closing: a Ctrl-C in the middle
+    of a push ends the program at once.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = context.run(work)
+        except Exception as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # The loop has been closed meanwhile.
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=run, name="monarch-push", daemon=True).start()
+    return await done

@@ -119,7 +119,7 @@ class Launcher:
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         try:
-            self._process.wait(1.0)
+            self._process.wait(0.2)
         except subprocess.TimeoutExpired:
             # Busy importing, it has not seen the socket close; its procs die with it.
             self._process.kill()

@@ -63,12 +63,13 @@ class Scanner:
         self.manifest: Manifest | None = None
         self._seen: dict[str, _Seen] = {}
         self._problems: dict[str, Problem] = {}
-        self._tracked: set[str] = set()  # paths that git tracks though it ignores them
+        # What git's rules hide, and what comes along all the same, because git tracks it.
+        self._hidden: set[str] = set()
 
     def scan(self) -> Scan:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
         self._problems.clear()
-        self._tracked.clear()
+        self._hidden.clear()
         entries: dict[str, Entry] = {}
         for folder in self.workspace.folders:
             folder.check()
@@ -76,7 +77,9 @@ class Scanner:
             patterns = self.workspace.ignore
             listed = dict.fromkeys(walk(folder.local, patterns))
             tracked = tracked_though_ignored(folder.local, patterns, listed)
-            self._tracked.update(folder.remote_of(relative) for relative in tracked)
+            self._hidden.update(folder.remote_of(relative) for relative in tracked)
+            inside = {above for relative in tracked for above in _folders_of(relative)}
+            self._hidden.update(folder.remote_of(above) for above in inside - listed.keys())
             for relative in (*listed, *tracked):
                 self._add(folder, relative, entries)
         for path in list(entries):
@@ -115,10 +118,10 @@ class Scanner:
             return
         known = set(self._children(remote))
         found: dict[str, Entry] = {}
-        if (folder.local / relative).is_dir():
+        if remote not in self._hidden and (folder.local / relative).is_dir():
             for inner in walk(folder.local, self.workspace.ignore, relative, depth=1):
                 self._add(folder, inner, found)
-        for path in self._hidden_children(known) - found.keys():
+        for path in (path for path in self._hidden if parent_of(path) == remote):
             self._add(folder, folder.relative_of(path) or "", found)
         for path in known - found.keys():
             removed.update((path, *self.manifest.below(path)))
@@ -133,11 +136,6 @@ class Scanner:
                 new = folder.relative_of(path) or ""
                 for inner in walk(folder.local, self.workspace.ignore, new):
                     self._add(folder, inner, changed)
-
-    def _hidden_children(self, known: set[str]) -> set[str]:
-        """Those of the known paths that git's rules hide, but that come along all the same."""
-        folders = {path for tracked in self._tracked for path in _folders_of(tracked)}
-        return (self._tracked | folders) & known
 
     def _children(self, remote: str) -> list[str]:
         assert self.manifest is not None

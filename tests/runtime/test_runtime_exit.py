@@ -1,0 +1,290 @@
+"""How programs end: quietly when all is well, with one report and status 1 when not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support import Program, is_running, wait_for
+
+Start = Callable[..., Program]
+
+SETUP = """
+import os, sys, signal, time, threading, asyncio
+import monarch.actor
+from monarch.actor import *
+from tests.actors import *
+procs = this_host().spawn_procs({"gpus": 2}, "workers")
+echo = procs.spawn("echo", Echo)
+pids = echo.pid.call().get().values()
+print("pids", *pids, flush=True)
+"""
+
+
+def start_with_procs(program: Start, script: str) -> tuple[Program, list[int]]:
+    started = program(SETUP + script)
+    pids = [int(pid) for pid in started.line("pids").split()]
+    return started, pids + [child.pid for child in psutil.Process(started.pid).children()]
+
+
+def all_gone(pids: list[int]) -> bool:
+    return not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        ("", 0),
+        ("sys.exit(0)", 0),
+        ("sys.exit(7)", 7),
+        ("procs.stop().get()", 0),
+        ("shutdown_context().get()", 0),
+        ("procs.stop()", 0),
+        ("echo.stop(); procs.stop(); shutdown_context()", 0),
+        ("pending = echo.wait_for_file.call('/never')", 0),
+        ("del echo, procs; import gc; gc.collect()", 0),
+        ("asyncio.run(asyncio.wait_for(echo.echo.call(1).as_asyncio(), 20))", 0),
+        ("threading.Thread(target=lambda: echo.echo.call(1).get()).start()", 0),
+        ("this_proc().spawn('async', Async).echo.call_one(1).get()", 0),
+        ("this_host().spawn_procs({'gpus': 2}).spawn('early', Echo)", 0),
+        ("for i in range(1000): echo.append.broadcast(i)", 0),
+    ],
+)
+def test_a_normal_end_is_quiet_and_leaves_nobody(program: Start, ending: str, status: int) -> None:
+    started, pids = start_with_procs(program, ending)
+    assert started.wait() == status
+    assert started.errors == []
+    assert started.lines == [f"pids {pids[0]} {pids[1]}"]
+    wait_for(lambda: all_gone(pids), 2.0)
+
+
+def test_a_program_that_raises_shows_its_own_traceback_only(program: Start) -> None:
+    started, pids = start_with_procs(program, "raise ValueError('mine')")
+    assert started.wait() == 1
+    assert started.errors[0] == "Traceback (most recent call last):"
+    assert started.errors[-1] == "ValueError: mine"
+    assert len(started.errors) < 6
+    wait_for(lambda: all_gone(pids), 2.0)
+
+
+def test_an_unfinished_future_in_asyncio_is_quiet(program: Start) -> None:
+    script = """
+    async def main():
+        task = echo.wait_for_file.call("/never").as_asyncio()
+        await asyncio.sleep(0)
+    asyncio.run(main())
+    """
+    import textwrap
+
+    started, pids = start_with_procs(program, textwrap.dedent(script))
+    assert started.wait() == 0
+    assert started.errors == []
+    wait_for(lambda: all_gone(pids), 2.0)
+
+
+def test_import_alone_starts_nothing(program: Start) -> None:
+    started = program(
+        "import monarch.actor, threading, sys\n"
+        "print(threading.active_count(), 'torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    assert started.wait() == 0
+    assert started.lines == ["1 False False"]
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "echo.wait_for_file.call('/never').get()",
+        "echo.slice(gpus=0).wait_for_file.call_one('/never').get(timeout=60)",
+        "Channel.open()[1].recv().get()",
+        "asyncio.run(asyncio.wait_for(echo.wait_for_file.call('/never').as_asyncio(), 60))",
+    ],
+    ids=["get", "get with a timeout", "recv", "await"],
+)
+def test_ctrl_c_interrupts_at_once(program: Start, wait: str) -> None:
+    started, pids = start_with_procs(program, f"print('waiting', flush=True)\n{wait}")
+    started.line("waiting")
+    started.send_signal(signal.SIGINT)
+    before = time.monotonic()
+    assert started.wait() in (1, 130, -signal.SIGINT)
+    # The busy actors get their second to clean up.
+    assert time.monotonic() - before < 4.0
+    assert started.errors[-1].startswith("KeyboardInterrupt")
+    wait_for(lambda: all_gone(pids), 2.0)
+
+
+def test_ctrl_c_may_be_caught_and_all_goes_on(program: Start) -> None:
+    started, _ = start_with_procs(
+        program,
+        """
+future = echo.wait_for_file.call("/tmp")
+future.get()
+never = procs.spawn("other", Echo).wait_for_file.call("/never")
+print("waiting", flush=True)
+try:
+    never.get()
+except KeyboardInterrupt:
+    print("interrupted", echo.echo.call(1).get().values(), flush=True)
+os._exit(0)
+""",
+    )
+    started.line("waiting")
+    started.send_signal(signal.SIGINT)
+    assert started.line("interrupted") == "[1, 1]"
+    assert started.wait() == 0
+
+
+@pytest.mark.parametrize("victim", ["client", "template"])
+def test_sigkill_leaves_no_orphan(program: Start, victim: str) -> None:
+    started, pids = start_with_procs(
+        program,
+        """
+class Starts(Actor):
+    @endpoint
+    def start(self):
+        import subprocess
+        return subprocess.Popen(["sleep", "1000"]).pid
+print("more", *procs.spawn("starts", Starts).start.call().get().values(), flush=True)
+monarch.actor.unhandled_fault_hook = lambda failure: None
+threading.Event().wait()
+""",
+    )
+    pids += [int(pid) for pid in started.line("more").split()]
+    templates = psutil.Process(started.pid).children()
+    assert len(templates) == 1
+    os.kill(started.pid if victim == "client" else templates[0].pid, signal.SIGKILL)
+    wait_for(lambda: all_gone(pids), 2.0, "all are gone within two seconds")
+
+
+FAULTS = {
+    "init": "procs.spawn('bad', BadInit, 0)",
+    "broadcast": "echo.slice(gpus=0).fail.broadcast()",
+    "process": "echo.slice(gpus=0).kill.broadcast()",
+    "all processes": "echo.kill.broadcast()",
+    "template": "os.kill(int(open('/proc/self/task/%d/children' % os.getpid()).read().split()[0]), 9)"
+    if os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+    else "echo.kill.broadcast()",
+}
+
+
+@pytest.mark.parametrize(
+    "wait",
+    ["threading.Event().wait(60)", "time.sleep(60)", "Channel.open()[1].recv().get()", "await"],
+)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_unhandled_fault_ends_the_program_with_one_report(
+    program: Start, fault: str, wait: str
+) -> None:
+    if wait != "time.sleep(60)" and fault not in ("init", "all processes"):
+        pytest.skip("each fault and each wait, but not all pairs")
+    if wait == "await":
+        wait = "asyncio.run(asyncio.sleep(60))"
+    started, pids = start_with_procs(program, f"{FAULTS[fault]}\n{wait}\nprint('went on')")
+    assert started.wait() == 1
+    text = "\n".join(started.errors)
+    assert text.count("Unhandled monarch error on the root actor, hostname=") == 1, text
+    assert f"PID={started.pid} at time" in text
+    assert "failed: " in text
+    assert "went on" not in started.lines
+    assert "monarch-fault" not in text
+    wait_for(lambda: all_gone(pids), 2.0)
+
+
+def test_a_hook_that_returns_lets_the_program_go_on(program: Start) -> None:
+    started, _ = start_with_procs(
+        program,
+        """
+seen = threading.Event()
+def hook(failure):
+    print("hook", failure.mesh_name, failure.crashed_ranks, flush=True)
+    seen.set()
+monarch.actor.unhandled_fault_hook = hook
+echo.slice(gpus=1).kill.broadcast()
+assert seen.wait(20)
+print("went on", flush=True)
+""",
+    )
+    assert started.wait() == 0
+    assert started.lines[-2:] == ["hook workers (1,)", "went on"] or "went on" in started.lines
+    assert "hook workers (1,)" in started.lines
+    assert started.errors == []
+
+
+def test_a_hook_that_raises_ends_the_program(program: Start) -> None:
+    started, _ = start_with_procs(
+        program,
+        """
+def hook(failure):
+    raise RuntimeError("the hook is broken")
+monarch.actor.unhandled_fault_hook = hook
+echo.slice(gpus=1).fail.broadcast()
+time.sleep(60)
+""",
+    )
+    assert started.wait() == 1
+    text = "\n".join(started.errors)
+    assert "Unhandled monarch error on the root actor" in text
+    assert "the hook is broken" in text
+
+
+def test_a_fault_while_the_program_ends_is_quiet(program: Start) -> None:
+    started, _ = start_with_procs(program, "echo.kill.broadcast()\nsys.exit(0)")
+    status = started.wait()
+    text = "\n".join(started.errors)
+    assert (status, text) == (0, "") or (status == 1 and text.count("Unhandled") == 1), text
+
+
+def test_a_forked_child_of_the_client_does_not_end_the_client(program: Start) -> None:
+    started, _ = start_with_procs(
+        program,
+        """
+import multiprocessing
+def child():
+    sys.exit(0)
+worker = multiprocessing.get_context("fork").Process(target=child)
+worker.start()
+worker.join()
+print("still", echo.echo.call(1).get().values(), flush=True)
+pid = os.fork()
+if pid == 0:
+    sys.exit(0)
+os.waitpid(pid, 0)
+print("again", echo.echo.call(1).get().values(), flush=True)
+""",
+    )
+    assert started.wait() == 0, started.story()
+    assert started.lines[-2:] == ["still [1, 1]", "again [1, 1]"]
+
+
+def test_no_socket_directory_stays(program: Start, tmp_path: Any) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o700)
+        first = program(SETUP, MONARCH_RUNTIME_DIR=folder)
+        assert first.wait() == 0
+        assert os.listdir(folder) == []
+        killed = program(SETUP + "threading.Event().wait()", MONARCH_RUNTIME_DIR=folder)
+        killed.line("pids")
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert len(os.listdir(folder)) == 1
+        # The next one sweeps what the dead left.
+        assert program(SETUP, MONARCH_RUNTIME_DIR=folder).wait() == 0
+        assert os.listdir(folder) == []
+
+
+def test_a_runtime_directory_that_others_can_enter_is_refused(program: Start) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        started = program(SETUP, MONARCH_RUNTIME_DIR=folder)
+        assert started.wait() == 1
+        assert "must belong to you and be closed to others" in started.errors[-1]

@@ -1,0 +1,237 @@
+"""What a replica touches on its host, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch_sync import Manifest, Replica, ReplicaBusy
+from monarch_sync.digest import digest_bytes, short
+from monarch_sync.entry import Entry, Kind
+from monarch_sync.messages import Abort, Aborted, Commit, Committed, Need, Refused, Staged
+from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "replica"
+
+
+@pytest.fixture
+def replica(root: Path) -> Iterator[Replica]:
+    replica = Replica(root)
+    yield replica
+    replica.close()
+
+
+def test_every_kind_of_entry_arrives(replica: Replica, root: Path) -> None:
+    tree: Tree = {"pkg/a.py": b"1", "empty": None, "pkg/link": "a.py", "bad\udcff": b"raw"}
+    assert isinstance(push_tree(replica, 1, tree), Committed)
+    assert read_tree(root) == whole(tree)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"a": b"1"}, {"a/b": b"1"}),
+        ({"a/b": b"1"}, {"a": b"1"}),
+        ({"a": b"1"}, {"a": "b", "b": b"1"}),
+        ({"a": "b", "b": b"1"}, {"a": b"1"}),
+        ({"a": "b", "b": None}, {"a/c": b"1"}),
+        ({"a": b"1", "b": b"2"}, {"a": b"2", "b": b"1"}),
+        ({"old/x": b"1", "old/y": b"2"}, {"new/x": b"1", "new/y": b"2"}),
+        ({"a": b"1"}, {"a": b"1", "copy": b"1", "again/copy": b"1"}),
+    ],
+)
+def test_one_state_becomes_another(replica: Replica, root: Path, old: Tree, new: Tree) -> None:
+    push_tree(replica, 1, old)
+    assert isinstance(push_tree(replica, 2, new), Committed)
+    assert read_tree(root) == whole(new)
+
+
+def test_modes_arrive_and_change_without_content(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"run.sh": b"#!"}, 0o644)
+    reply = replica.handle(stage_message(2, manifest_of({"run.sh": b"#!"}, 0o755), []))
+    assert isinstance(reply, Staged)
+    replica.handle(Commit(2))
+    assert stat.S_IMODE((root / "run.sh").stat().st_mode) == 0o755
+
+
+def test_files_of_the_host_stay(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"pkg/a.py": b"1"})
+    (root / "pkg/checkpoint.pt").write_bytes(b"weights")
+    push_tree(replica, 2, {})
+    assert read_tree(root) == {"pkg": None, "pkg/checkpoint.pt": b"weights"}
+
+
+@pytest.mark.parametrize("new", [{"a": b"new"}, {}, {"a/b": b"new"}])
+def test_a_file_changed_on_the_host_is_kept(replica: Replica, root: Path, new: Tree) -> None:
+    push_tree(replica, 1, {"a": b"ours"})
+    (root / "a").write_bytes(b"theirs")
+    reply = push_tree(replica, 2, new)
+    kept = f"a.host-{short(digest_bytes(b'theirs'))}"
+    assert reply == Committed(2, [kept.encode()])
+    assert read_tree(root) == whole({**new, kept: b"theirs"})
+
+
+def test_a_file_that_was_there_before_us_is_kept_unless_equal(replica: Replica, root: Path) -> None:
+    (root / "same").write_bytes(b"1")
+    (root / "other").write_bytes(b"theirs")
+    reply = push_tree(replica, 1, {"same": b"1", "other": b"ours"})
+    assert isinstance(reply, Committed)
+    assert len(reply.kept) == 1
+    assert (root / "other").read_bytes() == b"ours"
+    assert (root / reply.kept[0].decode()).read_bytes() == b"theirs"
+
+
+def test_a_missing_file_comes_back_with_a_whole_push(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"a": b"1"})
+    (root / "a").unlink()
+    push_tree(replica, 2, {"a": b"1"})
+    assert read_tree(root) == {"a": b"1"}
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder beside the root that a link in the replica will lead to."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "f").write_bytes(b"1")
+    os.chmod(outside / "f", 0o600)
+    return outside
+
+
+@pytest.mark.parametrize("tree", [{"d/f": b"2"}, {"d/f": b"1"}, {}, {"d/f/g": b"3"}, {"d": b"4"}])
+def test_nothing_is_written_through_a_link(
+    replica: Replica, root: Path, outside: Path, tree: Tree
+) -> None:
+    push_tree(replica, 1, {"d/f": b"1"})
+    shutil.rmtree(root / "d")
+    (root / "d").symlink_to(outside)
+    push_tree(replica, 2, tree, mode=0o777)
+    assert os.listdir(outside) == ["f"]
+    assert (outside / "f").read_bytes() == b"1"
+    assert stat.S_IMODE((outside / "f").stat().st_mode) == 0o600
+
+
+def test_paths_that_lead_out_are_refused_by_name(replica: Replica) -> None:
+    bad = Manifest([Entry("../etc", Kind.FILE, 0o644, 1, digest_bytes(b"1"))])
+    reply = replica.handle(stage_message(1, bad, [b"1"]), [b"1"])
+    assert isinstance(reply, Refused)
+    assert (reply.code, reply.path) == ("bad-manifest", "../etc")
+
+
+def test_missing_content_is_asked_for_and_not_committed(replica: Replica, root: Path) -> None:
+    manifest = manifest_of({"a": b"1"})
+    assert replica.handle(stage_message(1, manifest, [])) == Need([digest_bytes(b"1")])
+    assert isinstance(replica.handle(Commit(1)), Refused)
+    assert isinstance(replica.handle(stage_message(1, manifest, [b"1"]), [b"1"]), Staged)
+    assert isinstance(replica.handle(Commit(1)), Committed)
+    assert read_tree(root) == {"a": b"1"}
+
+
+def test_known_content_needs_no_bytes(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"a": b"main"})
+    push_tree(replica, 2, {"a": b"branch"})
+    back = replica.handle(stage_message(3, manifest_of({"a": b"main"}), []))
+    assert isinstance(back, Staged)
+    replica.handle(Commit(3))
+    assert read_tree(root) == {"a": b"main"}
+
+
+def test_damaged_content_is_refused(replica: Replica, root: Path) -> None:
+    reply = replica.handle(stage_message(1, manifest_of({"a": b"1"}), [b"1"]), [b"x"])
+    assert isinstance(reply, Refused)
+    assert reply.code == "damaged"
+    assert isinstance(replica.handle(Commit(1)), Refused)
+    assert read_tree(root) == {}
+
+
+def test_abort_forgets_what_was_staged(replica: Replica, root: Path) -> None:
+    replica.handle(stage_message(1, manifest_of({"a": b"1"}), [b"1"]), [b"1"])
+    assert replica.handle(Abort(1)) == Aborted(1)
+    assert isinstance(replica.handle(Commit(1)), Refused)
+    assert read_tree(root) == {}
+
+
+def test_a_commit_asked_for_twice_is_answered_twice(replica: Replica) -> None:
+    assert push_tree(replica, 1, {"a": b"1"}) == Committed(1, [])
+    assert replica.handle(Commit(1)) == Committed(1, [])
+
+
+def test_an_older_generation_is_refused(replica: Replica) -> None:
+    push_tree(replica, 5, {"a": b"1"})
+    reply = push_tree(replica, 5, {"a": b"2"})
+    assert isinstance(reply, Refused)
+    assert (reply.code, reply.current) == ("stale", 5)
+    assert "me@laptop" in reply.reason
+
+
+def test_a_new_process_knows_what_the_last_one_put_there(root: Path) -> None:
+    first = Replica(root)
+    push_tree(first, 3, {"a": b"1"})
+    first.close()
+    second = Replica(root)
+    assert (second.generation, second.author) == (3, "me@laptop")
+    assert second.manifest == manifest_of({"a": b"1"})
+    second.close()
+
+
+def test_one_process_keeps_a_replica(replica: Replica, root: Path) -> None:
+    with pytest.raises(ReplicaBusy, match="replica"):
+        Replica(root)
+
+
+def test_after_a_reboot_damaged_files_are_brought_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Replica(root)
+    push_tree(first, 1, {"torn": b"content", "sound": b"1"})
+    first.close()
+    (root / "torn").write_bytes(b"")
+    monkeypatch.setattr("monarch_sync.replica._boot_id", lambda: "another")
+    second = Replica(root)
+    assert "torn" not in second.manifest
+    push_tree(second, 2, {"torn": b"content", "sound": b"1"})
+    assert (root / "torn").read_bytes() == b"content"
+    second.close()
+
+
+def test_a_torn_state_file_does_not_keep_the_replica_from_opening(root: Path) -> None:
+    first = Replica(root)
+    push_tree(first, 1, {"a": b"1"})
+    first.close()
+    (root / ".monarch/current").write_bytes(b"")
+    second = Replica(root)
+    assert push_tree(second, 2, {"a": b"1"}) == Committed(2, [])
+    second.close()
+
+
+def test_bytecode_is_never_taken_for_fresh(replica: Replica, root: Path) -> None:
+    # Same size, and as a rule the same second: Python compares no more than that.
+    for number in range(1, 4):
+        push_tree(replica, number, {"m.py": b"print(%d)" % number})
+        assert run_module(root) == str(number)
+
+
+def test_a_removed_package_leaves_no_husk(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"pkg/__init__.py": b"", "m.py": b"import pkg"})
+    run_module(root)
+    assert (root / "pkg/__pycache__").is_dir()
+    push_tree(replica, 2, {"m.py": b""})
+    assert not (root / "pkg").exists()
+
+
+def run_module(root: Path) -> str:
+    """Import `m` in a new interpreter that writes and reads bytecode."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-S", "-c", "import m"]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=True)
+    return done.stdout.decode().strip()

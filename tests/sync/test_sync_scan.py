@@ -1,0 +1,278 @@
+"""Folders to manifests: what is taken, what is left out, and what is read again."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monarch_sync import Scanner, Workspace, WorkspaceMissing
+from monarch_sync import scan as scan_once
+from monarch_sync.git_index import parse, tracked_paths
+from monarch_sync.scan import Scan
+
+# The package has a function of the same name in the place of this attribute.
+SCAN = importlib.import_module("monarch_sync.scan")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+def write(folder: Path, *paths: str, content: str = "1") -> None:
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content)
+
+
+def paths_of(scan: Scan) -> list[str]:
+    return [entry.path for entry in scan.manifest if not entry.is_dir]
+
+
+def flat(folder: Path, **options: tuple[str, ...]) -> Workspace:
+    return Workspace({folder: ""}, **options)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_every_kind_of_entry_is_taken(folder: Path) -> None:
+    write(folder, "a.py", os.fsdecode(b"bad\xff.py"), "pkg/b.py")
+    os.chmod(folder / "a.py", 0o750)
+    (folder / "empty").mkdir()
+    (folder / "pkg/link").symlink_to("../a.py")
+    manifest = scan_once(Workspace([folder])).manifest
+    listed = {entry.path: (entry.kind.value, entry.target) for entry in manifest}
+    assert listed == {
+        "project": ("dir", ""), "project/a.py": ("file", ""), "project/bad\udcff.py": ("file", ""),
+        "project/empty": ("dir", ""), "project/pkg": ("dir", ""), "project/pkg/b.py": ("file", ""),
+        "project/pkg/link": ("link", "../a.py"),
+    }  # fmt: skip
+    entry = manifest.get("project/a.py")
+    assert entry is not None
+    assert (entry.mode, entry.size) == (0o750, 1)
+
+
+def test_what_cannot_travel_is_a_problem_not_an_error(folder: Path) -> None:
+    write(folder, "good")
+    (folder / "out").symlink_to("/etc")
+    (folder / "up").symlink_to("../other")
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        scan = scan_once(flat(folder))
+    assert paths_of(scan) == ["good"]
+    assert sorted(problem.path for problem in scan.problems) == ["out", "pipe", "socket", "up"]
+
+
+def test_an_unreadable_file_is_a_problem(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, "good", "secret")
+
+    def refuse(local: Path, status: os.stat_result) -> object:
+        if local.name == "secret":
+            raise PermissionError(13, "Permission denied")
+        return real(local, status)
+
+    real = SCAN._read
+    monkeypatch.setattr(SCAN, "_read", refuse)
+    scan = scan_once(flat(folder))
+    assert paths_of(scan) == ["good"]
+    assert [str(problem) for problem in scan.problems] == ["secret: Permission denied"]
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WorkspaceMissing, match="nowhere"):
+        scan_once(Workspace([tmp_path / "nowhere"]))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WorkspaceMissing, match="is not a directory"):
+        scan_once(Workspace([tmp_path / "file"]))
+
+
+def test_what_is_never_taken(folder: Path) -> None:
+    write(folder, "a.py", "__pycache__/a.pyc", "a.pyc", ".monarch/state", "env/pyvenv.cfg")
+    write(folder, "env/lib/x.py", "sub/.venv/pyvenv.cfg", "sub/.venv/x.py", "sub/y.py")
+    git(folder, "init")
+    assert paths_of(scan_once(flat(folder))) == ["a.py", "sub/y.py"]
+
+
+def test_git_rules_as_git_reads_them(folder: Path) -> None:
+    git(folder, "init")
+    write(folder, "a.log", "keep.log", "build/x", "sub/b.log", "sub/c.log", "deep/build/x", "x")
+    write(
+        folder, "secret", "sub/only/here", "other/only/here", "trail ", "#hash", "!bang", "nest/f"
+    )
+    write(
+        folder,
+        ".gitignore",
+        content="*.log\n!keep.log\nbuild/\n/nest\n\\#hash\n\\!bang\ntrail\\ \n",
+    )
+    write(folder, "sub/.gitignore", content="!b.log\n/only\n")
+    write(folder, ".git/info/exclude", content="secret\n")
+    command = ["git", "ls-files", "-co", "-z", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    assert paths_of(scan_once(flat(folder))) == sorted(listed.strip("\0").split("\0"))
+
+
+def test_rules_count_without_git_too(folder: Path) -> None:
+    write(folder, "a.py", "a.log", "b.bin")
+    write(folder, ".gitignore", content="*.log\n")
+    write(folder, ".monarchignore", content="*.bin\n.*ignore\n")
+    assert paths_of(scan_once(flat(folder))) == ["a.py"]
+
+
+def test_tracked_files_come_though_ignored(folder: Path) -> None:
+    git(folder, "init")
+    write(folder, "out/tracked.txt", "out/other.txt", "a.py", "data/big.bin", "m.pyc")
+    write(folder, ".gitignore", content="out/\n")
+    git(folder, "add", "-f", "out/tracked.txt", "data/big.bin", "m.pyc")
+    scanner = Scanner(flat(folder, ignore=("/data",)))
+    expected = [".gitignore", "a.py", "out/tracked.txt"]
+    assert paths_of(scanner.scan()) == expected
+    write(folder, "out/third.txt")
+    assert paths_of(scanner.rescan([folder / "out/third.txt", folder / "a.py"])) == expected
+
+
+@pytest.mark.parametrize("version", ["2", "3", "4"])
+def test_the_index_is_read_in_every_version(folder: Path, version: str) -> None:
+    git(folder, "init")
+    write(folder, "a", "dir/b", "dir/b2", os.fsdecode(b"\xff"), "dir/" + "long" * 60, "new")
+    git(folder, "add", "a", "dir", os.fsdecode(b"\xff"))
+    git(folder, "add", "--intent-to-add", "new")  # needs an extended entry, so version 3
+    git(folder, "update-index", "--index-version", version)
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=folder, capture_output=True, check=True)
+    names = {os.fsdecode(name) for name in listed.stdout.strip(b"\0").split(b"\0")}
+    assert tracked_paths(str(folder / ".git")) == names
+
+
+def test_a_broken_index_tracks_nothing(folder: Path) -> None:
+    with pytest.raises(ValueError, match="not an index"):
+        parse(b"JUNK" + bytes(100))
+    write(folder, "index", content="DIRC")
+    assert tracked_paths(str(folder)) == frozenset()
+
+
+def test_a_second_work_tree_has_its_own_index(folder: Path, tmp_path: Path) -> None:
+    git(folder, "init")
+    write(folder, "out/kept", ".gitignore", content="out\n")
+    git(folder, "add", "-f", ".")
+    git(folder, "commit", "-m", "1")
+    git(folder, "worktree", "add", str(tmp_path / "second"))
+    assert paths_of(scan_once(flat(tmp_path / "second"))) == [".gitignore", "out/kept"]
+
+
+def test_same_size_and_same_time_is_still_a_change(folder: Path) -> None:
+    scanner = Scanner(flat(folder))
+    write(folder, "a", content="1")
+    before = scanner.scan().manifest
+    status = (folder / "a").stat()
+    write(folder, "a", content="2")
+    os.utime(folder / "a", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert scanner.scan().manifest != before
+
+
+def test_a_known_file_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, "old", "new")
+    hour = 3_600_000_000_000
+    now = (folder / "old").stat().st_ctime_ns
+    monkeypatch.setattr(SCAN.time, "time_ns", lambda: now + hour)
+    scanner = Scanner(flat(folder))
+    scanner.scan()
+    read: list[str] = []
+    real = SCAN._read
+
+    def note(local: Path, status: os.stat_result) -> object:
+        read.append(local.name)
+        return real(local, status)
+
+    monkeypatch.setattr(SCAN, "_read", note)
+    write(folder, "new", content="other")
+    scanner.rescan([folder / "new"])
+    scanner.scan()
+    assert read == ["new"]
+
+
+def test_an_anchored_pattern_holds_in_a_rescan(folder: Path) -> None:
+    write(folder, "data/big", "sub/data/x.py", "sub/k.py")
+    scanner = Scanner(flat(folder, ignore=("/data",)))
+    first = paths_of(scanner.scan())
+    write(folder, "sub/k.py", content="2")
+    assert first == paths_of(scanner.rescan([folder / "sub/k.py"])) == ["sub/data/x.py", "sub/k.py"]
+
+
+def test_new_rules_change_what_is_taken(folder: Path) -> None:
+    write(folder, "a.log", "b")
+    scanner = Scanner(flat(folder))
+    scanner.scan()
+    write(folder, ".gitignore", content="*.log\n")
+    assert paths_of(scanner.rescan([folder / ".gitignore"])) == [".gitignore", "b"]
+
+
+places = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "x.log", "d/.gitignore"])
+actions = st.tuples(st.sampled_from(["write", "delete", "move"]), places, places)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.lists(actions, min_size=1, max_size=4), max_size=5))
+def test_a_rescan_finds_what_a_scan_finds(
+    tmp_path_factory: pytest.TempPathFactory, bursts: list[list[tuple[str, str, str]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("tree")
+    scanner = Scanner(flat(folder))
+    scanner.scan()
+    for burst in bursts:
+        touched = {path for action in burst for path in perform(folder, *action)}
+        assert scanner.rescan(touched).manifest == scan_once(flat(folder)).manifest
+
+
+def perform(folder: Path, action: str, place: str, other: str) -> set[Path]:
+    """Do something to the tree, if it can be done; the paths that a watcher would report."""
+    path, target = folder / place, folder / other
+    try:
+        if action == "write":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("*.log" if path.name == ".gitignore" else other)
+        elif action == "move":
+            path.rename(target)
+        elif path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink()
+    except OSError:
+        return set()
+    made = {path, target} if action == "move" else {path}
+    return made | {folder / parent for parent in Path(place).parents if str(parent) != "."}
+
+
+def test_workspaces_compare_by_what_they_hold(folder: Path) -> None:
+    assert Workspace([folder]) == Workspace({folder: "project"})
+    assert Workspace([folder]) != flat(folder)
+    assert Workspace.null() == Workspace() == Workspace(None, env=object())
+    assert Workspace.null().folders == ()
+
+
+@pytest.mark.parametrize("remote", ["/abs", "../up", "a/../b", "a\0"])
+def test_a_remote_path_stays_inside(folder: Path, remote: str) -> None:
+    with pytest.raises(ValueError, match="relative to the replica"):
+        Workspace({folder: remote})
+
+
+def test_what_a_workspace_refuses(folder: Path) -> None:
+    with pytest.raises(ValueError, match="empty local path"):
+        Workspace([""])
+    with pytest.raises(ValueError, match="two folders"):
+        Workspace([folder, folder / "sub" / "project"])
+    with pytest.raises(ValueError, match="give a list"):
+        Workspace(str(folder))
+    with pytest.raises(ValueError, match="monarchignore"):
+        Workspace([folder], ignore=["!keep"])

@@ -1,0 +1,118 @@
+"""A project folder to edit and sync, and meshes to run it on."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from monarch.actor import HostMesh, ProcMesh, this_host
+from monarch.job import ProcessJob
+from monarch_sync import SyncReport, Workspace
+
+STEPPER = '''
+import os
+import sys
+
+from monarch.actor import Actor, Port, context, endpoint
+
+SCALE = 1
+
+
+class Stepper(Actor):
+    def __init__(self):
+        self.count = 0
+
+    @endpoint
+    def step(self):
+        self.count += 1
+        return self.amount(), self.count
+
+    def amount(self):
+        return SCALE * 10
+
+    @endpoint
+    def stamp(self):
+        return context().generation, SCALE
+
+    @endpoint
+    def where(self):
+        return os.environ.get("WORKSPACE_DIR"), sys.path[0], sys.modules[__name__].__file__
+'''
+
+
+class Project:
+    """A folder of modules, importable here."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.workspace = Workspace(dirs={root: ""})
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        text = (self.root / name).read_text()
+        assert text.count(old) == 1
+        (self.root / name).write_text(text.replace(old, new))
+
+    def load(self, name: str) -> ModuleType:
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    def sync(self, mesh: HostMesh | ProcMesh, **options: Any) -> SyncReport:
+        return asyncio.run(mesh.sync_workspace(self.workspace, **options))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    root = tmp_path / "project"
+    root.mkdir()
+    before = set(sys.modules)
+    sys.path.insert(0, os.fspath(root))
+    made = Project(root)
+    made.write("stepper.py", STEPPER)
+    yield made
+    sys.path.remove(os.fspath(root))
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(root)):
+            del sys.modules[name]
+    sys.path_importer_cache.pop(os.fspath(root), None)
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def job() -> Iterator[ProcessJob]:
+    """Two hosts with workspace folders of their own."""
+    made = ProcessJob({"trainers": 2})
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def hosts(job: ProcessJob) -> HostMesh:
+    return job.state(cached_path=None).trainers
+
+
+@pytest.fixture(params=["replicas", "in place"])
+def procs(request: pytest.FixtureRequest) -> ProcMesh:
+    """Two procs: on a host each, with copies of the files, or here, on the files themselves."""
+    if request.param == "replicas":
+        hosts: HostMesh = request.getfixturevalue("hosts")
+        return hosts.spawn_procs(name="trainers")
+    return this_host().spawn_procs({"gpus": 2}, name="trainers")
+
+
+def replica_of(job: ProcessJob, index: int = 0) -> Path:
+    return Path(job.hosts[index].workspace)

@@ -1,0 +1,128 @@
+"""What happens to the files on the hosts: ours follow, others stay."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from monarch.actor import HostMesh
+from monarch.job import ProcessJob
+from tests.workspace.conftest import Project, replica_of
+
+
+def _tree(root: Path) -> dict[str, str]:
+    """The files of a folder, but for those of the replica itself."""
+    return {
+        str(path.relative_to(root)): path.read_text()
+        for path in root.rglob("*")
+        if path.is_file() and ".monarch" not in path.parts and "__pycache__" not in path.parts
+    }
+
+
+def test_files_added_deleted_renamed(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    project.write("data/notes.txt", "notes\n" * 100)
+    project.write("data/other.txt", "other\n")
+    project.sync(hosts)
+    assert [_tree(replica_of(job, i)) for i in (0, 1)] == [_tree(project.root)] * 2
+
+    project.write("data/new.txt", "new\n")
+    (project.root / "data/other.txt").unlink()
+    (project.root / "data/notes.txt").rename(project.root / "moved.txt")
+    report = project.sync(hosts)
+    assert [_tree(replica_of(job, i)) for i in (0, 1)] == [_tree(project.root)] * 2
+    assert report.changed_files == [
+        "data/new.txt", "data/notes.txt", "data/other.txt", "moved.txt",
+    ]  # fmt: skip
+    for host in report.hosts:
+        assert (host.num_written, host.num_moved) == (1, 1)
+    assert report.bytes_sent < 2 * 600, "the renamed file travelled again"
+
+
+def test_a_module_renamed_under_a_live_actor(project: Project, hosts: HostMesh) -> None:
+    procs = hosts.spawn_procs(name="trainers")
+    project.sync(procs)
+    steppers = procs.spawn("stepper", project.load("stepper").Stepper)
+    assert steppers.step.call().get(timeout=30).values() == [(10, 1)] * 2
+    (project.root / "stepper.py").rename(project.root / "walker.py")
+    assert project.sync(procs).ok
+    assert steppers.step.call().get(timeout=30).values() == [(10, 2)] * 2
+
+
+def test_a_file_edited_on_the_host_is_kept_beside(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    project.write("settings.toml", "rate = 1\n")
+    project.sync(hosts)
+    edited = replica_of(job) / "settings.toml"
+    edited.write_text("rate = 99  # tried on the host\n")
+
+    project.write("settings.toml", "rate = 2\n")
+    report = project.sync(hosts)
+    assert report.ok
+    assert edited.read_text() == "rate = 2\n"
+    [kept] = report.hosts[0].kept
+    assert kept.startswith("settings.toml.host-")
+    assert (replica_of(job) / kept).read_text() == "rate = 99  # tried on the host\n"
+    assert report.hosts[1].kept == []
+    assert f"kept {kept}" in str(report)
+
+
+def test_what_did_not_come_from_us_is_left_alone(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    project.write("runs/readme.txt", "ours\n")
+    project.sync(hosts)
+    checkpoint = replica_of(job) / "runs/step_10.pt"
+    checkpoint.write_text("theirs")
+    (project.root / "runs/readme.txt").unlink()
+    (project.root / "runs").rmdir()
+    assert project.sync(hosts).ok
+    assert checkpoint.read_text() == "theirs"
+    assert not (replica_of(job) / "runs/readme.txt").exists()
+
+
+def test_what_cannot_travel_is_listed_and_the_rest_arrives(
+    project: Project, job: ProcessJob, hosts: HostMesh, tmp_path: Path
+) -> None:
+    (tmp_path / "outside.txt").write_text("private")
+    (project.root / "way_out").symlink_to("../outside.txt")
+    (project.root / "within").symlink_to("stepper.py")
+    os.mkfifo(project.root / "pipe")
+    secret = project.write("secret.txt", "secret")
+    secret.chmod(0)
+    report = project.sync(hosts)
+    assert report.ok
+    problems = {problem.path for problem in report.problems}
+    expected = {"way_out", "pipe"} if os.geteuid() == 0 else {"way_out", "pipe", "secret.txt"}
+    assert problems == expected
+    assert "left out way_out: " in str(report)
+    replica = replica_of(job)
+    assert os.readlink(replica / "within") == "stepper.py"
+    assert (replica / "stepper.py").exists()
+    assert not (replica / "way_out").is_symlink()
+
+
+def test_what_git_ignores_stays_at_home(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    project.write(".gitignore", "*.log\nruns/\n")
+    project.write("noise.log", "noise")
+    project.write("runs/1.txt", "run")
+    project.write("package/__init__.py", "")
+    project.write("package/__pycache__/x.pyc", "")
+    assert project.sync(hosts).ok
+    assert set(_tree(replica_of(job))) == {".gitignore", "stepper.py", "package/__init__.py"}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o644])
+def test_modes_travel(mode: int, project: Project, job: ProcessJob, hosts: HostMesh) -> None:
+    project.write("tool.sh", "#!/bin/sh\n").chmod(mode ^ 0o111)
+    project.sync(hosts)
+    (project.root / "tool.sh").chmod(mode)
+    assert project.sync(hosts).ok
+    status = (replica_of(job) / "tool.sh").stat()
+    assert bool(status.st_mode & 0o100) == bool(mode & 0o100)

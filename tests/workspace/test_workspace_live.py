@@ -1,0 +1,196 @@
+"""What live actors make of an edit: they run it, all of them, and keep what they have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import ActorMesh, HostMesh, ProcMesh, this_host
+from monarch.job import ProcessJob
+from monarch_sync import SyncFailed, Workspace, WorkspaceMissing
+from tests.workspace.conftest import STEPPER, Project, replica_of
+
+
+def _values(mesh_call: Any) -> list[Any]:
+    return list(mesh_call.call().get(timeout=30).values())
+
+
+def _steppers(project: Project, procs: ProcMesh) -> ActorMesh[Any]:
+    assert project.sync(procs).ok
+    actors: ActorMesh[Any] = procs.spawn("stepper", project.load("stepper").Stepper)
+    assert _values(actors.step) == [(10, 1)] * 2
+    return actors
+
+
+def test_all_ranks_run_an_edit_and_keep_their_state(project: Project, procs: ProcMesh) -> None:
+    steppers = _steppers(project, procs)
+    before = project.sync(procs).generation
+
+    project.edit("stepper.py", "return SCALE * 10", "return SCALE * 10 + 5")
+    report = project.sync(procs)
+    assert _values(steppers.step) == [(15, 2)] * 2
+    assert report.generation == before + 1
+    assert report.changed_files == ["stepper.py"]
+    assert report.modules_reloaded == ["stepper.py"]
+    assert report.actors_patched == {"Stepper": 2}
+
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 7")
+    project.write("stepper.py", (project.root / "stepper.py").read_text() + NEW_ENDPOINT)
+    assert project.sync(procs).ok
+    assert _values(steppers.step) == [(75, 3)] * 2
+    assert _values(steppers.total) == [3, 3]
+    assert _values(steppers.stamp) == [(before + 2, 7)] * 2
+
+
+NEW_ENDPOINT = """
+    @endpoint
+    def total(self):
+        return self.count
+"""
+
+
+def test_a_removed_endpoint_is_refused_by_name(project: Project, procs: ProcMesh) -> None:
+    steppers = _steppers(project, procs)
+    start = STEPPER.index("    @endpoint\n    def stamp")
+    end = STEPPER.index("    @endpoint\n    def where")
+    project.write("stepper.py", STEPPER[:start] + STEPPER[end:])
+    assert project.sync(procs).ok
+    with pytest.raises(Exception, match="stamp"):
+        steppers.stamp.call().get(timeout=30)
+    assert _values(steppers.step) == [(10, 2)] * 2
+
+
+def test_a_syntax_error_changes_nobody(project: Project, procs: ProcMesh) -> None:
+    steppers = _steppers(project, procs)
+    stamps = _values(steppers.stamp)
+
+    project.edit("stepper.py", "SCALE = 1", "SCALE = (1")
+    refused = project.sync(procs)
+    assert not refused.ok
+    assert refused.generation == stamps[0][0]
+    text = str(refused)
+    assert "stepper.py:7" in text
+    assert "    SCALE = (1\n" in text
+    assert any(line.strip() == "^" for line in text.splitlines())
+    assert "trainers 0" in text
+    assert str(project.root) not in text
+    with pytest.raises(SyncFailed, match="stepper.py:7"):
+        refused.raise_for_errors()
+    assert _values(steppers.stamp) == stamps
+    assert _values(steppers.step) == [(10, 2)] * 2
+
+    project.edit("stepper.py", "SCALE = (1", "SCALE = 3")
+    fixed = project.sync(procs)
+    assert fixed.ok
+    assert fixed.generation == refused.generation + 1
+    assert _values(steppers.step) == [(30, 3)] * 2
+
+
+def test_a_module_body_that_raises_changes_nobody(project: Project, procs: ProcMesh) -> None:
+    steppers = _steppers(project, procs)
+    stamps = _values(steppers.stamp)
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 1 // 0")
+    refused = project.sync(procs)
+    assert not refused.ok
+    assert "stepper.py:7" in str(refused)
+    assert "ZeroDivisionError" in str(refused)
+    assert _values(steppers.stamp) == stamps
+    assert _values(steppers.step) == [(10, 2)] * 2
+
+
+def test_one_bad_module_of_two_stops_both(project: Project, procs: ProcMesh) -> None:
+    project.write("factors.py", "FACTOR = 2\n")
+    project.edit("stepper.py", "import os\n", "import os\n\nimport factors\n")
+    project.edit("stepper.py", "SCALE * 10", "factors.FACTOR * 10")
+    project.sync(procs)
+    steppers = procs.spawn("stepper", project.load("stepper").Stepper)
+    assert _values(steppers.step) == [(20, 1)] * 2
+
+    project.write("factors.py", "FACTOR = 3\n")
+    project.edit("stepper.py", "SCALE = 1", "SCALE = ")
+    assert not project.sync(procs).ok
+    assert _values(steppers.step) == [(20, 2)] * 2
+
+    project.edit("stepper.py", "SCALE = ", "SCALE = 4")
+    report = project.sync(procs)
+    assert sorted(report.modules_reloaded) == ["factors.py", "stepper.py"]
+    assert _values(steppers.step) == [(30, 3)] * 2
+
+
+def test_an_unchanged_workspace_makes_no_generation(project: Project, procs: ProcMesh) -> None:
+    first = project.sync(procs)
+    again = project.sync(procs)
+    assert again.ok
+    assert again.generation == first.generation
+    assert again.changed_files == []
+    assert again.modules_reloaded == []
+
+
+def test_reload_off_moves_files_and_no_code(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    procs = hosts.spawn_procs(name="trainers")
+    steppers = _steppers(project, procs)
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
+    report = project.sync(procs, reload="off")
+    assert report.ok
+    assert report.modules_reloaded == []
+    assert "SCALE = 2" in (replica_of(job) / "stepper.py").read_text()
+    assert _values(steppers.step) == [(10, 2)] * 2
+    assert project.sync(procs, auto_reload=False).generation == report.generation
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    project = Project(tmp_path / "nowhere")
+    with pytest.raises(WorkspaceMissing, match="nowhere"):
+        project.sync(this_host())
+
+
+@pytest.mark.parametrize("what", ["hosts", "procs", "slice"])
+def test_hosts_procs_and_slices_sync(what: str, project: Project, hosts: HostMesh) -> None:
+    procs = hosts.spawn_procs(name="trainers")
+    mesh = {"hosts": hosts, "procs": procs, "slice": procs.slice(hosts=1)}[what]
+    report = project.sync(mesh)
+    assert [host.host for host in report.hosts] == ["trainers0", "trainers1"][-len(report.hosts) :]
+    assert len(report.hosts) == (1 if what == "slice" else 2)
+    steppers = procs.slice(hosts=1).spawn("stepper", project.load("stepper").Stepper)
+    assert steppers.stamp.call_one().get(timeout=30) == (1, 1)
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
+    assert project.sync(mesh).ok
+    assert steppers.stamp.call_one().get(timeout=30) == (2, 2)
+
+
+def test_later_procs_start_with_the_current_generation(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    project.sync(hosts)
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
+    assert project.sync(hosts).generation == 2
+    project.load("stepper")
+    project.write("late.py", STEPPER)
+    assert project.sync(hosts).generation == 3
+    steppers = hosts.spawn_procs(name="later").spawn("stepper", project.load("late").Stepper)
+    assert _values(steppers.stamp) == [(3, 1)] * 2
+    for index, (workspace_dir, first_path, file) in enumerate(_values(steppers.where)):
+        replica = str(replica_of(job, index))
+        assert workspace_dir == replica
+        assert first_path == replica
+        assert file == f"{replica}/late.py"
+
+
+def test_two_folders_land_where_the_mapping_says(
+    project: Project, job: ProcessJob, hosts: HostMesh, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "gadgets.py").write_text("SIZE = 1\n")
+    project.workspace = Workspace(dirs={project.root: "app", library: "lib/deep"})
+    assert project.sync(hosts).ok
+    assert (replica_of(job) / "app/stepper.py").exists()
+    assert (replica_of(job) / "lib/deep/gadgets.py").exists()
+    steppers = hosts.spawn_procs(name="later").spawn("s", project.load("stepper").Stepper)
+    for index, (root, _, file) in enumerate(_values(steppers.where)):
+        assert root == str(replica_of(job, index))
+        assert file == f"{root}/app/stepper.py"
