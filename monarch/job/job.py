@@ -107,34 +107,44 @@ class JobTrait(ABC):
     def apply(self, client_script: str | None = None) -> None:
         """Bring the allocation up, unless this object did so already."""
         if self._running is None:
-            self.apply_id = str(uuid.uuid4())
+            self._bring_up(client_script, None)
+
+    def _bring_up(self, client_script: str | None, path: Path | None) -> None:
+        """Make the allocation and note it at ``path``; if that is cut short, end it again."""
+        self.apply_id = str(uuid.uuid4())
+        try:
             # Half an allocation would be one that nobody can find to end it.
             with deferred_interrupts():
                 self._create(client_script)
                 self._running = self
+                if path is not None:
+                    self.dump(path)
+                    self._state_path = path
+        except BaseException:
+            self.kill()
+            raise
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
         """The job's hosts, ready to spawn on.
 
         In this order: what this object runs already; what a state file at ``cached_path`` tells
-        of, if it still runs and fits (one that runs and does not fit is killed); else a new
-        allocation, which is noted there. ``None`` keeps no file.
+        of, if it still runs and fits (else what is left of it is killed); else a new
+        allocation, which is noted there. ``None`` keeps no file. Raises ``JobError`` for a state
+        file that cannot be trusted; one that is damaged is replaced.
         """
-        if self._running is not None and self._running._is_running():
-            return self._running._state()
+        if self._running is not None:
+            if self._running._is_running():
+                return self._running._state()
+            self.kill()
         path = Path(cached_path) if cached_path is not None else None
         cached = _load_cached(path)
-        if cached is not None and cached._is_running():
-            if cached.can_run(self):
+        if cached is not None:
+            if cached._is_running() and cached.can_run(self):
                 self._running = cached
                 self._state_path = path
                 return cached._state()
             cached.kill()
-        self._running = None
-        self.apply()
-        if path is not None:
-            self.dump(path)
-            self._state_path = path
+        self._bring_up(None, path)
         return self._state()
 
     def kill(self) -> None:
@@ -170,13 +180,17 @@ class JobTrait(ABC):
             raise
 
 
+class _Damaged(JobError):
+    """A state that tells of no job."""
+
+
 def job_loads(data: bytes) -> JobTrait:
     """The job that a state tells of. Raises ``JobError`` for anything that is not one."""
     try:
         fields = json.loads(data)
         kind, version = fields.pop("kind"), fields.pop("version")
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise JobError("this is not the state of a job") from None
+        raise _Damaged("this is not the state of a job") from None
     if version != _VERSION:
         raise JobError(
             f"the job's state is of version {version}, this release reads {_VERSION}: end the "
@@ -188,8 +202,8 @@ def job_loads(data: bytes) -> JobTrait:
     apply_id = fields.pop("apply_id", None)
     try:
         job = cls._from_data(fields)
-    except (KeyError, TypeError, ValueError) as error:
-        raise JobError(f"the state of a {kind} job is damaged: {error!r}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _Damaged(f"the state of a {kind} job is damaged: {error!r}") from None
     job.apply_id = apply_id
     job._running = job
     return job
@@ -207,7 +221,10 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
             f"{path} holds the job's secret and must belong to you with mode 0600; it has mode "
             f"{stat.S_IMODE(status.st_mode):04o}. Run `chmod 600 {path}` if you trust it"
         )
-    job = job_loads(path.read_bytes())
+    try:
+        job = job_loads(path.read_bytes())
+    except _Damaged as error:
+        raise _Damaged(f"{path}: {error}; remove the file to start anew") from None
     job._state_path = path
     return job
 
@@ -217,7 +234,5 @@ def _load_cached(path: Path | None) -> JobTrait | None:
         return None
     try:
         return job_load(path)
-    except JobError:
-        if path.stat().st_uid != os.getuid():
-            raise
+    except _Damaged:
         return None

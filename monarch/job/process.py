@@ -116,7 +116,19 @@ class ProcessJob(JobTrait):
         started = process_start(child.pid) or 0
         return HostProcess(mesh, url, child.pid, started, workspace, log)
 
+    def _wait_until_listening(self) -> None:
+        """For hosts that were just started: one that cannot start would never answer."""
+        for host, child in zip(self.hosts, self._children):
+            path = host.url.removeprefix("ipc://")
+            while not os.path.exists(path):
+                if child.poll() is not None:
+                    told = last_lines(host.log)
+                    self.kill()
+                    raise JobError(f"a host of {host.mesh!r} ended while it started:\n{told}")
+                time.sleep(0.005)
+
     def _state(self) -> JobState:
+        self._wait_until_listening()
         hosts = {}
         for mesh in self.meshes:
             urls = [host.url for host in self.hosts if host.mesh == mesh]
@@ -182,6 +194,11 @@ def process_start(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] == "Z" else int(fields[19])
+
+
+def last_lines(path: str, num_lines: int = 5) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return "".join(file.readlines()[-num_lines:]).rstrip()
 
 
 def end_processes(hosts: Sequence[HostProcess]) -> None:

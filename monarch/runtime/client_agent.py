@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -141,14 +142,21 @@ class ClientAgent(ProcAgent):
     def _fault(self, failure: MeshFailure) -> None:
         try:
             _fault_hook()(failure)
-        except BaseException:
-            self.has_faulted = True
+        except BaseException as error:
+            with self._lock:
+                # The program is about to end: one report, for the first cause.
+                is_first = not self.has_faulted and not self._is_closed
+                self.has_faulted = self.has_faulted or is_first
+            if not is_first:
+                return
             when = time.strftime("%Y-%m-%d %H:%M:%S")
             self.printer.flush()
             sys.stderr.write(
                 f"Unhandled monarch error on the root actor, hostname={socket.gethostname()}, "
                 f"PID={os.getpid()} at time {when}:\n{failure.report()}\n"
             )
+            if not isinstance(error, SystemExit):
+                traceback.print_exception(error)
             sys.stderr.flush()
             # A real signal, because only that wakes a main thread that waits for a lock.
             main = threading.main_thread()

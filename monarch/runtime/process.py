@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -42,6 +43,10 @@ def uninstall() -> None:
     """The client has left the network; the next use makes a new one."""
     global _current
     _current = None
+
+
+# A forked child is not this process: it must not end what its parent owns when it exits.
+os.register_at_fork(after_in_child=uninstall)
 
 
 def on_first_use(make: Callable[[], ProcAgent]) -> None:

@@ -63,9 +63,7 @@ class Journal(msgspec.Struct, array_like=True):
 class Committer:
     """Carries one plan out below ``root``; ``old`` is the state that the plan starts from."""
 
-    def __init__(
-        self, root: Path, staging: Path, store: Store, disk: Disk, old: Manifest
-    ) -> None:
+    def __init__(self, root: Path, staging: Path, store: Store, disk: Disk, old: Manifest) -> None:
         self._root = root
         self._staging = staging
         self._store = store

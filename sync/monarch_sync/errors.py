@@ -128,8 +128,7 @@ class WatchEnded(SyncError):
 
     def __str__(self) -> str:
         return (
-            f"watching {self.folder!r} ended: {self.reason}. "
-            "Start the sync again once it is back."
+            f"watching {self.folder!r} ended: {self.reason}. Start the sync again once it is back."
         )
 
 

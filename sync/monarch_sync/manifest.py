@@ -183,4 +183,3 @@ def _twice(rows: list[Row]) -> str:
             return from_wire(row[0])
         seen.add(row[0])
     return ""
-

@@ -11,7 +11,7 @@ each, so that deltas against a known base can come without a new message.
 
 from __future__ import annotations
 
-from typing import Literal, Union
+from typing import Literal
 
 import msgspec
 
@@ -106,7 +106,7 @@ class Refused(msgspec.Struct, tag=8, array_like=True, frozen=True):
     current: int = 0
 
 
-Message = Union[Stage, Commit, Abort, Need, Staged, Committed, Aborted, Refused]
+Message = Stage | Commit | Abort | Need | Staged | Committed | Aborted | Refused
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,10 +77,10 @@ class Scanner:
             patterns = self.workspace.ignore
             listed = dict.fromkeys(walk(folder.local, patterns))
             tracked = tracked_though_ignored(folder.local, patterns, listed)
-            self._hidden.update(folder.remote_of(relative) for relative in tracked)
-            inside = {above for relative in tracked for above in _folders_of(relative)}
-            self._hidden.update(folder.remote_of(above) for above in inside - listed.keys())
-            for relative in (*listed, *tracked):
+            above = {path for relative in tracked for path in _folders_of(relative)}
+            hidden = (*tracked, *(above - listed.keys()))
+            self._hidden.update(map(folder.remote_of, hidden))
+            for relative in (*listed, *hidden):
                 self._add(folder, relative, entries)
         for path in list(entries):
             _add_parents(path, entries)
@@ -90,10 +90,12 @@ class Scanner:
     def rescan(self, paths: Iterable[str | os.PathLike[str]]) -> Scan:
         """Look at the folders that hold these (absolute) paths, and at new folders in them.
 
-        Falls back to a whole scan where it has to: at the first call, and when rules changed.
+        Falls back to a whole scan where it has to: at the first call, when rules changed, and
+        where one folder lands inside another.
         """
         touched = {os.fspath(path) for path in paths}
-        if self.manifest is None or any(os.path.basename(p) in _RULE_FILES for p in touched):
+        new_rules = any(os.path.basename(path) in _RULE_FILES for path in touched)
+        if self.manifest is None or new_rules or _overlap(self.workspace.folders):
             return self.scan()
         changed: dict[str, Entry] = {}
         removed: set[str] = set()
@@ -116,6 +118,8 @@ class Scanner:
             # A folder that is new to us: its parent's listing brings it, with all inside.
             self._rescan_folder(folder, os.path.dirname(relative), changed, removed)
             return
+        for path in [path for path in self._problems if parent_of(path) == remote]:
+            del self._problems[path]
         known = set(self._children(remote))
         found: dict[str, Entry] = {}
         if remote not in self._hidden and (folder.local / relative).is_dir():
@@ -204,6 +208,14 @@ def _read(local: Path, status: os.stat_result) -> _Seen:
         if unmoved and size == after.st_size:
             break
     return _Seen(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, digest, read_ns)
+
+
+def _overlap(folders: Sequence[Folder]) -> bool:
+    return any(
+        one is not other and one.relative_of(other.remote) is not None
+        for one in folders
+        for other in folders
+    )
 
 
 def _folders_of(path: str) -> Iterator[str]:

@@ -8,12 +8,14 @@ looks inside, now and once more when the tree is quiet.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from watchfiles import watch as watch_files
+from watchfiles.main import FileChange
 
 from monarch_sync.errors import WatchEnded
 from monarch_sync.git_index import find_git_dir
@@ -54,6 +56,10 @@ class Watcher:
             stop_event=self._stop,
             raise_interrupt=True,
         )
+        with contextlib.closing(events):
+            yield from self._bursts(events)
+
+    def _bursts(self, events: Iterator[set[FileChange]]) -> Iterator[set[Path]]:
         waiting: set[Path] = set()
         needs_audit = False
         for changes in events:

@@ -49,7 +49,7 @@ def all_gone(pids: list[int]) -> bool:
         ("echo.stop(); procs.stop(); shutdown_context()", 0),
         ("pending = echo.wait_for_file.call('/never')", 0),
         ("del echo, procs; import gc; gc.collect()", 0),
-        ("asyncio.run(asyncio.wait_for(echo.echo.call(1).as_asyncio(), 20))", 0),
+        ("async def main(): await echo.echo.call(1)\nasyncio.run(main())", 0),
         ("threading.Thread(target=lambda: echo.echo.call(1).get()).start()", 0),
         ("this_proc().spawn('async', Async).echo.call_one(1).get()", 0),
         ("this_host().spawn_procs({'gpus': 2}).spawn('early', Echo)", 0),
@@ -74,15 +74,15 @@ def test_a_program_that_raises_shows_its_own_traceback_only(program: Start) -> N
 
 
 def test_an_unfinished_future_in_asyncio_is_quiet(program: Start) -> None:
-    script = """
-    async def main():
-        task = echo.wait_for_file.call("/never").as_asyncio()
-        await asyncio.sleep(0)
-    asyncio.run(main())
-    """
-    import textwrap
-
-    started, pids = start_with_procs(program, textwrap.dedent(script))
+    started, pids = start_with_procs(
+        program,
+        """
+async def main():
+    task = echo.wait_for_file.call("/never").as_asyncio()
+    await asyncio.sleep(0)
+asyncio.run(main())
+""",
+    )
     assert started.wait() == 0
     assert started.errors == []
     wait_for(lambda: all_gone(pids), 2.0)
@@ -103,7 +103,7 @@ def test_import_alone_starts_nothing(program: Start) -> None:
         "echo.wait_for_file.call('/never').get()",
         "echo.slice(gpus=0).wait_for_file.call_one('/never').get(timeout=60)",
         "Channel.open()[1].recv().get()",
-        "asyncio.run(asyncio.wait_for(echo.wait_for_file.call('/never').as_asyncio(), 60))",
+        "async def main(): await echo.wait_for_file.call('/never')\nasyncio.run(main())",
     ],
     ids=["get", "get with a timeout", "recv", "await"],
 )
@@ -167,25 +167,26 @@ FAULTS = {
     "broadcast": "echo.slice(gpus=0).fail.broadcast()",
     "process": "echo.slice(gpus=0).kill.broadcast()",
     "all processes": "echo.kill.broadcast()",
-    "template": "os.kill(int(open('/proc/self/task/%d/children' % os.getpid()).read().split()[0]), 9)"
-    if os.path.exists(f"/proc/self/task/{os.getpid()}/children")
-    else "echo.kill.broadcast()",
+    "template": "import psutil; psutil.Process().children()[0].kill()",
+}
+
+
+WAITS = {
+    "sleep": "time.sleep(60)",
+    "event": "threading.Event().wait(60)",
+    "recv": "Channel.open()[1].recv().get()",
+    "await": "asyncio.run(asyncio.sleep(60))",
 }
 
 
 @pytest.mark.parametrize(
-    "wait",
-    ["threading.Event().wait(60)", "time.sleep(60)", "Channel.open()[1].recv().get()", "await"],
+    ("fault", "wait"),
+    [*((fault, "sleep") for fault in FAULTS), *(("all processes", wait) for wait in WAITS)],
 )
-@pytest.mark.parametrize("fault", FAULTS)
 def test_an_unhandled_fault_ends_the_program_with_one_report(
     program: Start, fault: str, wait: str
 ) -> None:
-    if wait != "time.sleep(60)" and fault not in ("init", "all processes"):
-        pytest.skip("each fault and each wait, but not all pairs")
-    if wait == "await":
-        wait = "asyncio.run(asyncio.sleep(60))"
-    started, pids = start_with_procs(program, f"{FAULTS[fault]}\n{wait}\nprint('went on')")
+    started, pids = start_with_procs(program, f"{FAULTS[fault]}\n{WAITS[wait]}\nprint('went on')")
     assert started.wait() == 1
     text = "\n".join(started.errors)
     assert text.count("Unhandled monarch error on the root actor, hostname=") == 1, text

@@ -276,3 +276,20 @@ def test_what_a_workspace_refuses(folder: Path) -> None:
         Workspace(str(folder))
     with pytest.raises(ValueError, match="monarchignore"):
         Workspace([folder], ignore=["!keep"])
+
+
+def test_one_folder_may_land_inside_another(folder: Path, tmp_path: Path) -> None:
+    write(folder, "a", "lib/own")
+    write(tmp_path / "shared", "b")
+    scanner = Scanner(Workspace({folder: "", tmp_path / "shared": "lib"}))
+    assert paths_of(scanner.scan()) == ["a", "lib/b", "lib/own"]
+    write(folder, "new")
+    assert paths_of(scanner.rescan([folder / "new"])) == ["a", "lib/b", "lib/own", "new"]
+
+
+def test_a_problem_is_forgotten_with_its_path(folder: Path) -> None:
+    (folder / "out").symlink_to("/etc")
+    scanner = Scanner(flat(folder))
+    assert len(scanner.scan().problems) == 1
+    (folder / "out").unlink()
+    assert scanner.rescan([folder / "out"]).problems == []

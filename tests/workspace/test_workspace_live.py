@@ -76,7 +76,7 @@ def test_a_syntax_error_changes_nobody(project: Project, procs: ProcMesh) -> Non
     assert any(line.strip() == "^" for line in text.splitlines())
     assert "trainers 0" in text
     assert str(project.root) not in text
-    with pytest.raises(SyncFailed, match="stepper.py:7"):
+    with pytest.raises(SyncFailed, match=r"stepper\.py:7"):
         refused.raise_for_errors()
     assert _values(steppers.stamp) == stamps
     assert _values(steppers.step) == [(10, 2)] * 2

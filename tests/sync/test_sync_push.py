@@ -1,0 +1,269 @@
+"""The whole way: folders, author, messages, replica, report; and the watcher that starts it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch_sync import (
+    HostReport,
+    HostView,
+    MovedUnderfoot,
+    Outgoing,
+    Problem,
+    Push,
+    PushRefused,
+    Replica,
+    Scanner,
+    SyncFailed,
+    SyncReport,
+    WatchEnded,
+    Watcher,
+    Workspace,
+    WorkspaceMissing,
+    sync_local,
+)
+from monarch_sync.messages import Commit, Refused, Stage
+from tests.sync.trees import push_tree, read_tree
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "a.py").write_text("1")
+    (folder / "pkg/b.py").write_text("2")
+    return folder
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    replica = Replica(tmp_path / "replica")
+    yield replica
+    replica.close()
+
+
+class Author:
+    """One author with one host, and a count of the messages between them."""
+
+    def __init__(self, folder: Path, replica: Replica) -> None:
+        self.workspace = Workspace({folder: ""})
+        self.scanner = Scanner(self.workspace)
+        self.view = HostView()
+        self.replica = replica
+        self.num_messages = 0
+
+    def push(self) -> Push:
+        manifest = self.scanner.scan().manifest
+        push = Push(self.workspace, manifest, self.view, self.replica.generation + 1)
+        step = push.first()
+        while isinstance(step, Outgoing):
+            self.num_messages += 1
+            step = push.receive(self.replica.handle(step.message, step.blobs))
+        push.committed(self.replica.handle(Commit(push.generation)))
+        return push
+
+
+def test_the_usual_edit_is_one_message_with_one_file(folder: Path, replica: Replica) -> None:
+    author = Author(folder, replica)
+    author.push()
+    author.num_messages = 0
+    (folder / "a.py").write_text("three")
+    push = author.push()
+    assert (author.num_messages, push.bytes_sent) == (1, 5)
+    assert (replica.root / "a.py").read_text() == "three"
+
+
+def test_a_rename_sends_no_content(folder: Path, replica: Replica) -> None:
+    author = Author(folder, replica)
+    author.push()
+    (folder / "pkg").rename(folder / "renamed")
+    push = author.push()
+    assert push.bytes_sent == 0
+    assert push.staged is not None
+    assert push.staged.num_moved == 1
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+def test_a_host_that_starts_anew_gets_the_whole(
+    folder: Path, replica: Replica, tmp_path: Path
+) -> None:
+    author = Author(folder, replica)
+    author.push()
+    author.replica = Replica(tmp_path / "another")
+    author.push()
+    assert read_tree(author.replica.root) == read_tree(folder)
+    author.replica.close()
+
+
+def test_another_author_in_between_is_replaced(folder: Path, replica: Replica) -> None:
+    author = Author(folder, replica)
+    author.push()
+    push_tree(replica, replica.generation + 1, {"theirs": b"1"})
+    author.push()
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+def test_a_file_that_moves_underfoot_stops_the_push(folder: Path) -> None:
+    workspace = Workspace({folder: ""})
+    manifest = Scanner(workspace).scan().manifest
+    push = Push(workspace, manifest, HostView(), 1)
+    step = push.first()
+    assert isinstance(step.message, Stage)
+    (folder / "a.py").write_text("other")
+    wanted = [entry.digest for entry in manifest if entry.is_file]
+    from monarch_sync.messages import Need
+
+    with pytest.raises(MovedUnderfoot, match=r"a\.py"):
+        push.receive(Need(wanted))
+
+
+def test_a_refusal_reaches_the_author(folder: Path) -> None:
+    workspace = Workspace({folder: ""})
+    push = Push(workspace, Scanner(workspace).scan().manifest, HostView(), 1)
+    push.first()
+    with pytest.raises(PushRefused, match="disk is full") as caught:
+        push.receive(Refused("disk", "the disk is full", "a.py"))
+    assert (caught.value.code, caught.value.path) == ("disk", "a.py")
+    with pytest.raises(PushRefused):
+        push.committed(Refused("not-staged", "nothing here"))
+
+
+def test_a_sync_in_one_process(folder: Path, replica: Replica) -> None:
+    (folder / "out").symlink_to("/etc")
+    report = sync_local(Workspace({folder: ""}), replica)
+    assert report.ok
+    assert (report.generation, len(report.changed_files), report.bytes_sent) == (1, 2, 2)
+    assert [problem.path for problem in report.problems] == ["out"]
+    again = sync_local(Workspace({folder: ""}), replica)
+    assert (again.changed_files, again.bytes_sent, again.digest) == ([], 0, report.digest)
+
+
+def test_a_report_in_one_line_and_in_full() -> None:
+    report = SyncReport(
+        generation=42,
+        digest="ab" * 16,
+        hosts=[HostReport(f"host{i}", num_written=3, bytes_sent=1200) for i in range(16)],
+        changed_files=["model.py", "loss.py", "data.txt"],
+        seconds=0.0381,
+        modules_reloaded=["model.py", "loss.py"],
+        actors_patched={"Trainer": 128},
+        problems=[Problem("pipe", "is no file")],
+    )
+    line = report.one_line()
+    assert line == (
+        "✓ gen 42  3 files → 16 hosts  38 ms  reloaded model.py, loss.py  patched Trainer×128"
+    )
+    assert str(report).startswith(line)
+    assert "left out pipe: is no file" in str(report)
+    report.raise_for_errors()
+
+
+def test_a_failed_report_raises_on_request() -> None:
+    report = SyncReport(generation=41, errors=["host3: model.py:7 SyntaxError"])
+    assert not report.ok
+    assert "still on gen 41" in report.one_line()
+    with pytest.raises(SyncFailed, match="SyntaxError"):
+        report.raise_for_errors()
+
+
+class Watching:
+    """A watcher on a thread, with all that it has reported."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.watcher = Watcher(workspace)
+        self.touched: list[set[Path]] = []
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            for touched in self.watcher:
+                self.touched.append(touched)
+        except WatchEnded as error:
+            self.error = error
+
+    def has_seen(self, path: Path) -> bool:
+        return any(path in touched for touched in self.touched)
+
+    def close(self) -> None:
+        self.watcher.close()
+        self.thread.join(5)
+        assert not self.thread.is_alive()
+
+
+def wait_until(condition: Callable[[], bool], act: Callable[[], object] = lambda: None) -> None:
+    """Act until a condition holds: a watch begins at a moment that nobody tells."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        act()
+        threading.Event().wait(0.02)
+
+
+@pytest.fixture
+def watching(folder: Path) -> Iterator[Watching]:
+    watching = Watching(Workspace({folder: ""}))
+    first = folder / "first"
+    wait_until(lambda: watching.has_seen(first), lambda: first.write_text("1"))
+    watching.touched.clear()
+    yield watching
+    watching.close()
+
+
+def test_a_save_is_seen(watching: Watching, folder: Path) -> None:
+    (folder / "a.py").write_text("edited")
+    wait_until(lambda: watching.has_seen(folder / "a.py"))
+
+
+def test_noise_is_not(watching: Watching, folder: Path) -> None:
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__/a.pyc").write_text("1")
+    (folder / "a.py").write_text("edited")
+    wait_until(lambda: watching.has_seen(folder / "a.py"))
+    assert not any("__pycache__" in path.parts for seen in watching.touched for path in seen)
+
+
+def test_what_is_written_into_new_folders_is_found(watching: Watching, folder: Path) -> None:
+    scanner = Scanner(Workspace({folder: ""}))
+    scanner.scan()
+    (folder / "new/deep/deeper").mkdir(parents=True)
+    for i in range(20):
+        (folder / "new/deep/deeper" / str(i)).write_text("1")
+
+    def rescan() -> bool:
+        while watching.touched:
+            touched = watching.touched.pop(0)
+            scanner.rescan(touched) if touched else scanner.scan()
+        assert scanner.manifest is not None
+        return len(scanner.manifest.below("new/deep/deeper")) == 20
+
+    wait_until(rescan)
+
+
+def test_git_is_waited_for(watching: Watching, folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git/index.lock").write_text("")
+    (folder / "a.py").write_text("half")
+    (folder / "__pycache__").mkdir()
+    threading.Event().wait(0.1)  # long enough for many steps of the watcher
+    assert not watching.has_seen(folder / "a.py")
+    (folder / ".git/index.lock").unlink()
+    wait_until(lambda: watching.has_seen(folder / "a.py"))
+
+
+def test_a_deleted_folder_ends_the_watch(watching: Watching, folder: Path) -> None:
+    folder.rename(folder.with_name("gone"))
+    wait_until(lambda: watching.error is not None)
+    assert isinstance(watching.error, WatchEnded)
+    assert watching.error.folder == str(folder)
+
+
+def test_a_missing_folder_is_not_watched(tmp_path: Path) -> None:
+    with pytest.raises(WorkspaceMissing):
+        Watcher(Workspace([tmp_path / "nowhere"]))
