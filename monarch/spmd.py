@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import socket
 import sys
+from collections.abc import Generator
 from typing import Any
 
-from monarch.actor import Actor, ProcMesh, current_rank, endpoint
+from monarch.actor import Actor, Future, ProcMesh, current_rank, endpoint
 
 __all__ = ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"]
 
@@ -77,22 +79,35 @@ def _environment(addr: str, port: int) -> dict[str, str]:
     }
 
 
+def _steps(
+    proc_mesh: ProcMesh, master_addr: str | None, master_port: int | None, use_ipaddr: Any
+) -> Generator[Future[Any], Any, None]:
+    """The calls that it takes, one after the other; whoever drives it sends back the answers."""
+    if (master_addr is None) != (master_port is None):
+        raise AssertionError("give both of master_addr and master_port, or neither")
+    actors = proc_mesh.spawn("spmd", SPMDActor)
+    if master_addr is None:
+        first = actors.slice(**dict.fromkeys(proc_mesh.sizes, 0))
+        master_addr, master_port = yield first.get_host_port.call_one(use_ipaddr)
+    yield actors.setup_env.call(master_addr, master_port)
+    yield actors.stop()
+
+
 async def setup_torch_elastic_env_async(
     proc_mesh: ProcMesh,
     master_addr: str | None = None,
     master_port: int | None = None,
     use_ipaddr: Any = None,
 ) -> None:
-    """Give every proc of the mesh the environment of ``torch.distributed``'s ``env://``."""
-    assert (master_addr is None) == (master_port is None), (
-        "give both of master_addr and master_port, or neither"
-    )
-    actors = proc_mesh.spawn("spmd", SPMDActor)
-    if master_addr is None or master_port is None:
-        first = actors.slice(**dict.fromkeys(proc_mesh.sizes, 0))
-        master_addr, master_port = await first.get_host_port.call_one(use_ipaddr)
-    await actors.setup_env.call(master_addr, master_port)
-    await actors.stop()
+    """Give every proc of the mesh the environment of ``torch.distributed``'s ``env://``.
+
+    Without ``master_addr`` and ``master_port`` the proc at rank 0 says where it can be reached.
+    """
+    steps = _steps(proc_mesh, master_addr, master_port, use_ipaddr)
+    with contextlib.suppress(StopIteration):
+        answer = None
+        while True:
+            answer = await steps.send(answer)
 
 
 def setup_torch_elastic_env(
@@ -102,12 +117,8 @@ def setup_torch_elastic_env(
     use_ipaddr: Any = None,
 ) -> None:
     """``setup_torch_elastic_env_async`` for code that is not async."""
-    assert (master_addr is None) == (master_port is None), (
-        "give both of master_addr and master_port, or neither"
-    )
-    actors = proc_mesh.spawn("spmd", SPMDActor)
-    if master_addr is None or master_port is None:
-        first = actors.slice(**dict.fromkeys(proc_mesh.sizes, 0))
-        master_addr, master_port = first.get_host_port.call_one(use_ipaddr).get()
-    actors.setup_env.call(master_addr, master_port).get()
-    actors.stop().get()
+    steps = _steps(proc_mesh, master_addr, master_port, use_ipaddr)
+    with contextlib.suppress(StopIteration):
+        answer = None
+        while True:
+            answer = steps.send(answer).get()

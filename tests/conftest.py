@@ -124,7 +124,8 @@ def leaves_no_client(zero_copy_collector: None) -> Iterator[None]:
     _check(_children, "processes")
     _check(lambda: _descriptors() - descriptors, "descriptors")
     _check(lambda: [t for t in threading.enumerate() if t.name.startswith("monarch")], "threads")
-    _check(lambda: os.listdir(_RUNTIME_DIR), "socket directories")
+    # Host agents that a test killed cannot tidy up: the next one does.
+    _check(lambda: [d for d in os.listdir(_RUNTIME_DIR) if f"-{os.getpid()}-" in d], "directories")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -39,6 +40,26 @@ def is_running(pid: int) -> bool:
     except psutil.NoSuchProcess:
         return False
     return status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def scan_port(url: str, garbage: bytes) -> None:
+    """Connect to a TCP URL as a stranger, say something, and wait to be turned away."""
+    host, port = url.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as scanner:
+        try:
+            scanner.sendall(garbage)
+            scanner.shutdown(socket.SHUT_WR)
+            while scanner.recv(1000):
+                pass
+        except OSError as error:
+            assert not isinstance(error, TimeoutError), "neither answered nor turned away"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 class Program:

@@ -18,7 +18,7 @@ from monarch.runtime.node import Outcome
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid, new_uid
-from monarch.wire.message import Preload, ProcSpec, Shutdown, SpawnProcs
+from monarch.wire.message import Preload, ProcDown, ProcSpec, Shutdown, SpawnProcs
 
 if TYPE_CHECKING:
     from monarch_sync import SyncReport, Workspace
@@ -130,6 +130,10 @@ class HostMesh(MeshTrait):
         agent.own_procs(procs)
         uids = [proc.uid for proc in procs]
         agent.supervisor.owned(owner, uid, name, "proc", uids, lambda: _stop_quietly(procs))
+        for proc in procs:
+            failure = node.failure_of(proc.host_uid)
+            if failure is not None:
+                node.peer_down(ProcDown(proc.uid, f"its host is gone: {failure.reason}"))
         return ProcMesh(uid, name, shape, procs, owned=True)
 
     def preload(self, modules: Sequence[str]) -> Future[None]:
@@ -171,9 +175,13 @@ class HostMesh(MeshTrait):
         if not self._is_owned:
             raise ValueError("HostMesh is not owned; must be shut down by an owner")
         self._is_shut_down = True
-        node = process.current().node
+        agent = process.current()
+        node = agent.node
         for mesh in self._spawned:
-            process.current().supervisor.stopped(mesh._uid)
+            agent.supervisor.stopped(mesh._uid)
+        if isinstance(agent, ClientAgent):
+            for host in self._hosts:
+                agent.expect_end(host.url)
         outcomes = [
             node.request(host.address, lambda port: Shutdown(port, node.uid))
             for host in self._hosts

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from monarch.runtime import process
+from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync import SyncReport, Workspace
 
@@ -30,7 +31,7 @@ async def sync_procs(procs: Sequence[ProcAddress], workspace: Workspace, mode: s
 async def sync_hosts(hosts: Sequence[ProcAddress], workspace: Workspace, mode: str) -> SyncReport:
     """Push ``workspace`` to ``hosts``, and its code into what this program runs there."""
     agent = process.current()
-    return await in_thread(lambda: agent.workspace().push(hosts, workspace, mode))
+    return await in_thread(lambda: session_of(agent).push(hosts, workspace, mode))
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -125,5 +125,3 @@ def inspect_hosts(job: JobTrait) -> dict[str, dict[str, Any]]:
         else:
             found[url] = promise.value.body
     return found
-
-

@@ -40,7 +40,9 @@ class LiveDisplay:
         now = self._latest.get("generation")
         if now != generation and generation is not None:
             self.message(f"generation {now:.0f} from step {step}")
-        shown = [name for name in ("loss", "accuracy", "samples_per_second") if name in self._latest]
+        shown = [
+            name for name in ("loss", "accuracy", "samples_per_second") if name in self._latest
+        ]
         self._progress.update(
             self._task,
             completed=step,

@@ -1,12 +1,12 @@
 """A project's ``monarch.toml``: which hosts, and which folders they share.
 
-    [job]
-    kind = "process"
-    hosts = { trainers = 2 }
-    preload = ["torch"]
+[job]
+kind = "process"
+hosts = { trainers = 2 }
+preload = ["torch"]
 
-    [workspace]
-    dirs = ["."]
+[workspace]
+dirs = ["."]
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, job_load
 from monarch.config_file import load_config
 from monarch.errors import JobError
+from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, job_load
 from monarch_sync import Workspace
 
 __all__ = ["PROJECT_FILE", "Project", "find_job", "load_project"]

@@ -33,8 +33,14 @@ _LOCAL_PROCS = 2
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--config", "config_file", help="a TOML file for the recipe")
-@click.option("--procs", type=click.IntRange(min=1), help="procs on each host [default: 1, or 2 on a single host]")
-def run(recipe: str, overrides: tuple[str, ...], config_file: str | None, procs: int | None) -> None:
+@click.option(
+    "--procs",
+    type=click.IntRange(min=1),
+    help="procs on each host [default: 1, or 2 on a single host]",
+)
+def run(
+    recipe: str, overrides: tuple[str, ...], config_file: str | None, procs: int | None
+) -> None:
     """Run RECIPE: a built-in name such as ddp, a Python file, or a module.
 
     Runs on the allocation that `monarch apply` brought up in this folder, else on this machine

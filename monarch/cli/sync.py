@@ -16,6 +16,7 @@ from monarch.job import JobTrait
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.workspace.author import Owner
 from monarch.runtime.workspace.remote_owner import RemoteOwner
+from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress
 from monarch_sync import Scanner, SyncError, SyncReport, Watcher, Workspace
 
@@ -65,7 +66,7 @@ class _Pusher:
         """One push, and a line about it; ``is_quiet`` says nothing where nothing changed."""
         try:
             hosts, owners = self._hosts_and_owners()
-            session = self._agent.workspace()
+            session = session_of(self._agent)
             report = session.push(hosts, self._workspace, owners=owners, touched=touched)
         except (MonarchError, SyncError) as error:
             self.console.print(f"✗ {error}", style="red", markup=False, soft_wrap=True)

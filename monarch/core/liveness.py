@@ -32,13 +32,15 @@ class Liveness:
 
     def due(self, now: float) -> list[str]:
         """The peers to send a heartbeat to now; they count as sent."""
-        due = [uid for uid in self._heard if now - self._sent.get(uid, -1e9) >= self._interval]
+        due = [
+            uid for uid in list(self._heard) if now - self._sent.get(uid, -1e9) >= self._interval
+        ]
         self._sent.update(dict.fromkeys(due, now))
         return due
 
     def lost(self, now: float) -> list[tuple[str, float]]:
         """Peers that were silent for too long, with the seconds; they are watched no longer."""
-        silent = [(uid, now - heard) for uid, heard in self._heard.items()]
+        silent = [(uid, now - heard) for uid, heard in list(self._heard.items())]
         lost = [(uid, seconds) for uid, seconds in silent if seconds >= self._timeout]
         for uid, _ in lost:
             self.forget(uid)

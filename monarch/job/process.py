@@ -19,8 +19,8 @@ from monarch.actor import attach_to_workers
 from monarch.config import runtime_dir
 from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
-from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
 from monarch.wire.address import new_uid
 from monarch.wire.keys import new_secret
 

@@ -16,7 +16,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.proc_config import ProcConfig
 from monarch.runtime.workspace.reload_agent import project_roots
-from monarch.runtime.workspace.session import WorkspaceSession
+from monarch.runtime.workspace.session import open_session
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
@@ -37,8 +37,7 @@ def run_proc(config: ProcConfig) -> None:
     agent.generation = config.generation
     process.install(agent)
     roots = [*config.workspace_path, *project_roots(config.path)]
-    session = WorkspaceSession(agent, roots, f"{config.name} {config.rank}")
-    agent.workspace = lambda: session
+    open_session(agent, roots, f"{config.name} {config.rank}")
     node.handle(StopSelf, lambda envelope: _stop_in_background(agent, loop))
     _announce_label(agent, config)
     node.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import shutil
 import signal
@@ -14,7 +13,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from monarch.config import settings
@@ -32,9 +30,6 @@ from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import Log, Prepare, Revert, Switch
-
-if TYPE_CHECKING:
-    from monarch.runtime.workspace.session import WorkspaceSession
 
 __all__ = ["ClientAgent", "client", "set_fault_hook_source"]
 
@@ -73,7 +68,6 @@ class ClientAgent(ProcAgent):
         self.has_faulted = False
         self._is_closed = False
         node.handle(Log, self._on_log)
-        self.workspace = functools.cache(self._open_workspace)
         for kind in (Prepare, Switch, Revert):
             node.handle(kind, self._on_first_reload)
         self.host_agent.generation = lambda: self.generation
@@ -85,19 +79,16 @@ class ClientAgent(ProcAgent):
     def link(self, url: str, *, takeover: bool = False) -> HostLink:
         """The tie to the host agent at ``url``, made when there is none that stands."""
         link = self.links.get(url)
-        if link is None or (link.ready.is_set and link.ready.value is not None):
+        if link is None or link.is_lost:
             link = self.links[url] = HostLink(self.node, url, takeover=takeover)
         return link
 
-    def _open_workspace(self) -> WorkspaceSession:
-        # Imported when used: a program without a workspace need not pay for it.
-        from monarch.runtime.workspace.session import WorkspaceSession
-
-        return WorkspaceSession.of_client(self)
-
     def _on_first_reload(self, envelope: Envelope) -> None:
         """Somebody pushed code for what we run, before we did ourselves."""
-        self.workspace()  # takes over these messages
+        # Imported when used: a program without a workspace need not pay for it.
+        from monarch.runtime.workspace.session import session_of
+
+        session_of(self)  # takes over these messages
         self.node.dispatch(envelope)
 
     def visit(self, url: str) -> ProcAddress:
@@ -114,6 +105,12 @@ class ClientAgent(ProcAgent):
         if link is not None:
             link.give_up()
 
+    def expect_end(self, url: str) -> None:
+        """The host at ``url`` was asked to end: that it is lost then is no failure."""
+        link = self.links.get(url)
+        if link is not None:
+            link.is_ending = True
+
     def use_secret(self, secret: bytes) -> None:
         """Speak as a member of the job that has this secret."""
         keys = self.node.keys
@@ -128,7 +125,8 @@ class ClientAgent(ProcAgent):
     def listen_beyond(self, url: str) -> None:
         """Be reachable from the machine at ``url``, a TCP address."""
         if not any(known.startswith("tcp://") for known in self.node.address.urls):
-            self.node.listen(f"tcp://{_address_towards(url)}:0")
+            self.host_agent.bind_host = _address_towards(url)
+            self.node.listen(f"tcp://{self.host_agent.bind_host}:0")
 
     def _on_log(self, envelope: Envelope) -> None:
         log = envelope.message

@@ -20,7 +20,8 @@ __all__ = ["HostLink"]
 class HostLink:
     """An attachment, on its way or standing.
 
-    ``ready`` is set to ``None`` once the host accepts, or to the error. Messages may be sent
+    ``ready`` is set to ``None`` once the host accepts, or to the error; ``is_lost`` says that
+    it stands no longer, ``is_ending`` that its end is no failure. Messages may be sent
     to ``address`` at once; they arrive after the request.
     """
 
@@ -31,6 +32,8 @@ class HostLink:
         self.ready: Promise[MonarchError | None] = Promise()
         self.info: dict[str, object] = {}
         self.procs: set[Uid] = set()
+        self.is_lost = False
+        self.is_ending = False
         node.expect(self.address)
         node.peer_up(self.address)
         self._timer = node.loop.call_later(settings().attach_timeout_seconds, self._too_late)
@@ -58,7 +61,10 @@ class HostLink:
         self.ready.set(None)
 
     def _too_late(self) -> None:
-        self._fail(HostUnreachable(self.url, settings().attach_timeout_seconds))
+        waited = settings().attach_timeout_seconds
+        is_secret = self.url.startswith("tcp://") and self._node.keys is not None
+        detail = "or it belongs to another job and has another secret" if is_secret else ""
+        self._fail(HostUnreachable(self.url, waited, detail))
 
     def _process_ended(self) -> None:
         self._node.peer_down(ProcDown(self.address.uid, "the host agent's process ended"))
@@ -72,10 +78,13 @@ class HostLink:
         """The host is lost, and with it every proc on it."""
         if uid != self.address.uid:
             return
+        self.is_lost = True
+        self._node.on_peer_down.remove(self._on_peer_down)
+        is_expected = down.expected or self.is_ending
         self.ready.set(MonarchError(f"the host agent at {self.url} is gone: {down.reason}"))
         for proc in list(self.procs):
             reason = f"its host {self.url} was lost: {down.reason}"
-            self._node.peer_down(ProcDown(proc, reason, self.url, expected=down.expected))
+            self._node.peer_down(ProcDown(proc, reason, self.url, expected=is_expected))
 
     def give_up(self) -> None:
         """The host is about to end, and that is no failure."""

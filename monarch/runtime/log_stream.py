@@ -69,12 +69,12 @@ class LogStream:
         for stream in list(self._ends):
             while stream in self._ends and self._read(stream):
                 pass
-            if self._parts[stream]:
-                self._emit(stream, [self._parts[stream]])
-                self._parts[stream] = b""
             self._close(stream)
 
     def _close(self, stream: int) -> None:
+        rest, self._parts[stream] = self._parts[stream], b""
+        if rest:
+            self._emit(stream, [rest])
         reader = self._ends.pop(stream, None)
         if reader is not None:
             self._loop.remove_reader(reader)

@@ -86,6 +86,7 @@ class Node:
         self._transport = ZmqTransport(
             self.loop, self._receive, keys, max_message_bytes=settings().max_message_bytes
         )
+        self._pidfds: dict[Uid, int] = {}
         self._closed = False
         self.handle(Hello, self._on_hello)
         self.handle(Reply, self._on_reply)
@@ -243,8 +244,9 @@ class Node:
         if not peer.down(failure):
             return
         self.liveness.forget(down.uid)
+        self.loop.call_soon(lambda: self._unwatch(down.uid))
         self.calls.down(down.uid, failure)
-        for told in self.on_peer_down:
+        for told in list(self.on_peer_down):
             told(down.uid, down)
 
     def forget_peer(self, uid: Uid) -> None:
@@ -252,6 +254,7 @@ class Node:
         with self._lock:
             peer = self._peers.pop(uid, None)
         self.liveness.forget(uid)
+        self.loop.call_soon(lambda: self._unwatch(uid))
         if peer is not None:
             peer.down(MeshFailure(uid, (), "left"))
 
@@ -266,11 +269,25 @@ class Node:
             return  # Not visible from here: heartbeats remain.
 
         def ended() -> None:
-            self.loop.remove_reader(fd)
-            os.close(fd)
+            self._unwatch(uid)
             gone()
 
-        self.loop.call_soon(lambda: self.loop.add_reader(fd, ended))
+        def watch() -> None:
+            self._unwatch(uid)
+            self._pidfds[uid] = fd
+            self.loop.add_reader(fd, ended)
+
+        self.loop.call_soon(watch)
+
+    def _unwatch(self, uid: Uid) -> None:
+        fd = self._pidfds.pop(uid, None)
+        if fd is not None:
+            self.loop.remove_reader(fd)
+            os.close(fd)
+
+    def _unwatch_all(self) -> None:
+        for uid in list(self._pidfds):
+            self._unwatch(uid)
 
     def _receive(self, frames: Frames) -> None:
         try:
@@ -323,19 +340,23 @@ class Node:
         self.liveness.heard(envelope.message.sender, self.loop.time())
 
     def _beat(self) -> None:
+        if self._closed:
+            return
+        # Set first: whatever goes wrong with one peer, the others still need their heartbeats.
+        self.loop.call_later(settings().heartbeat_seconds, self._beat)
         now = self.loop.time()
         for uid in self.liveness.due(now):
             self.send(self.address_of(uid), Heartbeat(self.uid))
         for uid, seconds in self.liveness.lost(now):
             self.peer_down(ProcDown(uid, f"nothing was heard of it for {seconds:.1f} s"))
-        if not self._closed:
-            self.loop.call_later(settings().heartbeat_seconds, self._beat)
 
     def close(self) -> None:
         """Leave the network. Idempotent."""
         if self._closed:
             return
         self._closed = True
+        with contextlib.suppress(Exception):
+            self.loop.run_on_loop(self._unwatch_all, timeout=1.0)
         with contextlib.suppress(Exception):
             self._transport.close()
         self.loop.stop()

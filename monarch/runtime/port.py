@@ -6,7 +6,7 @@ import pickle
 from typing import Any, Generic, TypeVar
 
 from monarch.errors import ActorError, SupervisionError
-from monarch.runtime import process
+from monarch.runtime.current_node import current_node
 from monarch.wire import payload
 from monarch.wire.address import PortAddress
 from monarch.wire.message import Reply
@@ -33,7 +33,7 @@ class Port(Generic[T]):
         self._send(dump_error(exc), failed=True)
 
     def _send(self, data: payload.Payload, *, failed: bool) -> None:
-        node = process.current().node
+        node = current_node()
         reply = Reply(self._address.port, self._rank, node.uid, failed)
         node.send(self._address.proc, reply, data.data, data.buffers)
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monarch.core.mailbox import Delivery, Fence, Lift
 from monarch.errors import MeshFailure
@@ -33,9 +33,6 @@ from monarch.wire.message import (
     StopActor,
 )
 
-if TYPE_CHECKING:
-    from monarch.runtime.workspace.session import WorkspaceSession
-
 __all__ = ["ProcAgent"]
 
 _log = logging.getLogger("monarch.proc")
@@ -49,7 +46,6 @@ class ProcAgent:
         self.host = host
         self.generation = 0
         self.supervisor = Supervisor(node, self)
-        self.workspace: Callable[[], WorkspaceSession]
         self._cells: dict[Uid, ActorCell] = {}
         self._ended: dict[Uid, tuple[str, int]] = {}
         self._early: dict[Uid, list[Envelope]] = {}

@@ -20,7 +20,7 @@ from monarch.net.io_loop import IoLoop
 from monarch.net.transport import Frames, Transport
 from monarch.net.zmq_transport import ZmqTransport
 from monarch.wire.keys import JobKeys, KeyPair
-from tests.support import wait_for
+from tests.support import free_port, scan_port, wait_for
 
 KEYS = JobKeys(bytes(range(32)))
 OTHER_KEYS = JobKeys(bytes(32))
@@ -74,13 +74,6 @@ class Kind:
         if self.name == "ipc":
             return f"ipc://{self._folder}/{next(self._numbers)}"
         return f"tcp://127.0.0.1:{free_port()}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(params=["inproc", "ipc", "tcp", "tcp with keys"])
@@ -350,16 +343,7 @@ def test_a_listener_without_the_secret_gets_nothing(tcp: Kind) -> None:
 def test_a_port_scanner_changes_nothing(tcp: Kind, garbage: bytes, keys: JobKeys | None) -> None:
     receiver, sender = tcp.end(keys=keys), tcp.end(keys=keys)
     url = receiver.transport.listen("tcp://127.0.0.1:0")
-    host, port = url.removeprefix("tcp://").split(":")
-    with socket.create_connection((host, int(port))) as scanner:
-        scanner.sendall(garbage)
-        scanner.shutdown(socket.SHUT_WR)
-        scanner.settimeout(10)
-        try:
-            while scanner.recv(1000):
-                pass
-        except ConnectionResetError:
-            pass
+    scan_port(url, garbage)
     sender.transport.connect(url).send([b"hello"])
     assert receiver.expect(1) == [[b"hello"]]
 

@@ -18,7 +18,7 @@ from monarch.actor import HostMesh, ProcMesh, this_host
 from monarch.job import ProcessJob
 from monarch_sync import SyncReport, Workspace
 
-STEPPER = '''
+STEPPER = """
 import os
 import sys
 
@@ -46,7 +46,7 @@ class Stepper(Actor):
     @endpoint
     def where(self):
         return os.environ.get("WORKSPACE_DIR"), sys.path[0], sys.modules[__name__].__file__
-'''
+"""
 
 
 class Project:

@@ -21,9 +21,7 @@ def _tree(root: Path) -> dict[str, str]:
     }
 
 
-def test_files_added_deleted_renamed(
-    project: Project, job: ProcessJob, hosts: HostMesh
-) -> None:
+def test_files_added_deleted_renamed(project: Project, job: ProcessJob, hosts: HostMesh) -> None:
     project.write("data/notes.txt", "notes\n" * 100)
     project.write("data/other.txt", "other\n")
     project.sync(hosts)
@@ -106,9 +104,7 @@ def test_what_cannot_travel_is_listed_and_the_rest_arrives(
     assert not (replica / "way_out").is_symlink()
 
 
-def test_what_git_ignores_stays_at_home(
-    project: Project, job: ProcessJob, hosts: HostMesh
-) -> None:
+def test_what_git_ignores_stays_at_home(project: Project, job: ProcessJob, hosts: HostMesh) -> None:
     project.write(".gitignore", "*.log\nruns/\n")
     project.write("noise.log", "noise")
     project.write("runs/1.txt", "run")

@@ -96,9 +96,7 @@ class _Attempt:
         self._kept: dict[Uid, list[str]] = {}
         self._mark = time.perf_counter()
 
-    def run(
-        self, addresses: Sequence[ProcAddress], touched: Iterable[Path] | None
-    ) -> SyncReport:
+    def run(self, addresses: Sequence[ProcAddress], touched: Iterable[Path] | None) -> SyncReport:
         started = time.perf_counter()
         author, report = self._author, self._report
         scanner = author._scanner
@@ -184,9 +182,7 @@ class _Attempt:
                     if isinstance(step, Outgoing):
                         going.append((host, step))
 
-    def _send(
-        self, host: _Host, message: Message, blobs: Sequence[bytes] = ()
-    ) -> Promise[Outcome]:
+    def _send(self, host: _Host, message: Message, blobs: Sequence[bytes] = ()) -> Promise[Outcome]:
         folders = tuple(folder.remote for folder in self._author.workspace.folders)
         data = encode(message)
         if host.push is not None:
@@ -239,15 +235,15 @@ class _Attempt:
         last = self._author._last
         if last is None:
             return [entry.path for entry in manifest if entry.path.endswith(".py")]
-        entries = ((path, manifest.get(path) or last.get(path)) for path in manifest.changed_paths(last))
+        entries = (
+            (path, manifest.get(path) or last.get(path)) for path in manifest.changed_paths(last)
+        )
         return sorted(path for path, entry in entries if entry is not None and entry.is_file)
 
     def _is_anything_new(self, hosts: Sequence[_Host], plan: ReloadPlan) -> bool:
         return any(h.push is not None and h.push.staged for h in hosts) or bool(plan.local)
 
-    def _carry_through(
-        self, hosts: Sequence[_Host], plan: ReloadPlan, manifest: Manifest
-    ) -> None:
+    def _carry_through(self, hosts: Sequence[_Host], plan: ReloadPlan, manifest: Manifest) -> None:
         report = self._report
         if self._mode != "off":
             prepared = self._ask(lambda owner: owner.prepare(plan))
@@ -290,9 +286,7 @@ class _Attempt:
             body = self._body(host.address, answer)
             self._kept[host.address.uid] = host.push.committed(decode(body["reply"]))
 
-    def _give_up(
-        self, hosts: Sequence[_Host], plan: ReloadPlan, outcome: ReloadOutcome
-    ) -> None:
+    def _give_up(self, hosts: Sequence[_Host], plan: ReloadPlan, outcome: ReloadOutcome) -> None:
         """Somebody said no: everything is put back, and everybody's reason is told once."""
         for owner in self._owners:
             owner.revert(plan.generation)

@@ -163,6 +163,8 @@ class ReloadAgent:
         with self._lock:
             plan, prepared = self._prepared.pop(generation, (None, None))
             if plan is None or prepared is None:
+                if self._agent.generation >= generation:
+                    return outcome  # Born on this generation, after the others prepared.
                 outcome.refused.append(RefusedFile(self._label, "nothing was prepared here"))
                 return outcome
             started = time.perf_counter()

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.workspace.author import Author, Owner
@@ -14,7 +15,9 @@ from monarch.wire.address import ProcAddress
 from monarch_sync.report import SyncReport
 from monarch_sync.workspace import Workspace
 
-__all__ = ["WorkspaceSession"]
+__all__ = ["WorkspaceSession", "open_session", "session_of"]
+
+_sessions: WeakKeyDictionary[ProcAgent, WorkspaceSession] = WeakKeyDictionary()
 
 
 class WorkspaceSession:
@@ -24,11 +27,6 @@ class WorkspaceSession:
         self._agent = agent
         self.reload = ReloadAgent(agent, roots, label)
         self._authors: dict[Workspace, Author] = {}
-
-    @classmethod
-    def of_client(cls, agent: ProcAgent) -> WorkspaceSession:
-        """For a client program: it follows the project folders on its own `sys.path`."""
-        return cls(agent, project_roots(sys.path), f"client (pid {os.getpid()})")
 
     def push(
         self,
@@ -44,3 +42,18 @@ class WorkspaceSession:
         if author is None:
             author = self._authors[workspace] = Author(self._agent.node, workspace)
         return author.push(hosts, [self.reload] if owners is None else owners, mode, touched)
+
+
+def open_session(agent: ProcAgent, roots: Sequence[str], label: str) -> WorkspaceSession:
+    """The session of a process that begins now, before it imports anything of a workspace."""
+    session = _sessions[agent] = WorkspaceSession(agent, roots, label)
+    return session
+
+
+def session_of(agent: ProcAgent) -> WorkspaceSession:
+    """The session of this process; a client gets one that follows the project folders on its
+    `sys.path` when it first needs one."""
+    known = _sessions.get(agent)
+    if known is None:
+        known = open_session(agent, project_roots(sys.path), f"client (pid {os.getpid()})")
+    return known
