@@ -19,7 +19,7 @@ from monarch.runtime.launcher import Launcher, describe_exit
 from monarch.runtime.log_stream import LogStream
 from monarch.runtime.node import Node
 from monarch.runtime.proc_config import ProcConfig
-from monarch.runtime.zygote import kill_group
+from monarch.runtime.process_group import kill_group
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (

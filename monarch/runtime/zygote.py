@@ -8,7 +8,6 @@ agent dies.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -24,11 +23,11 @@ import msgspec
 # What every proc needs, so that a fork finds it imported.
 import monarch.runtime.bootstrap as bootstrap
 from monarch.runtime.proc_config import ProcConfig
+from monarch.runtime.process_group import die_with_parent, kill_group
 
 __all__ = ["MAX_PACKET_BYTES", "main"]
 
 MAX_PACKET_BYTES = 160 * 1024
-_PR_SET_PDEATHSIG = 1
 
 
 class _Zygote:
@@ -147,20 +146,6 @@ class _Zygote:
     def _tell(self, **event: Any) -> None:
         with contextlib.suppress(OSError):
             self._control.send(msgspec.json.encode(event))
-
-
-def kill_group(pid: int) -> None:
-    """SIGKILL a proc and what it started (data loader workers, compilers)."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that made it ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def main() -> None:
