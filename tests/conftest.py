@@ -118,10 +118,10 @@ def leaves_nothing(request: pytest.FixtureRequest, leaves_no_client: None) -> It
 
 @pytest.fixture(autouse=True, scope="module")
 def leaves_no_client(zero_copy_collector: None) -> Iterator[None]:
-    descriptors = _descriptors()
+    children, descriptors = _children(), _descriptors()
     yield
     _shut_down()
-    _check(_children, "processes")
+    _check(lambda: _children() - children, "processes")
     _check(lambda: _descriptors() - descriptors, "descriptors")
     _check(lambda: [t for t in threading.enumerate() if t.name.startswith("monarch")], "threads")
     # Host agents that a test killed cannot tidy up: the next one does.

@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from monarch.actor import run_worker_loop_forever
-from monarch.cli.project import find_job, load_project
+from monarch.actor import HostMesh, run_worker_loop_forever
+from monarch.cli.project import find_job, load_project, noted_job
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobTrait
 from monarch.runtime.client_agent import client
@@ -22,6 +22,11 @@ from monarch.wire.message import Inspect
 __all__ = ["apply", "host", "inspect_hosts", "kill", "running_job", "status"]
 
 _INSPECT_SECONDS = 5.0
+_POLL_SECONDS = 0.1
+_NO_JOB = (
+    f"no allocation is up for this folder (no running job in {DEFAULT_JOB_PATH}): "
+    "start one with `monarch apply`"
+)
 
 
 @click.command()
@@ -39,10 +44,25 @@ def apply(spec: str | None, file: str | None) -> None:
         _show(running)
         return
     state = wanted.state()
+    job = wanted._running or wanted
     for mesh in state._hosts.values():
-        mesh.initialized.get()
-    _show(wanted._running or wanted)
+        _wait_until_up(mesh, job)
+    _show(job)
     click.echo("end it with `monarch kill`")
+
+
+def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
+    """Wait, but not for hosts that ended while they started: those will never answer."""
+    is_up = mesh.initialized
+    while True:
+        try:
+            is_up.get(timeout=_POLL_SECONDS)
+            return
+        except TimeoutError:
+            if not job.is_running():
+                reason = job.why_ended()
+                job.kill()
+                raise JobError(f"the allocation did not come up. {reason}") from None
 
 
 def _named_job(spec: str) -> JobTrait:
@@ -66,7 +86,9 @@ def status() -> None:
 @click.command()
 def kill() -> None:
     """End the allocation and all that runs on it."""
-    job = running_job()
+    job = noted_job()
+    if job is None:
+        raise JobError(_NO_JOB)
     job.kill()
     click.echo("ended")
 
@@ -84,10 +106,7 @@ def host(address: str) -> None:
 def running_job() -> JobTrait:
     job = find_job()
     if job is None:
-        raise JobError(
-            f"no allocation is up for this folder (no running job in {DEFAULT_JOB_PATH}): "
-            "start one with `monarch apply`"
-        )
+        raise JobError(_NO_JOB)
     return job
 
 

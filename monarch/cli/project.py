@@ -21,7 +21,7 @@ from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, job_load
 from monarch_sync import Workspace
 
-__all__ = ["PROJECT_FILE", "Project", "find_job", "load_project"]
+__all__ = ["PROJECT_FILE", "Project", "find_job", "load_project", "noted_job"]
 
 PROJECT_FILE = "monarch.toml"
 
@@ -84,10 +84,13 @@ def load_project(path: str | None) -> Project:
     return Project(ProjectFile(), Path.cwd())
 
 
+def noted_job() -> JobTrait | None:
+    """The allocation that was brought up for this folder, whether it still runs or not."""
+    path = Path(DEFAULT_JOB_PATH)
+    return job_load(path) if path.exists() else None
+
+
 def find_job() -> JobTrait | None:
     """The allocation that runs for this folder, if any."""
-    path = Path(DEFAULT_JOB_PATH)
-    if not path.exists():
-        return None
-    job = job_load(path)
-    return job if job.is_running() else None
+    job = noted_job()
+    return job if job is not None and job.is_running() else None

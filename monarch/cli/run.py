@@ -57,7 +57,8 @@ def run(
     name, hosts, is_shared = _hosts()
     asyncio.run(_prepare(hosts, project))
     num_procs = procs or (_LOCAL_PROCS if hosts.size() == 1 else 1)
-    mesh = hosts.spawn_procs({"procs": num_procs}, name=Path(recipe).stem, preload=["torch"])
+    preload = [name for name in ("torch",) if name in sys.modules]
+    mesh = hosts.spawn_procs({"procs": num_procs}, name=Path(recipe).stem, preload=preload)
     with run_display() as display:
         where = f"allocation '{name}'" if is_shared else "this machine alone"
         display.message(f"{recipe} on {where}: {hosts.size()} hosts x {num_procs} procs")

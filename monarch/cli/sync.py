@@ -60,6 +60,7 @@ class _Pusher:
         self._job = job
         self._workspace = workspace
         self._verbose = verbose
+        self._is_behind = False
         self._agent: ClientAgent = client()
 
     def push(self, touched: Iterable[Path] | None, is_quiet: bool = False) -> bool:
@@ -67,8 +68,12 @@ class _Pusher:
         try:
             hosts, owners = self._hosts_and_owners()
             session = session_of(self._agent)
-            report = session.push(hosts, self._workspace, owners=owners, touched=touched)
+            # What was touched before a push that failed half-way may not have been looked at.
+            looked_at = None if self._is_behind else touched
+            report = session.push(hosts, self._workspace, owners=owners, touched=looked_at)
+            self._is_behind = False
         except (MonarchError, SyncError) as error:
+            self._is_behind = True
             self.console.print(f"✗ {error}", style="red", markup=False, soft_wrap=True)
             return False
         if report.changed_files or report.errors or not is_quiet:

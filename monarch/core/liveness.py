@@ -21,6 +21,10 @@ class Liveness:
         """Start to watch a peer."""
         self._heard.setdefault(uid, now)
 
+    def is_expected(self, uid: str) -> bool:
+        """Whether this peer is watched."""
+        return uid in self._heard
+
     def forget(self, uid: str) -> None:
         self._heard.pop(uid, None)
         self._sent.pop(uid, None)

@@ -87,6 +87,10 @@ class JobTrait(ABC):
         """Whether the allocation is still there."""
         return self._is_running()
 
+    def why_ended(self) -> str:
+        """The last words of its hosts that have ended, as far as they are known."""
+        return ""
+
     @abstractmethod
     def can_run(self, spec: JobTrait) -> bool:
         """Whether this allocation serves for what ``spec`` asks."""

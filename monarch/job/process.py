@@ -116,19 +116,7 @@ class ProcessJob(JobTrait):
         started = process_start(child.pid) or 0
         return HostProcess(mesh, url, child.pid, started, workspace, log)
 
-    def _wait_until_listening(self) -> None:
-        """For hosts that were just started: one that cannot start would never answer."""
-        for host, child in zip(self.hosts, self._children):
-            path = host.url.removeprefix("ipc://")
-            while not os.path.exists(path):
-                if child.poll() is not None:
-                    told = last_lines(host.log)
-                    self.kill()
-                    raise JobError(f"a host of {host.mesh!r} ended while it started:\n{told}")
-                time.sleep(0.005)
-
     def _state(self) -> JobState:
-        self._wait_until_listening()
         hosts = {}
         for mesh in self.meshes:
             urls = [host.url for host in self.hosts if host.mesh == mesh]
@@ -142,6 +130,10 @@ class ProcessJob(JobTrait):
 
     def urls(self) -> list[str]:
         return [host.url for host in self.hosts]
+
+    def why_ended(self) -> str:
+        ended = [host for host in self.hosts if not host.is_running]
+        return "\n".join(f"a host of '{host.mesh}':\n{last_lines(host.log)}" for host in ended)
 
     def can_run(self, spec: JobTrait) -> bool:
         return (

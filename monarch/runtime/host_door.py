@@ -39,10 +39,8 @@ class HostDoor:
             self._see_off(holder.client.uid)
         self.client = attach
         node = self._node
-        node.liveness.expect(attach.client.uid, node.loop.time())
-        if attach.client.machine == node.address.machine:
-            uid = attach.client.uid
-            node.watch_pid(uid, attach.pid, lambda: self._process_ended(uid))
+        uid = attach.client.uid
+        node.watch_life(attach.client, attach.pid, lambda: self._process_ended(uid))
         about = {
             "machine": node.address.machine,
             "pid": os.getpid(),

@@ -10,7 +10,7 @@ from monarch.config import settings
 from monarch.errors import HostBusy, HostUnreachable, MonarchError
 from monarch.runtime.node import Node, Outcome
 from monarch.runtime.promise import Promise
-from monarch.wire.address import Uid
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Attach, Detach, ProcDown
 
@@ -52,12 +52,11 @@ class HostLink:
             self._fail(busy)
             return
         self.info = outcome.body
-        now = self._node.loop.time()
-        self._node.liveness.expect(self.address.uid, now)
-        if self.info.get("machine") == self._node.address.machine:
-            pid = self.info["pid"]
-            assert isinstance(pid, int)
-            self._node.watch_pid(self.address.uid, pid, self._process_ended)
+        pid, machine = self.info["pid"], self.info["machine"]
+        assert isinstance(pid, int)
+        assert isinstance(machine, str)
+        host = ProcAddress(self.address.uid, self.address.urls, machine)
+        self._node.watch_life(host, pid, self._process_ended)
         self.ready.set(None)
 
     def _too_late(self) -> None:

@@ -258,15 +258,24 @@ class Node:
         if peer is not None:
             peer.down(MeshFailure(uid, (), "left"))
 
-    def watch_pid(self, uid: Uid, pid: int, gone: Callable[[], None]) -> None:
-        """Call ``gone`` on the loop when the process ``pid`` of this machine ends."""
+    def watch_life(self, peer: ProcAddress, pid: int, gone: Callable[[], None]) -> None:
+        """Notice when a process ends.
+
+        On this machine ``gone`` is called at once when it does; a process that is merely stopped
+        (Ctrl-Z, a debugger) stays. On another one, heartbeats that stay out make it down.
+        """
+        is_here = peer.machine == self.address.machine
+        if not (is_here and self._watch_pid(peer.uid, pid, gone)):
+            self.liveness.expect(peer.uid, self.loop.time())
+
+    def _watch_pid(self, uid: Uid, pid: int, gone: Callable[[], None]) -> bool:
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
             self.loop.call_soon(gone)
-            return
+            return True
         except OSError:
-            return  # Not visible from here: heartbeats remain.
+            return False
 
         def ended() -> None:
             self._unwatch(uid)
@@ -278,6 +287,7 @@ class Node:
             self.loop.add_reader(fd, ended)
 
         self.loop.call_soon(watch)
+        return True
 
     def _unwatch(self, uid: Uid) -> None:
         fd = self._pidfds.pop(uid, None)
@@ -337,7 +347,12 @@ class Node:
 
     def _on_heartbeat(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Heartbeat)
-        self.liveness.heard(envelope.message.sender, self.loop.time())
+        sender = envelope.message.sender
+        if self.liveness.is_expected(sender):
+            self.liveness.heard(sender, self.loop.time())
+        else:
+            # It depends on hearing of us, though we know of it by other means.
+            self.send(self.address_of(sender), Heartbeat(self.uid))
 
     def _beat(self) -> None:
         if self._closed:

@@ -262,7 +262,9 @@ def test_a_peer_that_hangs_is_lost_when_its_heartbeats_are_missed(
     quick = {"MONARCH_HEARTBEAT_SECONDS": "0.1", "MONARCH_HEARTBEAT_TIMEOUT_SECONDS": "0.7"}
     agent = program(SERVE.format(url=ipc), **quick)
     client = program(
-        CLIENT.format(url=ipc)
+        # On one machine the other's process is watched instead: make it look like two.
+        "import monarch.runtime.node\nmonarch.runtime.node.machine_id = lambda: 'elsewhere'\n"
+        + CLIENT.format(url=ipc)
         + """
 import monarch.actor
 monarch.actor.unhandled_fault_hook = lambda failure: None

@@ -1,0 +1,421 @@
+"""The ``monarch`` command, as a person uses it: in a folder, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch.job import ProcessJob, job_load
+from tests.support import Program, is_running, wait_for
+
+RECIPE = '''
+"""Counts on every proc until told to stop."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from amounts import AMOUNT
+from monarch.actor import Actor, ProcMesh, context, endpoint
+import amounts
+
+
+@dataclass
+class Config:
+    num_steps: int = 3
+    stop_file: str = ""
+
+
+class Adder(Actor):
+    def __init__(self):
+        self.total = 0
+
+    @endpoint
+    def add(self) -> tuple[int, int]:
+        self.total += amounts.AMOUNT
+        return self.total, amounts.AMOUNT
+
+
+def run(config: Config, procs: ProcMesh, display) -> None:
+    adders = procs.spawn("adder", Adder)
+    last = None
+    step = 0
+    while step < config.num_steps or (config.stop_file and not os.path.exists(config.stop_file)):
+        step += 1
+        ranks = adders.add.call().get().values()
+        amounts_seen = sorted({amount for _, amount in ranks})
+        if amounts_seen != last:
+            display.message(f"amounts {amounts_seen} on {len(ranks)} procs")
+            last = amounts_seen
+        display.metrics(step, config.num_steps, {"total": ranks[0][0]})
+        time.sleep(0.01)
+    display.message("done")
+'''
+
+PROJECT = """
+[job]
+hosts = { trainers = 2 }
+
+[workspace]
+dirs = ["."]
+ignore = ["runs/"]
+"""
+
+
+class Folder:
+    """A project, and the command run in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, name: str, text: str) -> None:
+        (self.path / name).write_text(textwrap.dedent(text).lstrip("\n"))
+
+    def monarch(self, *arguments: str, status: int | None = 0) -> str:
+        """Its output, standard error last."""
+        done = subprocess.run(
+            [sys.executable, "-m", "monarch.cli.main", *arguments],
+            cwd=self.path, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        output = done.stdout + done.stderr
+        assert "Traceback" not in output, output
+        assert status is None or done.returncode == status, output
+        return output
+
+    @property
+    def job(self) -> ProcessJob:
+        job = job_load(self.path / ".monarch/job_state.json")
+        assert isinstance(job, ProcessJob)
+        return job
+
+    def replica(self, index: int = 0) -> Path:
+        return Path(self.job.hosts[index].workspace)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    made = Folder(tmp_path)
+    made.write("monarch.toml", PROJECT)
+    made.write("amounts.py", "AMOUNT = 1\n")
+    made.write("adding.py", RECIPE)
+    yield made
+    if (tmp_path / ".monarch/job_state.json").exists():
+        made.job.kill()
+
+
+@pytest.fixture
+def command(
+    program: Callable[..., Program], folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Program]:
+    """Starts the command in the folder, to be watched while it runs."""
+
+    def start(*arguments: str) -> Program:
+        monkeypatch.chdir(folder.path)
+        return program(
+            f"import sys; sys.argv = {['monarch', *arguments]!r}\n"
+            "from monarch.cli.main import main; main()"
+        )
+
+    return start
+
+
+# The allocation
+
+
+def test_apply_status_kill(folder: Folder) -> None:
+    said = folder.monarch("apply")
+    assert "trainers0" in said
+    assert "trainers1" in said
+    assert "monarch kill" in said
+    job = folder.job
+    assert job.is_running()
+
+    again = folder.monarch("apply")
+    assert again.startswith("already up\n")
+    assert folder.job.hosts == job.hosts
+
+    table = folder.monarch("status").splitlines()
+    assert table[0].split() == ["host", "pid", "generation", "client", "procs"]
+    for line, host in zip(table[1:], job.hosts):
+        assert line.split()[1:] == [str(host.pid), "none", "none", "none"]
+
+    assert folder.monarch("kill") == "ended\n"
+    assert not any(is_running(host.pid) for host in job.hosts)
+    assert not Path(job._directory).exists()
+    assert not (folder.path / ".monarch/job_state.json").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["kill"], ["sync"], ["sync", "--watch"]], ids=" ".join
+)
+def test_without_an_allocation_a_command_says_how_to_get_one(
+    arguments: list[str], folder: Folder
+) -> None:
+    said = folder.monarch(*arguments, status=1)
+    assert said == (
+        "monarch: no allocation is up for this folder (no running job in "
+        ".monarch/job_state.json): start one with `monarch apply`\n"
+    )
+
+
+def test_kill_ends_what_is_left(folder: Folder) -> None:
+    folder.monarch("apply")
+    first, second = folder.job.hosts
+    os.kill(first.pid, signal.SIGTERM)
+    wait_for(lambda: not is_running(first.pid), what="the host to end")
+    assert "no allocation is up" in folder.monarch("status", status=1)
+    assert is_running(second.pid)
+    assert folder.monarch("kill") == "ended\n"
+    assert not is_running(second.pid)
+
+
+def test_a_changed_monarch_toml_makes_another_allocation(folder: Folder) -> None:
+    folder.monarch("apply")
+    before = folder.job.hosts
+    folder.write("monarch.toml", PROJECT.replace("trainers = 2", "trainers = 1"))
+    assert "already up" not in folder.monarch("apply")
+    assert len(folder.job.hosts) == 1
+    assert not any(is_running(host.pid) for host in before)
+
+
+def test_a_host_that_cannot_start_says_why(folder: Folder) -> None:
+    folder.write("monarch.toml", PROJECT + '[job.env]\nWORKSPACE_DIR = "/dev/null/here"\n')
+    said = folder.monarch("apply", status=1)
+    assert "the allocation did not come up" in said
+    assert "'/dev/null/here" in said
+    assert not (folder.path / ".monarch/job_state.json").exists()
+
+
+def test_a_job_of_a_module(folder: Folder) -> None:
+    folder.write(
+        "jobs.py",
+        """
+        from monarch.job import ProcessJob
+        small = ProcessJob({"workers": 1})
+        other = 3
+        """,
+    )
+    assert "workers0" in folder.monarch("apply", "jobs.small")
+    assert "jobs.other is a int, not a job" in folder.monarch("apply", "jobs.other", status=1)
+    assert "jobs.nothing is not a job" in folder.monarch("apply", "jobs.nothing", status=1)
+    assert "nowhere.job is not a job" in folder.monarch("apply", "nowhere.job", status=1)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[job]\nhost = { trainers = 2 }\n", ["monarch.toml:2", "host", "hosts"]),
+        ("[jobs]\n", ["monarch.toml:1", "jobs", "job"]),
+        ('[job]\nkind = "proces"\n', ["monarch.toml:2", "proces", "process"]),
+        ("[job]\nhosts = 3\n", ["monarch.toml:2", "hosts"]),
+        ("[job\n", ["monarch.toml"]),
+        ("[job]\nhosts = { trainers = 0 }\n", ["trainers", "at least one host"]),
+    ],
+)
+def test_a_mistake_in_monarch_toml_is_located(
+    text: str, expected: list[str], folder: Folder
+) -> None:
+    folder.write("monarch.toml", text)
+    said = folder.monarch("apply", status=2)
+    for part in expected:
+        assert part in said
+
+
+def test_a_missing_project_file_is_named(folder: Folder) -> None:
+    assert folder.monarch("apply", "--file", "other.toml", status=1) == (
+        "monarch: there is no other.toml\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["dpd"], 1, ["no recipe 'dpd'", "ddp"]),
+        (["nothing.py"], 1, ["no recipe nothing.py"]),
+        (["amounts.py"], 1, ["amounts.py is no recipe", "run(config"]),
+        (["adding.py", "num_step=4"], 2, ["num_step", "num_steps"]),
+        (["adding.py", "num_steps=many"], 2, ["num_steps", "many"]),
+        (["adding.py", "num_steps"], 2, ["num_steps"]),
+        (["adding.py", "--config", "none.toml"], 2, ["none.toml"]),
+        (["adding.py", "--procs", "0"], 2, ["--procs"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_in_a_run_is_named(
+    arguments: list[str], status: int, expected: list[str], folder: Folder
+) -> None:
+    said = folder.monarch("run", *arguments, status=status)
+    for part in expected:
+        assert part in said
+
+
+def test_an_unknown_command_is_refused(folder: Folder) -> None:
+    assert "No such command 'aply'" in folder.monarch("aply", status=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["apply"], ["status"], ["kill"], ["sync"], ["run"], ["host"]],
+    ids=" ".join,
+)
+def test_help_fits_a_terminal(
+    arguments: list[str], folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = folder.monarch(*arguments, "--help")
+    assert said.startswith("Usage: ")
+    assert max(map(len, said.splitlines())) <= 80
+
+
+# Sync
+
+
+def test_sync_pushes_and_says_so_in_a_line(folder: Folder) -> None:
+    folder.monarch("apply")
+    (folder.path / "runs").mkdir()
+    (folder.path / "runs/1.txt").write_text("mine")
+    said = folder.monarch("sync")
+    assert re.fullmatch(r"✓ gen 1  3 files → 2 hosts  \d+ ms\n", said)
+    assert sorted(p.name for p in folder.replica(1).iterdir() if p.name != ".monarch") == [
+        "adding.py", "amounts.py", "monarch.toml",
+    ]  # fmt: skip
+    again = folder.monarch("sync")
+    assert re.fullmatch(r"✓ gen 1  0 files → 2 hosts  \d+ ms\n", again)
+    folder.write("amounts.py", "AMOUNT = 2\n")
+    assert "✓ gen 2  1 file → 2 hosts" in folder.monarch("sync")
+    assert re.search(r"trainers1 +\d+ +2 ", folder.monarch("status"))
+    assert "trainers0: 1 written" in folder.monarch("sync", "-v")
+
+
+def test_dry_run_lists_and_sends_nothing(folder: Folder) -> None:
+    said = folder.monarch("sync", "--dry-run")
+    assert [line.split()[-1] for line in said.splitlines()] == [
+        "adding.py", "amounts.py", "monarch.toml", "files",
+    ]  # fmt: skip
+    folder.monarch("apply")
+    folder.monarch("sync", "--dry-run")
+    assert not (folder.replica() / "amounts.py").exists()
+
+
+def test_a_missing_workspace_folder_is_named(folder: Folder) -> None:
+    folder.write("monarch.toml", '[workspace]\ndirs = ["nowhere"]\n')
+    for arguments in (["sync", "--dry-run"],):
+        said = folder.monarch(*arguments, status=1)
+        assert "nowhere" in said
+        assert "does not exist" in said
+
+
+# Run
+
+
+def test_a_recipe_on_this_machine_alone(folder: Folder) -> None:
+    said = folder.monarch("run", "adding.py", "num_steps=2")
+    assert "adding.py on this machine alone: 1 hosts x 2 procs" not in said
+    assert "on this machine alone" in said
+    assert "amounts [1] on 2 procs" in said
+    assert "step 2/2  total 2" in said
+    assert said.endswith("done\n")
+
+
+def test_a_recipe_on_the_allocation(folder: Folder) -> None:
+    folder.monarch("apply")
+    folder.write("adding.toml", "num_steps = 5\n")
+    said = folder.monarch("run", "adding.py", "--config", "adding.toml", "--procs", "2")
+    assert "on allocation 'trainers'" in said
+    assert "✓ gen 1  4 files → 2 hosts" in said
+    assert "amounts [1] on 4 procs" in said
+    assert "step 5/5  total 5" in said
+    # Its procs went with it; the hosts stay.
+    assert re.search(r"trainers0 +\d+ +1 +none +none", folder.monarch("status"))
+
+
+def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Program]) -> None:
+    folder.monarch("apply")
+    stop = folder.path / "runs/stop"
+    stop.parent.mkdir()
+    watcher = command("sync", "--watch")
+    watcher.line("watching ")
+    running = command("run", "adding.py", f"stop_file={stop}")
+    running.line("amounts [1] on 2 procs")
+    assert "run" in folder.monarch("status")
+    assert re.search(r"trainers1 .* adding 1", folder.monarch("status"))
+
+    # A second run is refused, and told by whom.
+    refused = folder.monarch("run", "adding.py", status=1)
+    assert f"in use by monarch (pid {running.pid}" in refused
+    assert "amounts" not in refused
+
+    folder.write("amounts.py", "AMOUNT = 5\n")
+    assert re.match(r"2  1 file → 2 hosts  \d+ ms  reloaded amounts.py", watcher.line("✓ gen"))
+    assert running.line("amounts") == "[5] on 2 procs"
+
+    folder.write("amounts.py", "AMOUNT = (5\n")
+    watcher.line("✗ refused")
+    watcher.line("  amounts.py:1")
+    assert watcher.line("    ").startswith("AMOUNT = (5")
+    watcher.line("             ^")
+    refused = folder.monarch("sync", status=1)
+    assert "amounts.py:1\n      AMOUNT = (5\n               ^\n" in refused
+    assert "still on gen 2" in refused
+
+    folder.write("amounts.py", "AMOUNT = 6\n")
+    watcher.line("✓ gen 3  1 file → 2 hosts")
+    assert running.line("amounts") == "[6] on 2 procs"
+
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait() == 0, watcher.story()
+    assert watcher.errors == []
+    assert watcher.lines[-1].startswith("stopped watching")
+    stop.touch()
+    assert running.wait() == 0, running.story()
+    assert running.lines[-1] == "done"
+    assert folder.job.is_running()
+
+
+def test_a_save_right_after_the_start_of_the_watch_is_seen(
+    folder: Folder, command: Callable[..., Program]
+) -> None:
+    folder.monarch("apply")
+    watcher = command("sync", "--watch")
+    watcher.line("✓ gen 1")
+    folder.write("amounts.py", "AMOUNT = 5\n")
+    watcher.line("✓ gen 2  1 file")
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait() == 0, watcher.story()
+
+
+def test_an_interrupted_run_stops_its_procs(
+    folder: Folder, command: Callable[..., Program]
+) -> None:
+    folder.monarch("apply")
+    running = command("run", "adding.py", "stop_file=never")
+    running.line("amounts [1] on 2 procs")
+    running.send_signal(signal.SIGINT)
+    assert running.wait() == 130, running.story()
+    assert running.errors == ["interrupted"]
+    status = folder.monarch("status")
+    assert re.search(r"trainers0 +\d+ +1 +none +none", status)
+
+
+def test_kill_during_a_run_ends_the_run(
+    folder: Folder, command: Callable[..., Program]
+) -> None:
+    folder.monarch("apply")
+    running = command("run", "adding.py", "stop_file=never")
+    running.line("amounts [1] on 2 procs")
+    folder.monarch("kill")
+    assert running.wait() == 1, running.story()
+    assert "Traceback" not in running.story()
