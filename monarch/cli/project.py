@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from monarch.config_file import load_config
+from monarch.config_file import ConfigError, load_config
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, job_load
 from monarch_sync import Workspace
@@ -34,6 +34,10 @@ class JobSection:
     hosts: dict[str, int] = field(default_factory=lambda: {"hosts": 1})
     env: dict[str, str] = field(default_factory=dict)
     preload: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.hosts or any(num < 1 for num in self.hosts.values()):
+            raise ConfigError("every mesh needs at least one host", key="hosts")
 
 
 @dataclass
@@ -71,7 +75,10 @@ class Project(NamedTuple):
             (self.directory / folder).resolve(): "" if len(wanted.dirs) == 1 else folder
             for folder in wanted.dirs
         }
-        return Workspace(dirs, ignore=wanted.ignore)
+        try:
+            return Workspace(dirs, ignore=wanted.ignore)
+        except ValueError as error:
+            raise JobError(f"[workspace] in {self.directory / PROJECT_FILE}: {error}") from None
 
 
 def load_project(path: str | None) -> Project:

@@ -61,11 +61,15 @@ def run(
     mesh = hosts.spawn_procs({"procs": num_procs}, name=Path(recipe).stem, preload=preload)
     with run_display() as display:
         where = f"allocation '{name}'" if is_shared else "this machine alone"
-        display.message(f"{recipe} on {where}: {hosts.size()} hosts x {num_procs} procs")
+        display.message(f"{recipe} on {where}: {_count(hosts.size(), 'host')} x {_count(num_procs, 'proc')}")
         try:
             runs(config, mesh, display)
         finally:
             mesh.stop().get()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 async def _prepare(hosts: HostMesh, project: Project) -> None:

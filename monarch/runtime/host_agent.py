@@ -76,6 +76,7 @@ class HostAgent:
         self.workspace = ""
         self.workspace_path: Callable[[], tuple[str, ...]] = lambda: ()
         self.generation: Callable[[], int] = lambda: 0
+        self.workspace_digest: Callable[[], str] = lambda: ""
         self.follows_client = False
         self.bind_host = "0.0.0.0"
         self._templates: dict[_TemplateKey, Launcher] = {}
@@ -276,6 +277,7 @@ class HostAgent:
             "pid": os.getpid(),
             "workspace": self.workspace,
             "generation": self.generation(),
+            "digest": self.workspace_digest(),
             "procs": [
                 {"uid": p.uid, "name": p.label, "mesh": p.name, "rank": p.rank, "pid": p.pid,
                  "is_up": p.address is not None}

@@ -43,8 +43,6 @@ def serve_host(address: str, name: str = "") -> None:
     sys.setswitchinterval(settings().switch_interval_seconds)
     node.start()
     node.replace_address(host_uid=node.uid)
-    node.listen(url.bind, advertise=url.advertise)
-    node.replace_address(host_urls=node.address.urls)
     directory = new_directory(node.uid)
     agent = HostAgent(node, directory, name)
     if url.bind.startswith("tcp://"):
@@ -72,6 +70,9 @@ def serve_host(address: str, name: str = "") -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
+        # Last, because whoever was waiting for us asks at once.
+        node.listen(url.bind, advertise=url.advertise)
+        node.replace_address(host_urls=node.address.urls)
         over.wait()
     finally:
         node.loop.run_on_loop(agent.close, timeout=5.0)

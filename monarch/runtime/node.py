@@ -320,7 +320,8 @@ class Node:
         proc = envelope.message.proc
         with self._lock:
             known = self._peers.get(proc.uid)
-            if known is None or (known.failure is not None and not known.address.host_uid):
+            if known is None:
+                # One that we have given up stays given up, however late its Hello comes.
                 self._peers[proc.uid] = known = Peer(proc)
         if not known.is_up and known.failure is None:
             self._open(known, proc)

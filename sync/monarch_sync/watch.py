@@ -61,7 +61,7 @@ class Watcher:
 
     def _bursts(self, events: Iterator[set[FileChange]]) -> Iterator[set[Path]]:
         waiting: set[Path] = set()
-        needs_audit = False
+        needs_audit = True  # of what was saved before the events began
         for changes in events:
             self._check()
             waiting |= {Path(path) for _, path in changes if not _is_noise(path)}

@@ -217,8 +217,6 @@ def test_an_address_is_free_again_after_close(kind: Kind) -> None:
 
 
 def test_a_listener_that_comes_back_gets_what_is_sent_then(kind: Kind) -> None:
-    if kind.name == "inproc":
-        pytest.skip("a listener within the process does not come back")
     first, sender = kind.end(), kind.end()
     url = first.transport.listen(kind.url())
     connection = sender.transport.connect(url)

@@ -126,8 +126,8 @@ def test_ctrl_c_may_be_caught_and_all_goes_on(program: Start) -> None:
 future = echo.wait_for_file.call("/tmp")
 future.get()
 never = procs.spawn("other", Echo).wait_for_file.call("/never")
-print("waiting", flush=True)
 try:
+    print("waiting", flush=True)
     never.get()
 except KeyboardInterrupt:
     print("interrupted", echo.echo.call(1).get().values(), flush=True)

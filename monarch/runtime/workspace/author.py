@@ -59,9 +59,14 @@ class Author:
         self._scanner = Scanner(workspace)
         self._views: dict[Uid, HostView] = {}
         self._host_names: dict[Uid, str] = {}
+        self._found: dict[Uid, str] = {}
         self._last: Manifest | None = None
         self._generation = 0
         self._lock = threading.Lock()
+
+    def go_on_from(self, generation: int) -> None:
+        """Count on from here, if somebody else has counted further than we."""
+        self._generation = max(self._generation, generation)
 
     def push(
         self,
@@ -108,7 +113,7 @@ class _Attempt:
             self._time("scan")
             hosts = self._hosts(addresses, scan.manifest)
             try:
-                self._stage(hosts)
+                self._stage(hosts, scan.manifest)
                 break
             except (MovedUnderfoot, _Stale):
                 # A file changed meanwhile, or another author was here: look again.
@@ -140,6 +145,7 @@ class _Attempt:
             view = views[address.uid] = HostView()
             view.generation = int(body["generation"])
             self._author._host_names[address.uid] = str(body["host"])
+            self._author._found[address.uid] = str(body["digest"])
         generations = [view.generation for view in views.values()]
         self._author._generation = max([self._author._generation, *generations])
 
@@ -155,16 +161,13 @@ class _Attempt:
             hosts.append(_Host(address, Push(author.workspace, manifest, view, generation)))
         return hosts
 
-    def _stage(self, hosts: Sequence[_Host]) -> None:
+    def _stage(self, hosts: Sequence[_Host], manifest: Manifest) -> None:
         """Have every host get ready; all of them at once, round by round."""
         report = self._report
         going: list[tuple[_Host, Outgoing]] = []
         for host in hosts:
-            push = host.push
-            view = self._author._views.get(host.address.uid)
-            if push is None or (view is not None and view.manifest == push._manifest):
-                continue
-            going.append((host, push.first()))
+            if host.push is not None and not self._has_it(host.address.uid, manifest):
+                going.append((host, host.push.first()))
         while going:
             asked = [(host, self._send(host, out.message, out.blobs)) for host, out in going]
             going = []
@@ -181,6 +184,13 @@ class _Attempt:
                 else:
                     if isinstance(step, Outgoing):
                         going.append((host, step))
+
+    def _has_it(self, uid: Uid, manifest: Manifest) -> bool:
+        """Whether a host has this state already, pushed by us or by another author."""
+        view = self._author._views[uid]
+        if view.manifest is None and self._author._found.pop(uid, "") == manifest.digest.hex():
+            view.manifest = manifest
+        return view.manifest == manifest
 
     def _send(self, host: _Host, message: Message, blobs: Sequence[bytes] = ()) -> Promise[Outcome]:
         folders = tuple(folder.remote for folder in self._author.workspace.folders)
@@ -241,7 +251,7 @@ class _Attempt:
         return sorted(path for path, entry in entries if entry is not None and entry.is_file)
 
     def _is_anything_new(self, hosts: Sequence[_Host], plan: ReloadPlan) -> bool:
-        return any(h.push is not None and h.push.staged for h in hosts) or bool(plan.local)
+        return _are_staged(hosts) or bool(plan.local)
 
     def _carry_through(self, hosts: Sequence[_Host], plan: ReloadPlan, manifest: Manifest) -> None:
         report = self._report
@@ -252,6 +262,9 @@ class _Attempt:
                 self._give_up(hosts, plan, prepared)
                 return
             report.needs_respawn = prepared.respawn
+            if report.generation and not (prepared.modules or _are_staged(hosts)):
+                self._find_nothing_new(plan, manifest)
+                return
         self._commit(hosts)
         self._time("commit")
         if self._mode != "off":
@@ -266,6 +279,13 @@ class _Attempt:
             report.actors_patched = switched.actors
             report.num_procs = switched.num_procs
         self._author._generation = report.generation = plan.generation
+        self._author._last = manifest
+
+    def _find_nothing_new(self, plan: ReloadPlan, manifest: Manifest) -> None:
+        """All hosts and processes have this state, though we did not know: no new generation."""
+        for owner in self._owners:
+            owner.revert(plan.generation)
+        self._report.changed_files = []
         self._author._last = manifest
 
     def _ask(self, action: Any) -> ReloadOutcome:
@@ -315,7 +335,7 @@ class _Attempt:
             return
         self._author._generation += 1
         back = self._hosts([host.address for host in hosts], last)
-        self._stage(back)
+        self._stage(back, last)
         self._commit(back)
         self._author._generation += 1
 
@@ -348,6 +368,10 @@ class _Attempt:
         steps = self._report.seconds_by_step
         steps[step] = steps.get(step, 0.0) + now - self._mark
         self._mark = now
+
+
+def _are_staged(hosts: Sequence[_Host]) -> bool:
+    return any(host.push is not None and host.push.staged for host in hosts)
 
 
 def _file_names(modules: Sequence[str]) -> list[str]:

@@ -47,6 +47,7 @@ class ReloadAgent:
         self._reloader = Reloader(roots)
         self._prepared: dict[int, tuple[ReloadPlan, Prepared]] = {}
         self._committed: dict[int, ReloadReport] = {}
+        self._generation_before = 0
         self._lock = threading.Lock()
         self._node.handle(Prepare, self._on_prepare)
         self._node.handle(Switch, self._on_switch, on_any_thread=True)
@@ -124,6 +125,7 @@ class ReloadAgent:
                 outcome.refused = [self._refusal(one) for one in error.errors or (error,)]
                 return outcome
             self._prepared[plan.generation] = (plan, prepared)
+        outcome.modules = list(prepared.verdicts)
         outcome.respawn = [
             f"{verdict.module}: {verdict.reason}"
             for verdict in prepared.verdicts.values()
@@ -174,6 +176,7 @@ class ReloadAgent:
                 outcome.refused.append(self._refusal(error))
                 return outcome
             self._committed = {generation: report}
+            self._generation_before = self._agent.generation
             self._extend_path(plan.paths.get(self._agent.host.uid, ()))
         self._agent.generation = generation
         outcome.modules, outcome.functions = report.modules, report.functions
@@ -207,7 +210,7 @@ class ReloadAgent:
             report = self._committed.pop(generation, None)
             if report is not None:
                 report.undo()
-                self._agent.generation = generation - 1
+                self._agent.generation = self._generation_before
 
     def _abandon(self) -> None:
         for _, prepared in self._prepared.values():

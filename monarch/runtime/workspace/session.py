@@ -41,6 +41,8 @@ class WorkspaceSession:
         author = self._authors.get(workspace)
         if author is None:
             author = self._authors[workspace] = Author(self._agent.node, workspace)
+        # Another workspace's pushes count too: generations never go back.
+        author.go_on_from(self._agent.generation)
         return author.push(hosts, [self.reload] if owners is None else owners, mode, touched)
 
 
