@@ -16,6 +16,7 @@ from monarch.cli.project import find_job, load_project, noted_job
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobTrait
 from monarch.runtime.client_agent import client
+from monarch.runtime.host_link import who_am_i
 from monarch.runtime.promise import Promise
 from monarch.wire.message import Inspect
 
@@ -120,9 +121,10 @@ def _show(job: JobTrait) -> None:
             table.add_row(url, "-", "-", "-", f"[red]{answer['error']}[/red]")
             continue
         procs = ", ".join(str(proc["name"]) for proc in answer["procs"]) or "none"
+        holder = answer["client"] if answer["client"] != who_am_i() else ""
         table.add_row(
             str(answer["host"]), str(answer["pid"]), str(answer["generation"] or "none"),
-            str(answer["client"] or "none"), procs,
+            str(holder or "none"), procs,
         )  # fmt: skip
     Console().print(table)
 

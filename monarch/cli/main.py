@@ -12,6 +12,8 @@ from monarch.cli.run import run
 from monarch.cli.sync import sync
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
+from monarch.runtime import process
+from monarch.runtime.client_agent import client
 from monarch_sync import SyncError
 
 __all__ = ["cli", "main"]
@@ -41,6 +43,9 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
+        if process.is_bootstrapped() and client().has_faulted:
+            # What happened has been told; a fault wakes this thread as Ctrl-C does.
+            sys.exit(1)
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except ConfigError as error:

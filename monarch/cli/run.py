@@ -61,7 +61,9 @@ def run(
     mesh = hosts.spawn_procs({"procs": num_procs}, name=Path(recipe).stem, preload=preload)
     with run_display() as display:
         where = f"allocation '{name}'" if is_shared else "this machine alone"
-        display.message(f"{recipe} on {where}: {_count(hosts.size(), 'host')} x {_count(num_procs, 'proc')}")
+        display.message(
+            f"{recipe} on {where}: {_count(hosts.size(), 'host')} x {_count(num_procs, 'proc')}"
+        )
         try:
             runs(config, mesh, display)
         finally:

@@ -61,6 +61,7 @@ class _Pusher:
         self._workspace = workspace
         self._verbose = verbose
         self._is_behind = False
+        self._shown: tuple[str, list[str]] = "", []
         self._agent: ClientAgent = client()
 
     def push(self, touched: Iterable[Path] | None, is_quiet: bool = False) -> bool:
@@ -76,7 +77,10 @@ class _Pusher:
             self._is_behind = True
             self.console.print(f"✗ {error}", style="red", markup=False, soft_wrap=True)
             return False
-        if report.changed_files or report.errors or not is_quiet:
+        # One save may come as several events; its refusal is told once.
+        said, self._shown = self._shown, (report.digest, report.errors)
+        is_news = bool(report.changed_files) or bool(report.errors)
+        if not is_quiet or (is_news and said != self._shown):
             self._show(report)
         return report.ok
 

@@ -1,11 +1,7 @@
-"""One actor: its mailbox, its state, and the thread or loop that runs its messages.
+"""One actor: its mailbox, its state, and what it does with a message.
 
-Messages run strictly one at a time. A sync actor has a thread of its own; async actors share
-the process's asyncio loop. The mailbox belongs to whichever of the two runs the actor; others
-only put events into its inbox.
-
-What an actor does is written once, as coroutines. A sync actor's thread drives them by hand:
-its endpoints never await, so each coroutine runs through in one step, with no loop around.
+Messages run strictly one at a time. What an actor does is written once, as coroutines, for
+actors with a thread of their own and for those on the asyncio loop; ``cell_runners`` has the two.
 """
 
 from __future__ import annotations
@@ -13,15 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import queue
-import threading
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
-from monarch.config import settings
-from monarch.core.mailbox import Delivery, Fence, Lift, Mailbox, Reached
+from monarch.core.mailbox import Delivery, Fence, Lift, Mailbox
 from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
 from monarch.runtime.context import ActorRecord, Running, running
 from monarch.runtime.endpoint_spec import EndpointSpec
@@ -30,9 +21,9 @@ from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import PortAddress, ProcAddress, Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PING, Call, Reply, SpawnActor, StopActor
+from monarch.wire.message import PING, Call, Reply, StopActor
 
-__all__ = ["ActorCell", "AsyncCell", "CellHost", "SyncCell", "make_cell", "refusal"]
+__all__ = ["ActorCell", "CellHost", "Event", "Fail", "Judge", "Reloaded", "refusal"]
 
 _log = logging.getLogger("monarch.actor")
 
@@ -291,127 +282,6 @@ class ActorCell:
             return None
 
 
-class SyncCell(ActorCell):
-    """An actor whose endpoints are plain functions: it has a thread of its own."""
-
-    def __init__(self, record: ActorRecord, host: CellHost) -> None:
-        super().__init__(record, host)
-        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.deliver = self._inbox.put  # type: ignore[method-assign, assignment]
-        name = f"actor {record.name} {record.rank}"
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def _run(self) -> None:
-        mailbox, inbox = self._mailbox, self._inbox
-        while not self.is_ended:
-            mailbox.feed(inbox.get())
-            while not self.is_ended:
-                while not inbox.empty():
-                    mailbox.feed(inbox.get())
-                item = mailbox.next()
-                if item is None:
-                    break
-                if isinstance(item, Reached):
-                    self._host.fence_reached(self, item.number)
-                else:
-                    self._drive(self._perform(item.work))
-
-    def _take(self) -> Event | None:
-        try:
-            return self._inbox.get_nowait()
-        except queue.Empty:
-            return None
-
-    async def _wait(self, ends: list[Promise[Any]]) -> None:
-        deadline = time.monotonic() + settings().cleanup_timeout_seconds
-        for end in ends:
-            end.wait(max(0.0, deadline - time.monotonic()))
-
-    def _drive(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            work.send(None)
-        except StopIteration:
-            return
-        raise RuntimeError("a sync actor's work awaited something")
-
-    async def _settle(self, result: Awaitable[Any] | Any) -> Any:
-        # Only hooks get here: an async __supervise__ on a sync actor has a loop for itself.
-        async def wait() -> Any:
-            return await result
-
-        return asyncio.run(wait())
-
-
-class AsyncCell(ActorCell):
-    """An actor whose endpoints are coroutines: it runs on the process's asyncio loop."""
-
-    def __init__(
-        self, record: ActorRecord, host: CellHost, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(record, host)
-        self._loop = loop
-        self._inbox: deque[Event] = deque()
-        self._wake: asyncio.Future[None] | None = None
-        self._is_scheduled = False
-        loop.call_soon_threadsafe(self._start)
-
-    def deliver(self, event: Event) -> None:
-        self._inbox.append(event)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            try:
-                self._loop.call_soon_threadsafe(self._awaken)
-            except RuntimeError:
-                pass  # The loop has ended, and the process with it.
-
-    def _take(self) -> Event | None:
-        try:
-            return self._inbox.popleft()
-        except IndexError:
-            return None
-
-    async def _wait(self, ends: list[Promise[Any]]) -> None:
-        waiters = [_waiter(end, self._loop) for end in ends]
-        if waiters:
-            await asyncio.wait(waiters, timeout=settings().cleanup_timeout_seconds)
-
-    def _start(self) -> None:
-        self._main = self._loop.create_task(self._run(), name=f"actor {self.record.name}")
-
-    def _awaken(self) -> None:
-        self._is_scheduled = False
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def _run(self) -> None:
-        while not self.is_ended:
-            while self._inbox:
-                self._mailbox.feed(self._inbox.popleft())
-            item = self._mailbox.next()
-            if item is None:
-                self._wake = self._loop.create_future()
-                await self._wake
-                self._wake = None
-            elif isinstance(item, Reached):
-                self._host.fence_reached(self, item.number)
-            else:
-                await self._perform(item.work)
-
-    async def _settle(self, result: Awaitable[Any] | Any) -> Any:
-        return await result
-
-
-def _waiter(end: Promise[Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-    """A future of ``loop`` that is done once the promise is set."""
-    waiter: asyncio.Future[None] = loop.create_future()
-
-    def set_result() -> None:
-        loop.call_soon_threadsafe(waiter.set_result, None)
-
-    end.on_set(set_result)
-    return waiter
-
-
 def _users_part(error: BaseException) -> Any:
     """The traceback without our own frames above the user's."""
     traceback = error.__traceback__
@@ -425,15 +295,3 @@ def refusal(name: str, rank: int, call: Call, why: str) -> payload.Payload:
     message = f"Endpoint call {name}.{call.method or 'initialized'}() failed, {why}"
     failure = MeshFailure(name, (rank,), why)
     return dump_error(SupervisionError(message, call.method, failure))
-
-
-def make_cell(
-    record: ActorRecord,
-    spawn: SpawnActor,
-    host: CellHost,
-    loop: Callable[[], asyncio.AbstractEventLoop],
-) -> ActorCell:
-    """The kind of cell that the class's endpoints ask for; ``loop`` gives the process's loop."""
-    if spawn.is_async:
-        return AsyncCell(record, host, loop())
-    return SyncCell(record, host)

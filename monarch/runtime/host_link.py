@@ -34,6 +34,7 @@ class HostLink:
         self.procs: set[Uid] = set()
         self.is_lost = False
         self.is_ending = False
+        self._error: MonarchError | None = None
         node.expect(self.address)
         node.peer_up(self.address)
         self._timer = node.loop.call_later(settings().attach_timeout_seconds, self._too_late)
@@ -69,8 +70,8 @@ class HostLink:
         self._node.peer_down(ProcDown(self.address.uid, "the host agent's process ended"))
 
     def _fail(self, error: MonarchError) -> None:
-        if not self.ready.is_set:
-            self.ready.set(error)
+        if not self.ready.is_set and self._error is None:
+            self._error = error
             self._node.peer_down(ProcDown(self.address.uid, str(error), expected=True))
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
@@ -80,10 +81,12 @@ class HostLink:
         self.is_lost = True
         self._node.on_peer_down.remove(self._on_peer_down)
         is_expected = down.expected or self.is_ending
-        self.ready.set(MonarchError(f"the host agent at {self.url} is gone: {down.reason}"))
         for proc in list(self.procs):
             reason = f"its host {self.url} was lost: {down.reason}"
             self._node.peer_down(ProcDown(proc, reason, self.url, expected=is_expected))
+        # Last: whoever waits for it may try again at once.
+        gone = MonarchError(f"the host agent at {self.url} is gone: {down.reason}")
+        self.ready.set(self._error or gone)
 
     def give_up(self) -> None:
         """The host is about to end, and that is no failure."""

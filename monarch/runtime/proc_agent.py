@@ -15,7 +15,8 @@ from typing import Any
 
 from monarch.core.mailbox import Delivery, Fence, Lift
 from monarch.errors import MeshFailure
-from monarch.runtime.actor_cell import ActorCell, Fail, Judge, Reloaded, make_cell, refusal
+from monarch.runtime.actor_cell import ActorCell, Fail, Judge, Reloaded, refusal
+from monarch.runtime.cell_runners import make_cell
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise

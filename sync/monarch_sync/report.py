@@ -93,7 +93,8 @@ class SyncReport:
             steps = "  ".join(f"{k} {v * 1000:.1f}" for k, v in self.seconds_by_step.items())
             lines.append(f"  ms: {steps}")
         for host in self.hosts:
-            lines.append("  " + _host_line(host))
+            if self.ok or host.error:
+                lines.append("  " + _host_line(host))
             lines += [f"    kept {name}" for name in host.kept]
         lines += [f"  left out {problem}" for problem in self.problems[:10]]
         if len(self.problems) > 10:

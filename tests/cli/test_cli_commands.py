@@ -137,6 +137,7 @@ def test_apply_status_kill(folder: Folder) -> None:
     assert "trainers0" in said
     assert "trainers1" in said
     assert "monarch kill" in said
+    assert "(pid" not in said, "the command itself is no client worth telling of"
     job = folder.job
     assert job.is_running()
 
@@ -146,7 +147,8 @@ def test_apply_status_kill(folder: Folder) -> None:
 
     table = folder.monarch("status").splitlines()
     assert table[0].split() == ["host", "pid", "generation", "client", "procs"]
-    for line, host in zip(table[1:], job.hosts):
+    assert len(table) == 3
+    for line, host in zip(table[1:], job.hosts, strict=True):
         assert line.split()[1:] == [str(host.pid), "none", "none", "none"]
 
     assert folder.monarch("kill") == "ended\n"
@@ -298,7 +300,8 @@ def test_sync_pushes_and_says_so_in_a_line(folder: Folder) -> None:
     assert "✓ gen 2  1 file → 2 hosts" in folder.monarch("sync")
     assert re.search(r"trainers1 +\d+ +2 ", folder.monarch("status"))
     folder.write("amounts.py", "AMOUNT = 3\n")
-    assert re.search("trainers0: 1 written, 2 unchanged; [0-9]+ bytes", folder.monarch("sync", "-v"))
+    told = folder.monarch("sync", "-v")
+    assert re.search("trainers0: 1 written, 2 unchanged; [0-9]+ bytes", told)
 
 
 def test_dry_run_lists_and_sends_nothing(folder: Folder) -> None:
@@ -364,7 +367,7 @@ def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Progra
 
     folder.write("amounts.py", "AMOUNT = (5\n")
     watcher.line("✗ refused")
-    watcher.line("  amounts.py:1")
+    assert watcher.line("  ") == "amounts.py:1"
     assert watcher.line("   ") == "AMOUNT = (5"
     assert watcher.line("   ") == "^"
     refused = folder.monarch("sync", status=1)
@@ -410,12 +413,12 @@ def test_an_interrupted_run_stops_its_procs(
     assert re.search(r"trainers0 +\d+ +1 +none +none", status)
 
 
-def test_kill_during_a_run_ends_the_run(
-    folder: Folder, command: Callable[..., Program]
-) -> None:
+def test_kill_during_a_run_ends_the_run(folder: Folder, command: Callable[..., Program]) -> None:
     folder.monarch("apply")
     running = command("run", "adding.py", "stop_file=never")
     running.line("amounts [1] on 2 procs")
     folder.monarch("kill")
     assert running.wait() == 1, running.story()
     assert "Traceback" not in running.story()
+    assert "interrupted" not in running.story(), "nobody pressed Ctrl-C"
+    assert any("failed: its host" in line for line in running.errors)

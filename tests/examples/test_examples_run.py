@@ -42,9 +42,7 @@ def test_the_readme_has_a_block_to_run() -> None:
 
 
 @pytest.fixture
-def demo(
-    program: Callable[..., Program], tmp_path: Path
-) -> Iterator[Callable[[], Program]]:
+def demo(program: Callable[..., Program], tmp_path: Path) -> Iterator[Callable[[], Program]]:
     """Starts the demo, with everything that it leaves below one folder."""
     mark = str(tmp_path)
 

@@ -79,7 +79,8 @@ def test_a_script_runs_with_its_arguments(tmp_path: os.PathLike[str]) -> None:
     with open(script, "w") as file:
         file.write(
             "import os, sys\n"
-            f"open({str(tmp_path)!r} + '/out' + os.environ['RANK'], 'w').write(' '.join(sys.argv[1:]))\n"
+            f"out = open({str(tmp_path)!r} + '/out' + os.environ['RANK'], 'w')\n"
+            "out.write(' '.join(sys.argv[1:]))\n"
         )
     actors = this_host().spawn_procs({"gpus": 2}).spawn("spmd", SPMDActor)
     assert actors.main.call("127.0.0.1", 1, [script, "--lr", "3"]).get(timeout=30).values() == [
