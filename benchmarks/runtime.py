@@ -45,9 +45,9 @@ def call_one() -> None:
     """Round trip of `call_one` with tiny arguments, client to proc."""
     procs = this_host().spawn_procs({"gpus": 1})
     for name, cls in (("sync", Echo), ("async", AsyncEcho)):
-        actor = procs.spawn(name, cls)
-        microseconds(lambda: actor.echo.call_one(1).get(), 300)
-        times = microseconds(lambda: actor.echo.call_one(1).get(), 3000)
+        echo = procs.spawn(name, cls).echo
+        microseconds(lambda echo=echo: echo.call_one(1).get(), 300)
+        times = microseconds(lambda echo=echo: echo.call_one(1).get(), 3000)
         for label, value in (("p50", statistics.median(times)), ("p99", times[2970])):
             emit(f"call_one.{name}_endpoint.{label}", value, "us", n=len(times))
     procs.stop().get()
@@ -66,7 +66,8 @@ def spawn() -> None:
         procs.spawn("echo", Echo).echo.call(1).get()
         times.append(time.perf_counter() - started)
         procs.stop().get()
-    emit("spawn.procs8_with_torch", statistics.median(times), "s", n=5, spread=[min(times), max(times)])
+    spread = [min(times), max(times)]
+    emit("spawn.procs8_with_torch", statistics.median(times), "s", n=5, spread=spread)
 
 
 if __name__ == "__main__":

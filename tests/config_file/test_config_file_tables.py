@@ -27,6 +27,6 @@ def test_a_table_of_integers_is_read_and_written(text: str) -> None:
 
 
 def test_a_wrong_value_in_a_table_is_refused_by_line() -> None:
-    with pytest.raises(ConfigError, match="job.hosts") as caught:
+    with pytest.raises(ConfigError, match=r"job\.hosts") as caught:
         resolve_config(Project, '[job]\n\nhosts = { a = "two" }')
     assert caught.value.line == 3

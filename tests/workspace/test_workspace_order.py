@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 from monarch.actor import Channel, this_host
+from monarch_sync import Workspace
 from tests.support import wait_for
 from tests.workspace.conftest import Project
 
@@ -61,6 +63,7 @@ class Stamper(Actor):
 
 BUSY = """
 import threading
+from pathlib import Path
 
 from monarch.actor import Actor, Channel, endpoint
 
@@ -122,3 +125,19 @@ def _answers(oracle: Any) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def test_generations_of_two_workspaces_count_together(project: Project, tmp_path: Path) -> None:
+    procs = this_host().spawn_procs(name="trainers")
+    first = project.sync(procs).generation
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "gadgets.py").write_text("SIZE = 1\n")
+    project.workspace = Workspace(dirs={other: ""})
+    assert project.sync(procs).generation >= first
+    project.workspace = Workspace(dirs={project.root: ""})
+    stepper: Any = procs.spawn("stepper", project.load("stepper").Stepper)
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
+    report = project.sync(procs)
+    assert report.generation > first
+    assert stepper.stamp.call_one().get(timeout=30) == (report.generation, 2)
