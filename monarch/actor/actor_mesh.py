@@ -63,7 +63,7 @@ class ActorMesh(MeshTrait):
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """End the actors after what was sent to them before; each runs its ``__cleanup__``."""
-        process.current().supervisor.stopped(self._ref.uid)
+        process.current().supervisor.members_stopped(self._ref.uid, self._ref.proc_uids)
         return stop_actors(self._ref.uid, self._ref.procs, reason)
 
     def __await__(self: Self) -> Generator[Any, None, Self]:

@@ -93,6 +93,17 @@ class Supervision:
         """A mesh was ended on purpose; nothing of it is a failure any more."""
         self._meshes.pop(mesh, None)
 
+    def members_stopped(self, mesh: str, procs: Sequence[str]) -> bool:
+        """Those members that live in ``procs`` were ended on purpose; true if none are left."""
+        known = self._meshes.get(mesh)
+        if known is None:
+            return True
+        self._bury(known, [rank for rank, proc in enumerate(known.procs) if proc in procs])
+        if len(known.dead) == len(known.procs):
+            del self._meshes[mesh]
+            return True
+        return False
+
     def meshes_of(self, owner: str) -> list[str]:
         return [uid for uid, mesh in self._meshes.items() if mesh.owner == owner]
 

@@ -42,8 +42,9 @@ class HostLink:
             self.address,
             lambda port: Attach(node.address, os.getpid(), who_am_i(), port, takeover),
         )
-        outcome.on_set(lambda: self._answered(outcome.value))
+        # First, because a refusal that is here already ends the peer, and with it the link.
         node.on_peer_down.append(self._on_peer_down)
+        outcome.on_set(lambda: self._answered(outcome.value))
 
     def _answered(self, outcome: Outcome) -> None:
         self._timer.cancel()

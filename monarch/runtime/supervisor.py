@@ -72,6 +72,12 @@ class Supervisor:
             self._machine.stopped(mesh)
             self._stops.pop(mesh, None)
 
+    def members_stopped(self, mesh: Uid, procs: Sequence[Uid]) -> None:
+        """Some members of the mesh end on purpose; the others are watched on."""
+        with self._lock:
+            if self._machine.members_stopped(mesh, procs):
+                self._stops.pop(mesh, None)
+
     def actor_ended(self, actor: Uid) -> list[Promise[Any]]:
         """End what an actor owns; the promises are set once that has happened."""
         with self._lock:

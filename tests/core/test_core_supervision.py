@@ -54,6 +54,14 @@ def test_what_was_stopped_does_not_fail(machine: Supervision) -> None:
     assert machine.actor_failed("A", 0, "raised") == []
 
 
+def test_members_that_were_stopped_do_not_fail_and_the_others_do(machine: Supervision) -> None:
+    assert not machine.members_stopped("A", ["p0"])
+    assert machine.actor_failed("A", 0, "raised") == []
+    assert [type(e) for e in machine.actor_failed("A", 1, "raised")] == [Fault]
+    assert machine.members_stopped("A", ["p1"])
+    assert machine.members_stopped("unknown", ["p1"])
+
+
 def test_actors_on_procs_of_somebody_else_are_one_report_too() -> None:
     machine = Supervision()
     machine.owned("me", "A", "one", "actor", ["p0"])
