@@ -469,7 +469,7 @@ def run(config: DDPConfig, procs: ProcMesh, display: Display) -> Outcome:
     display.message(
         f"{plan.num_parameters:,} parameters on {num_ranks} ranks, "
         f"{plan.num_micro_batches} x {plan.micro_batch_size} samples each a step, "
-        f"{plan.num_steps} steps of which {plan.num_steps_per_epoch} are an epoch"
+        f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch"
     )
     if plan.resumed_from:
         display.message(f"resumed from {plan.resumed_from}, after step {plan.first_step}")

@@ -54,9 +54,13 @@ class Push:
         self._wanted: set[bytes] = set()
         self._rounds = 0
 
-    def first(self) -> Outgoing:
-        """What to send first. Raises ``MovedUnderfoot`` if a file is no longer as scanned."""
-        if self._base is not None:
+    def first(self, *, brings_content: bool = True) -> Outgoing:
+        """What to send first. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
+
+        Without ``brings_content`` the host is trusted to have what it needs in its store, as it
+        has when it goes back to a state that it had.
+        """
+        if self._base is not None and brings_content:
             paths = self._manifest.changed_paths(self._base)
             known = self._base.path_of
             files = (self._manifest.get(path) for path in paths)

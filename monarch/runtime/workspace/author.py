@@ -6,6 +6,7 @@ commit nothing visible has changed anywhere, and a refusal by anybody ends the p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ from monarch.runtime.workspace.reload_plan import FileChange, ReloadOutcome, Rel
 from monarch.wire.address import ProcAddress, Uid, machine_id
 from monarch.wire.message import Inspect, Sync
 from monarch_sync.entry import from_wire
-from monarch_sync.errors import MovedUnderfoot, PushRefused
+from monarch_sync.errors import MovedUnderfoot, PushRefused, SyncError
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, decode, encode
 from monarch_sync.push import HostView, Outgoing, Push
@@ -99,6 +100,7 @@ class _Attempt:
         self._report = SyncReport()
         self._roots: dict[Uid, str] = {}
         self._kept: dict[Uid, list[str]] = {}
+        self._has_committed = False
         self._mark = time.perf_counter()
 
     def run(self, addresses: Sequence[ProcAddress], touched: Iterable[Path] | None) -> SyncReport:
@@ -161,13 +163,16 @@ class _Attempt:
             hosts.append(_Host(address, Push(author.workspace, manifest, view, generation)))
         return hosts
 
-    def _stage(self, hosts: Sequence[_Host], manifest: Manifest) -> None:
+    def _stage(
+        self, hosts: Sequence[_Host], manifest: Manifest, *, brings_content: bool = True
+    ) -> None:
         """Have every host get ready; all of them at once, round by round."""
         report = self._report
         going: list[tuple[_Host, Outgoing]] = []
         for host in hosts:
             if host.push is not None and not self._has_it(host.address.uid, manifest):
-                going.append((host, host.push.first()))
+                first = host.push.first(brings_content=brings_content)
+                going.append((host, first))
         while going:
             asked = [(host, self._send(host, out.message, out.blobs)) for host, out in going]
             going = []
@@ -254,6 +259,21 @@ class _Attempt:
         return _are_staged(hosts) or bool(plan.local)
 
     def _carry_through(self, hosts: Sequence[_Host], plan: ReloadPlan, manifest: Manifest) -> None:
+        try:
+            self._take_the_steps(hosts, plan, manifest)
+        except BaseException:
+            # Ctrl-C, or somebody lost half-way: all go back, as far as they still answer.
+            for owner in self._owners:
+                with contextlib.suppress(MonarchError):
+                    owner.revert(plan.generation)
+            if self._has_committed:
+                self._restore(hosts)
+            else:
+                self._abort(hosts)
+            self._author._views.clear()
+            raise
+
+    def _take_the_steps(self, hosts: Sequence[_Host], plan: ReloadPlan, manifest: Manifest) -> None:
         report = self._report
         if self._mode != "off":
             prepared = self._ask(lambda owner: owner.prepare(plan))
@@ -295,6 +315,7 @@ class _Attempt:
         return outcome
 
     def _commit(self, hosts: Sequence[_Host]) -> None:
+        self._has_committed = True
         staged = [host for host in hosts if host.push is not None and host.push.staged]
         asked = [
             (host, self._send(host, Commit(host.push.generation)))
@@ -334,9 +355,12 @@ class _Attempt:
         if last is None:
             return
         self._author._generation += 1
-        back = self._hosts([host.address for host in hosts], last)
-        self._stage(back, last)
-        self._commit(back)
+        for host in hosts:
+            # One by one: a host that is lost must not keep the others from going back.
+            with contextlib.suppress(MonarchError, SyncError):
+                back = self._hosts([host.address], last)
+                self._stage(back, last, brings_content=False)
+                self._commit(back)
         self._author._generation += 1
 
     def _abort(self, hosts: Sequence[_Host]) -> None:
