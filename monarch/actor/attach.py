@@ -9,7 +9,6 @@ from monarch.actor.future import Future
 from monarch.actor.host_mesh import Host, HostMesh
 from monarch.mesh import Shape, Slice
 from monarch.runtime.client_agent import client
-from monarch.runtime.host_main import serve_host
 from monarch.wire.host_url import HostUrl
 
 __all__ = ["attach_to_workers", "run_worker_loop_forever"]
@@ -21,6 +20,9 @@ def run_worker_loop_forever(*, private_key: Any = None, ca: Any = None, address:
     Serves one client at a time: when one leaves or dies, its procs are stopped, and the next
     may come. Beyond loopback a job secret is needed (``MONARCH_JOB_SECRET``).
     """
+    # Imported when used: only a host agent needs the sync engine, and it costs 20 ms.
+    from monarch.runtime.host_main import serve_host
+
     serve_host(address)
 
 
