@@ -14,7 +14,7 @@ from monarch.cli.project import load_project
 from monarch.errors import HostUnreachable, MonarchError
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import ClientAgent, client
-from monarch.runtime.workspace.author import Owner
+from monarch.runtime.workspace.attempt import Owner
 from monarch.runtime.workspace.remote_owner import RemoteOwner
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress

@@ -9,7 +9,8 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from monarch.runtime.proc_agent import ProcAgent
-from monarch.runtime.workspace.author import Author, Owner
+from monarch.runtime.workspace.attempt import Owner
+from monarch.runtime.workspace.author import Author
 from monarch.runtime.workspace.reload_agent import ReloadAgent, project_roots
 from monarch.wire.address import ProcAddress
 from monarch_sync.report import SyncReport
