@@ -23,7 +23,6 @@ class Settings:
     heartbeat_seconds: float = 1.0
     heartbeat_timeout_seconds: float = 10.0
     attach_timeout_seconds: float = 30.0
-    spawn_timeout_seconds: float = 120.0
     cleanup_timeout_seconds: float = 3.0
     stop_timeout_seconds: float = 10.0
     exit_timeout_seconds: float = 1.0

@@ -25,6 +25,7 @@ from monarch.runtime.log_printer import LogPrinter
 from monarch.runtime.node import Node
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
+from monarch.runtime.secret import take_secret
 from monarch.wire.address import ProcAddress, new_uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
@@ -214,8 +215,8 @@ def client() -> ClientAgent:
 
 def _bootstrap() -> ClientAgent:
     sys.setswitchinterval(min(sys.getswitchinterval(), settings().switch_interval_seconds))
-    secret = os.environ.get("MONARCH_JOB_SECRET")
-    agent = ClientAgent(JobKeys(bytes.fromhex(secret)) if secret else None)
+    secret = take_secret()
+    agent = ClientAgent(JobKeys(secret) if secret else None)
     atexit.register(_at_exit, agent)
     return agent
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from monarch.wire.address import ProcAddress, Uid
 
@@ -32,10 +32,6 @@ class Running(NamedTuple):
     rank: int
     labels: tuple[str, ...]
     sizes: tuple[int, ...]
-
-
-class HasRecord(Protocol):
-    record: ActorRecord
 
 
 running: ContextVar[Running | None] = ContextVar("monarch_running", default=None)

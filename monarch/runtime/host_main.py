@@ -13,26 +13,14 @@ from monarch.runtime.directory import new_directory
 from monarch.runtime.host_agent import HostAgent
 from monarch.runtime.host_door import HostDoor
 from monarch.runtime.node import Node
+from monarch.runtime.secret import take_secret
 from monarch.runtime.workspace.replica_agent import ReplicaAgent
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import Inspect, Shutdown
 
-__all__ = ["main", "serve_host", "take_secret"]
-
-
-def take_secret() -> bytes | None:
-    """The job's secret, from the descriptor or the variable that the launcher left us.
-
-    It is taken out of the environment, so that what runs here cannot read it there.
-    """
-    fd = os.environ.pop("MONARCH_JOB_SECRET_FD", None)
-    text = os.environ.pop("MONARCH_JOB_SECRET", None)
-    if fd is not None:
-        with os.fdopen(int(fd)) as file:
-            text = file.read()
-    return bytes.fromhex(text.strip()) if text else None
+__all__ = ["main", "serve_host"]
 
 
 def serve_host(address: str, name: str = "") -> None:

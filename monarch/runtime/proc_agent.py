@@ -94,10 +94,6 @@ class ProcAgent:
     def cells(self) -> list[ActorCell]:
         return list(self._cells.values())
 
-    def instance_of(self, actor: Uid) -> object | None:
-        cell = self._cells.get(actor)
-        return None if cell is None else cell.instance
-
     def on_spawn(self, envelope: Envelope) -> None:
         spawn = envelope.message
         assert isinstance(spawn, SpawnActor)

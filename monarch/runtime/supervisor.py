@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from monarch.core.supervision import (
-    ROOT,
     Effect,
     FailActor,
     Fault,
@@ -83,10 +82,6 @@ class Supervisor:
         with self._lock:
             effects = self._machine.actor_ended(actor)
         return self._carry_out(effects)
-
-    def owned_by_root(self) -> list[Uid]:
-        with self._lock:
-            return self._machine.meshes_of(ROOT)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         if down.expected:

@@ -100,15 +100,17 @@ def test_import_alone_starts_nothing(program: Start) -> None:
 @pytest.mark.parametrize(
     "wait",
     [
-        "echo.wait_for_file.call('/never').get()",
-        "echo.slice(gpus=0).wait_for_file.call_one('/never').get(timeout=60)",
-        "Channel.open()[1].recv().get()",
-        "async def main(): await echo.wait_for_file.call('/never')\nasyncio.run(main())",
+        "say()\necho.wait_for_file.call('/never').get()",
+        "say()\necho.slice(gpus=0).wait_for_file.call_one('/never').get(timeout=60)",
+        "say()\nChannel.open()[1].recv().get()",
+        # Said inside: before the loop runs, Ctrl-C would meet a coroutine that nobody awaits.
+        "async def main(): say(); await echo.wait_for_file.call('/never')\nasyncio.run(main())",
     ],
     ids=["get", "get with a timeout", "recv", "await"],
 )
 def test_ctrl_c_interrupts_at_once(program: Start, wait: str) -> None:
-    started, pids = start_with_procs(program, f"print('waiting', flush=True)\n{wait}")
+    said = "def say(): print('waiting', flush=True)\n"
+    started, pids = start_with_procs(program, said + wait)
     started.line("waiting")
     started.send_signal(signal.SIGINT)
     before = time.monotonic()
@@ -289,3 +291,12 @@ def test_a_runtime_directory_that_others_can_enter_is_refused(program: Start) ->
         started = program(SETUP, MONARCH_RUNTIME_DIR=folder)
         assert started.wait() == 1
         assert "must belong to you and be closed to others" in started.errors[-1]
+
+
+def test_the_secret_of_a_client_does_not_reach_its_procs(program: Start) -> None:
+    started = program(
+        SETUP + 'print("seen", echo.environment.call("MONARCH_JOB_SECRET").get().values())',
+        MONARCH_JOB_SECRET="ab" * 32,
+    )
+    assert "[None, None]" in started.line("seen")
+    assert started.wait() == 0
