@@ -43,6 +43,10 @@ format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: soak
+soak: $(STAMP) ## shake the runtime for SOAK_SECONDS (600), with SOAK_SEED
+	@$(BIN)/python -m tests.soak.main
+
 .PHONY: bench
 bench: $(STAMP) ## measure the runtime; prints JSON lines
 	$(BIN)/python benchmarks/runtime.py

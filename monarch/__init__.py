@@ -5,8 +5,33 @@ Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``mon
 imports torch.
 """
 
-from monarch.config import configure, configured, get_global_config
+from monarch.config import (
+    clear_runtime_config,
+    configure,
+    configured,
+    get_global_config,
+    get_runtime_config,
+)
+from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
+
+NDSlice = Slice
+"""Upstream's other name for it."""
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "configure", "configured", "get_global_config"]
+__all__ = [
+    "Extent",
+    "MeshTrait",
+    "NDSlice",
+    "Point",
+    "Region",
+    "Shape",
+    "Slice",
+    "ValueMesh",
+    "__version__",
+    "clear_runtime_config",
+    "configure",
+    "configured",
+    "get_global_config",
+    "get_runtime_config",
+]

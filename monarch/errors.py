@@ -15,6 +15,7 @@ All of them survive pickling with their fields.
 
 from __future__ import annotations
 
+import textwrap
 import traceback
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ __all__ = [
     "WireError",
 ]
 
+_MAX_NAMES = 8
 _REMOTE_TRACEBACK = "Traceback of where the remote call failed (most recent call last):"
 
 
@@ -75,7 +77,9 @@ class MeshFailure:
     """What a supervisor is told: who failed, where, why, and its last words.
 
     ``crashed_ranks`` are ranks of the mesh ``mesh_name``, whose members are ``kind``
-    ("proc", "actor" or "host").
+    ("proc" or "actor"); ``members`` are the same in words. ``cause`` is the failure of something
+    that the member owned, which it did not handle, or failed to handle: then ``reason`` says how.
+    Failures with the same ``origin`` come from one event. ``expected``: somebody asked for it.
     """
 
     mesh_name: str
@@ -85,25 +89,74 @@ class MeshFailure:
     host: str = ""
     last_output: tuple[str, ...] = ()
     mesh: None = None
+    members: tuple[str, ...] = ()
+    lost_actors: tuple[str, ...] = ()
+    origin: str = ""
+    cause: MeshFailure | None = None
+    expected: bool = False
+    log_file: str = ""
 
     @property
     def event(self) -> str:
-        return self.reason
+        """Why it failed, without who."""
+        return self.reason or self.root_cause.reason
+
+    @property
+    def root_cause(self) -> MeshFailure:
+        """What failed first, where one failure led to another."""
+        return self if self.cause is None else self.cause.root_cause
+
+    @property
+    def who(self) -> str:
+        """The members that failed, in words; the first few where they are many."""
+        shown = ", ".join(self.members[:_MAX_NAMES]) or self.mesh_name
+        left = len(self.members) - _MAX_NAMES
+        return f"{shown} and {left} more" if left > 0 else shown
 
     def report(self) -> str:
         """The failure in the reader's words: who, where, why, and the last lines printed."""
+        many = "s" if len(self.crashed_ranks) > 1 else ""
         ranks = ", ".join(str(rank) for rank in self.crashed_ranks)
-        where = f" on {self.host}" if self.host else ""
-        lines = [f"The {self.kind} {self.mesh_name} (rank {ranks}){where} failed: {self.reason}"]
+        place = f" (rank{many} {ranks})" if ranks else ""
+        place += f" on {self.host}" if self.host else ""
+        if self.kind != "actor":
+            return f"The {self.kind}{many} {self.who}{place} failed: {self._story()}"
+        heading = f"The actor{many} {self.who}{place} and all its descendants have failed:"
+        if self.cause is None:
+            return f"{heading}\nThis occurred because the actor itself failed.\n{self._error()}"
+        if self.reason:
+            return (
+                f"{heading}\nThis occurred because the actor itself failed.\n{self._error()}\n"
+                f"This error occurred during the handling of another failure:\n"
+                f"{textwrap.indent(self.cause.report(), '  ')}"
+            )
+        first = self.root_cause
+        why = f"This occurred because the {first.kind} {first.who} failed."
+        return f"{heading}\n{why}\n{first._error()}"
+
+    def _error(self) -> str:
+        if self.cause is not None:
+            return f"The error was:\n{self.reason}"
+        return f"The error was:\n{self._story()}"
+
+    def _story(self) -> str:
+        lines = [self.reason]
+        if self.lost_actors:
+            names = ", ".join(self.lost_actors[:_MAX_NAMES])
+            left = len(self.lost_actors) - _MAX_NAMES
+            lines.append(f"  lost with it: {names}" + (f" and {left} more" if left > 0 else ""))
         if self.last_output:
             lines.append("  its last output was:")
             lines.extend(f"    {line}" for line in self.last_output)
+        if self.log_file:
+            lines.append(f"  all of it is in {self.log_file}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
+        rank = f", rank={self.crashed_ranks[0]}" if len(self.crashed_ranks) == 1 else ""
         return (
             f"MeshFailure(mesh_name={self.mesh_name}, crashed_ranks={list(self.crashed_ranks)}, "
-            f"event={self.reason})"
+            f"event={self.event}{rank})"
         )
 
 

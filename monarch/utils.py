@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from monarch.actor import ProcMesh
 from monarch.spmd import setup_torch_elastic_env_async
+from monarch.tools.network import AddrType
 
 __all__ = ["setup_env_for_distributed"]
 
@@ -14,7 +13,7 @@ async def setup_env_for_distributed(
     proc_mesh: ProcMesh,
     master_addr: str | None = None,
     master_port: int | None = None,
-    use_ipaddr: Any = None,
+    use_ipaddr: AddrType | None = None,
 ) -> None:
     """Give every proc of the mesh the environment that ``torch.distributed`` reads."""
     await setup_torch_elastic_env_async(proc_mesh, master_addr, master_port, use_ipaddr)

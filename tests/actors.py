@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import sys
@@ -280,3 +281,47 @@ class Cleans(Actor):
     def __cleanup__(self, error: Exception | None) -> None:
         with open(self.path, "a") as file:
             file.write(f"{current_rank().rank} {error!r}\n")
+
+
+class Keeper(Actor):
+    """Keeps large values, or sends them back."""
+
+    def __init__(self, first: Any = None) -> None:
+        self.kept = [first]
+
+    @endpoint
+    def echo(self, value: Any) -> Any:
+        return value
+
+    @endpoint
+    def keep(self, value: Any) -> None:
+        self.kept.append(value)
+
+    @endpoint
+    def get(self, index: int) -> Any:
+        return self.kept[index]
+
+    @endpoint
+    def add(self, number: int) -> None:
+        for value in self.kept[1:]:
+            value += number
+
+    @endpoint
+    def sums(self) -> list[float]:
+        return [float(value.sum()) for value in self.kept[1:]]
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def fork_and_drop(self) -> None:
+        """Have a copy of this process end, with all that it looks at."""
+        child = multiprocessing.get_context("fork").Process(target=self.kept.clear)
+        child.start()
+        child.join()
+
+    @endpoint
+    def choke(self, value: Any) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        threading.Event().wait()

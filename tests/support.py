@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -11,10 +13,12 @@ import sys
 import textwrap
 import threading
 import time
+import types
 from collections.abc import Callable
 from typing import TypeVar
 
 import psutil
+import pytest
 
 T = TypeVar("T")
 
@@ -31,6 +35,31 @@ def wait_for(condition: Callable[[], T], timeout: float = 20.0, what: str = "") 
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what or condition}")
         time.sleep(_POLL_SECONDS)
+
+
+class Printed:
+    """What the printer of this process prints for its procs, both streams kept apart.
+
+    pytest's own fixtures lose what another thread prints while they are read, and it puts its
+    streams back between a fixture and a test: the printer gets others.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._files = {1: io.StringIO(), 2: io.StringIO()}
+        streams = types.SimpleNamespace(stdout=self._files[1], stderr=self._files[2])
+        monkeypatch.setattr("monarch.runtime.log_printer.sys", streams)
+
+    def text(self, stream: int = 1) -> str:
+        return self._files[stream].getvalue()
+
+    def lines(self, stream: int = 1) -> list[str]:
+        return self.text(stream).splitlines()
+
+    def wait_for(self, pattern: str, stream: int = 1) -> None:
+        wait_for(
+            lambda: re.search(pattern, self.text(stream)),
+            what=f"{pattern} in {self.text(1)!r}, {self.text(2)!r}",
+        )
 
 
 def is_running(pid: int) -> bool:

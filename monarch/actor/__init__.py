@@ -5,44 +5,59 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from monarch.actor import config
 from monarch.actor.accumulator import Accumulator
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh
-from monarch.actor.attach import attach_to_workers, run_worker_loop_forever
+from monarch.actor.attach import (
+    attach,
+    attach_to_workers,
+    hosts_from_config,
+    run_worker_loop_forever,
+    run_worker_loop_until_shutdown,
+    start_worker_loop_forever,
+)
+from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_cmd
 from monarch.actor.channel import Channel, PortReceiver, RankedPortReceiver
+from monarch.actor.concurrent import concurrent_endpoint
 from monarch.actor.context import (
     Context,
-    Instance,
     context,
     current_actor_name,
     current_rank,
     current_size,
 )
+from monarch.actor.controllers import get_or_spawn_controller
 from monarch.actor.endpoint import (
     Endpoint,
     as_endpoint,
-    concurrent_endpoint,
     endpoint,
     send,
 )
 from monarch.actor.future import Future
 from monarch.actor.host_mesh import HostMesh, this_host, this_proc
+from monarch.actor.ids import ActorAddr, ProcId, Uid
+from monarch.actor.instance import Instance
 from monarch.actor.older import local_proc_mesh, proc_mesh
 from monarch.actor.proc_mesh import ProcMesh
 from monarch.actor.shutdown import shutdown_context
+from monarch.actor.transport import BindSpec, ChannelTransport, enable_transport
 from monarch.errors import ActorError, MeshFailure, SupervisionError
-from monarch.mesh import Extent, Point, Region, Shape, Slice, ValueMesh
+from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
 from monarch.runtime import client_agent
 from monarch.runtime.port import Port
-from monarch.wire.address import ActorAddress
+from monarch.runtime.telemetry import get_meter, span, traced
 
 __all__ = [
     "Accumulator",
     "Actor",
-    "ActorAddress",
+    "ActorAddr",
     "ActorError",
     "ActorMesh",
+    "BindSpec",
+    "BootstrapCommand",
     "Channel",
+    "ChannelTransport",
     "Context",
     "Endpoint",
     "Extent",
@@ -50,31 +65,45 @@ __all__ = [
     "HostMesh",
     "Instance",
     "MeshFailure",
+    "MeshTrait",
     "Point",
     "Port",
     "PortReceiver",
+    "ProcId",
     "ProcMesh",
     "RankedPortReceiver",
     "Region",
     "Shape",
     "Slice",
     "SupervisionError",
+    "Uid",
     "ValueMesh",
     "as_endpoint",
+    "attach",
     "attach_to_workers",
     "concurrent_endpoint",
+    "config",
     "context",
     "current_actor_name",
     "current_rank",
     "current_size",
+    "default_bootstrap_cmd",
+    "enable_transport",
     "endpoint",
+    "get_meter",
+    "get_or_spawn_controller",
+    "hosts_from_config",
     "local_proc_mesh",
     "proc_mesh",
     "run_worker_loop_forever",
+    "run_worker_loop_until_shutdown",
     "send",
     "shutdown_context",
+    "span",
+    "start_worker_loop_forever",
     "this_host",
     "this_proc",
+    "traced",
     "unhandled_fault_hook",
 ]
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from monarch.actor.endpoint import Endpoint, NotAnEndpoint
 from monarch.actor.future import Future, make_future
-from monarch.actor.gather import gather
+from monarch.actor.gather import gather, within
 from monarch.actor.mesh_ref import MeshRef
+from monarch.config import settings
+from monarch.errors import SupervisionError
 from monarch.mesh import MeshTrait, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.endpoint_spec import EndpointSpec
-from monarch.wire.address import ProcAddress, Uid
+from monarch.runtime.node import Outcome
 from monarch.wire.message import PING, StopActor
 
 __all__ = ["ActorMesh"]
 
-Self = TypeVar("Self", bound="ActorMesh")
+Self = TypeVar("Self", bound="ActorMesh[Any]")
+T = TypeVar("T")
 
 
-class ActorMesh(MeshTrait):
+class ActorMesh(MeshTrait, Generic[T]):
     """A reference to actors: call their endpoints, slice it, send it to anybody.
 
     Only the mesh that ``spawn`` returned, in the process that called it, owns the actors;
@@ -38,7 +41,7 @@ class ActorMesh(MeshTrait):
     def _labels(self) -> Sequence[str]:
         return self._ref.labels
 
-    def _new_with_shape(self, shape: Shape) -> ActorMesh:
+    def _new_with_shape(self, shape: Shape) -> ActorMesh[T]:
         return ActorMesh(self._ref.over(shape))
 
     def __getattr__(self, name: str) -> Any:
@@ -56,15 +59,21 @@ class ActorMesh(MeshTrait):
         raise AttributeError(f"{self._ref.cls.__qualname__} has no endpoint {name!r}")
 
     @property
-    def initialized(self) -> Future[bool]:
-        """True once every member's ``__init__`` has returned."""
+    def initialized(self) -> Future[None]:
+        """Done once every member's ``__init__`` has returned; raises if one's has not."""
         answers = Endpoint[[], None](self._ref, PING, EndpointSpec(_ping)).call()
-        return make_future(answers._promise, lambda raw: answers._resolve(raw) is not None)
+
+        def check(raw: Any) -> None:
+            answers._resolve(raw)
+
+        return make_future(answers._promise, check)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """End the actors after what was sent to them before; each runs its ``__cleanup__``."""
-        process.current().supervisor.members_stopped(self._ref.uid, self._ref.proc_uids)
-        return stop_actors(self._ref.uid, self._ref.procs, reason)
+        agent = process.current()
+        if agent.supervisor.members_stopped(self._ref.uid, self._ref.proc_uids):
+            agent.spawned_on.pop(self._ref.uid, None)
+        return stop_actors(self._ref, reason)
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
         """Wait until they are up; the older spelling of a mesh that is usable at once."""
@@ -81,10 +90,28 @@ class ActorMesh(MeshTrait):
 def _ping(self: object) -> None: ...
 
 
-def stop_actors(uid: Uid, procs: Sequence[ProcAddress], reason: str) -> Future[None]:
-    """Ask the members of an actor mesh to end. Those in dead procs count as ended."""
+def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
+    """Ask the members of an actor mesh to end. Those in dead procs count as ended.
+
+    Raises ``SupervisionError`` for a ``__cleanup__`` that raised, and for members that do not get
+    to it within ``stop_timeout_seconds``.
+    """
     node = process.current().node
-    outcomes = [
-        node.request(proc, lambda port: StopActor(uid, reason, port, node.uid)) for proc in procs
-    ]
-    return gather(outcomes, lambda outcome: None)
+    uid = ref.uid
+    if ref.place is not None:
+        node.trees.route(ref.place.tree)
+    seconds = settings().stop_timeout_seconds
+    outcomes = []
+    for rank, proc in enumerate(ref.procs):
+        outcome = node.request(proc, lambda port: StopActor(uid, reason, port, node.uid))
+        late = (
+            f"rank {rank} has not stopped within {seconds:g} s: it is still busy with what it was "
+            "sent before, and stops after that; stop its procs to end it now"
+        )
+        outcomes.append(within(node.loop, outcome, seconds, late))
+
+    def check(outcome: Outcome) -> None:
+        if outcome.error and not outcome.is_down:
+            raise SupervisionError(f"{ref.name} did not stop as it should: {outcome.error}")
+
+    return gather(outcomes, check)

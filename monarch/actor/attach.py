@@ -2,28 +2,125 @@
 
 from __future__ import annotations
 
+import atexit
+import subprocess
+import sys
+import threading
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from monarch.actor.future import Future
+from monarch.actor.future import Future, make_future
 from monarch.actor.host_mesh import Host, HostMesh
 from monarch.mesh import Shape, Slice
-from monarch.runtime.client_agent import client
+from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent, client
+from monarch.runtime.promise import Promise
 from monarch.wire.host_url import HostUrl
 
-__all__ = ["attach_to_workers", "run_worker_loop_forever"]
+__all__ = [
+    "attach",
+    "attach_to_workers",
+    "hosts_from_config",
+    "run_worker_loop_forever",
+    "run_worker_loop_until_shutdown",
+    "start_worker_loop_forever",
+]
 
 
-def run_worker_loop_forever(*, private_key: Any = None, ca: Any = None, address: str) -> None:
+def run_worker_loop_forever(
+    *, private_key: Any = None, ca: Any = None, address: str, insecure: bool = False
+) -> None:
     """Be the host agent of this machine at ``address``; returns only when shut down.
 
     Serves one client at a time: when one leaves or dies, its procs are stopped, and the next
-    may come. Beyond loopback a job secret is needed (``MONARCH_JOB_SECRET``).
+    may come. Beyond loopback a job secret is needed (``MONARCH_JOB_SECRET``), unless
+    ``insecure``: then whoever can reach the port can run code here. ``ca`` and ``private_key``
+    are accepted for upstream's sake and ignored.
     """
+    _warn(ca, insecure)
     # Imported when used: only a host agent needs the sync engine, and it costs 20 ms.
     from monarch.runtime.host_main import serve_host
 
-    serve_host(address)
+    serve_host(address, insecure=insecure)
+
+
+run_worker_loop_until_shutdown = run_worker_loop_forever
+
+
+def start_worker_loop_forever(
+    *, private_key: Any = None, ca: Any = None, address: str
+) -> Future[None]:
+    """``run_worker_loop_forever`` on a thread; the future is done once it was shut down.
+
+    Raises ``ValueError`` at once for an address that is none; what else goes wrong, the future
+    raises.
+    """
+    HostUrl.parse(address)
+    done: Promise[BaseException | None] = Promise()
+
+    def serve() -> None:
+        try:
+            run_worker_loop_forever(private_key=private_key, ca=ca, address=address)
+            done.set(None)
+        except BaseException as error:
+            done.set(error)
+
+    threading.Thread(target=serve, name="monarch-worker-loop", daemon=True).start()
+    return make_future(done, _raise_if_any)
+
+
+def _raise_if_any(error: BaseException | None) -> None:
+    if error is not None:
+        raise error
+
+
+def attach(addr: str) -> None:
+    """Make this program a client of the host agent at ``addr`` before it does anything else.
+
+    Waits until the host accepts it. The same again changes nothing; raises ``RuntimeError`` once
+    the program has used the runtime otherwise, ``HostUnreachable`` and ``HostBusy`` as the host
+    answers. ``this_host()`` is still this machine. There is no gateway: over TCP, the procs
+    of other hosts must be able to reach this machine.
+    """
+    url = HostUrl.parse(addr).advertise
+    if process.is_bootstrapped():
+        agent = process.current()
+        if isinstance(agent, ClientAgent) and url in agent.links:
+            return
+        raise RuntimeError(
+            "client was initialized without a remote attachment; call attach(addr) before the "
+            "first context()/this_host()/this_proc()"
+        )
+    attach_to_workers(workers=[addr]).initialized.get()
+
+
+def hosts_from_config(name: str) -> HostMesh:
+    """A mesh of two hosts, each a process of this machine that ends with this program.
+
+    To try out what several hosts would do; ``monarch.job`` brings up real ones.
+    """
+    agent = client()
+    urls = [f"ipc://{agent.directory}/{name}-{number}" for number in range(2)]
+    for url in urls:
+        host = subprocess.Popen([sys.executable, "-c", _HOST_PROGRAM, url])
+        atexit.register(_end, agent, url, host)
+    return attach_to_workers(workers=urls, name=name)
+
+
+_HOST_PROGRAM = """
+import sys
+from monarch.runtime.process_group import die_with_parent
+die_with_parent()
+from monarch.runtime.host_main import serve_host
+serve_host(sys.argv[1])
+"""
+
+
+def _end(agent: ClientAgent, url: str, host: subprocess.Popen[bytes]) -> None:
+    agent.expect_end(url)
+    host.terminate()
+    host.wait()
 
 
 def attach_to_workers(
@@ -34,16 +131,22 @@ def attach_to_workers(
     name: str | None = None,
     secret: bytes | None = None,
     takeover: bool = False,
+    insecure: bool = False,
 ) -> HostMesh:
     """The hosts whose agents listen at ``workers``, as a mesh with the dimension ``hosts``.
 
     Returns at once, and keeps trying until they are up. A host that serves another client
-    refuses, unless ``takeover``: then that client's procs are stopped.
+    refuses, unless ``takeover``: then that client's procs are stopped. ``insecure`` does
+    without a secret beyond loopback: then whoever can reach this program can run code in it.
+    ``ca`` and ``private_key`` are accepted for upstream's sake and ignored.
     """
+    _warn(ca, insecure)
     agent = client()
     urls = [worker if isinstance(worker, str) else worker.get() for worker in workers]
     if secret is not None:
         agent.use_secret(secret)
+    if insecure:
+        agent.node.allow_insecure()
     hosts = []
     for url in urls:
         parsed = HostUrl.parse(url)
@@ -53,3 +156,18 @@ def attach_to_workers(
         hosts.append(Host(parsed.address(), parsed.advertise))
     shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
     return HostMesh(name or "hosts", shape, hosts, owned=True)
+
+
+def _warn(ca: Any, insecure: bool) -> None:
+    if ca == "trust_all_connections":
+        warnings.warn(
+            "ca='trust_all_connections' is ignored: connections are trusted that know the job's "
+            "secret, or come from your own account on this machine. Leave the argument out",
+            stacklevel=3,
+        )
+    if insecure:
+        warnings.warn(
+            "insecure=True: beyond loopback and without a secret, whoever can reach the port can "
+            "run code as you",
+            stacklevel=3,
+        )

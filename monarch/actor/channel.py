@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from monarch.actor.future import Future, make_future
 from monarch.actor.replies import value_of
 from monarch.errors import MeshFailure
 from monarch.runtime import process
-from monarch.runtime.node import RawReply
+from monarch.runtime.node import Node, RawReply
 from monarch.runtime.port import Port
 from monarch.runtime.promise import Promise
 from monarch.wire.address import PortAddress
@@ -28,29 +31,80 @@ class _Queue:
     def __init__(self, once: bool) -> None:
         self._once = once
         self._lock = threading.Lock()
-        self._items: deque[_Item] = deque()
+        self.items: deque[_Item | Callable[[], None]] = deque()
         self._waiting: deque[Promise[_Item]] = deque()
 
     def receive(self, rank: int, answer: RawReply) -> bool:
         with self._lock:
             promise = self._waiting.popleft() if self._waiting else None
             if promise is None:
-                self._items.append((rank, answer))
+                self.items.append((rank, answer))
         if promise is not None:
             promise.set((rank, answer))
         return self._once
 
-    def down(self, uid: str, failure: MeshFailure) -> bool:
-        return False
+    def mark(self, taken: Callable[[], None]) -> None:
+        """Call ``taken`` once all that is here now has been taken."""
+        with self._lock:
+            if self.items:
+                self.items.append(taken)
+                return
+        taken()
 
     def take(self) -> Promise[_Item]:
         promise: Promise[_Item] = Promise()
+        marks = []
         with self._lock:
-            if self._items:
-                promise.set(self._items.popleft())
+            if self.items:
+                item = self.items.popleft()
+                assert isinstance(item, tuple)
+                promise.set(item)
+                while self.items and not isinstance(self.items[0], tuple):
+                    marks.append(self.items.popleft())
             else:
                 self._waiting.append(promise)
+        for mark in marks:
+            assert not isinstance(mark, tuple)
+            mark()
         return promise
+
+
+class _Inlet:
+    """Where the node puts what arrives; does not keep the queue."""
+
+    def __init__(self, queue: _Queue) -> None:
+        self._queue = weakref.ref(queue)
+
+    def receive(self, rank: int, answer: RawReply) -> bool:
+        queue = self._queue()
+        return queue is None or queue.receive(rank, answer)
+
+    def down(self, uid: str, failure: MeshFailure) -> bool:
+        return False
+
+    def mark(self, taken: Callable[[], None]) -> None:
+        queue = self._queue()
+        if queue is None:
+            taken()
+        else:
+            queue.mark(taken)
+
+
+def _abandon(node: Node, number: int, items: deque[_Item | Callable[[], None]]) -> None:
+    """Close the port of a channel whose receiver is gone; whoever sends to it need not wait."""
+    node.calls.close(number)
+    for item in items:
+        if not isinstance(item, tuple):
+            # Not here: this may be anybody's thread, with any lock held.
+            node.loop.call_soon(item)
+
+
+def _value_of(queue: _Queue, item: _Item) -> Any:
+    return value_of(item[1])
+
+
+def _ranked_value_of(queue: _Queue, item: _Item) -> tuple[int, Any]:
+    return item[0], value_of(item[1])
 
 
 class PortReceiver(Generic[T]):
@@ -61,7 +115,9 @@ class PortReceiver(Generic[T]):
 
     def recv(self) -> Future[T]:
         """The next value, whoever sent it; an exception that was sent is raised."""
-        return make_future(self._queue.take(), lambda item: value_of(item[1]))
+        queue = self._queue
+        # The future keeps the queue: somebody waits there.
+        return make_future(queue.take(), functools.partial(_value_of, queue))
 
     def ranked(self) -> RankedPortReceiver[T]:
         return RankedPortReceiver(self._queue)
@@ -74,7 +130,8 @@ class RankedPortReceiver(Generic[T]):
         self._queue = queue
 
     def recv(self) -> Future[tuple[int, T]]:
-        return make_future(self._queue.take(), lambda item: (item[0], value_of(item[1])))
+        queue = self._queue
+        return make_future(queue.take(), functools.partial(_ranked_value_of, queue))
 
 
 class Channel(Generic[T]):
@@ -84,8 +141,10 @@ class Channel(Generic[T]):
     def open(once: bool = False) -> tuple[Port[Any], PortReceiver[Any]]:
         queue = _Queue(once)
         node = process.current().node
-        number = node.open_port(queue, [])
-        return Port(PortAddress(node.address, number)), PortReceiver(queue)
+        number = node.open_port(_Inlet(queue), [])
+        # Nobody can receive any more once the receiver is gone.
+        weakref.finalize(queue, _abandon, node, number, queue.items).atexit = False
+        return Port(PortAddress(node.address, number, is_channel=True)), PortReceiver(queue)
 
     @staticmethod
     def open_ranked(once: bool = False) -> tuple[Port[Any], RankedPortReceiver[Any]]:

@@ -13,13 +13,26 @@ from monarch.actor.mesh_ref import MeshRef
 from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, resolve_one
 from monarch.mesh import ValueMesh
 from monarch.runtime import process
+from monarch.runtime.context import sending_actor
 from monarch.runtime.endpoint_spec import EndpointSpec
 from monarch.runtime.port import Port
 from monarch.wire import payload
-from monarch.wire.address import ProcAddress
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Call
 
-__all__ = ["Endpoint", "EndpointProperty", "as_endpoint", "concurrent_endpoint", "endpoint", "send"]
+__all__ = [
+    "NO_TENSORS",
+    "Endpoint",
+    "EndpointProperty",
+    "as_endpoint",
+    "endpoint",
+    "send",
+]
+
+NO_TENSORS = (
+    "this release has no tensor engine, and so no distributed tensors: return tensors from "
+    "endpoints, or use torch.distributed in the procs (monarch.spmd)"
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,26 +76,9 @@ def endpoint(
     """
 
     def mark(function: Callable[..., Any]) -> EndpointProperty[..., Any]:
-        return EndpointProperty(EndpointSpec(function, explicit_response_port))
-
-    return mark if method is None else mark(method)
-
-
-def concurrent_endpoint(
-    method: Callable[..., Any] | None = None,
-    *,
-    propagate: Any = None,
-    explicit_response_port: bool = False,
-    instrument: bool = True,
-) -> Any:
-    """``@endpoint`` for a coroutine that does not keep the actor from its next message."""
-
-    def mark(function: Callable[..., Any]) -> EndpointProperty[..., Any]:
-        if isinstance(function, EndpointProperty):
-            raise ValueError("concurrent_endpoint must not wrap an endpoint")
-        if not inspect.iscoroutinefunction(function):
-            raise ValueError("concurrent_endpoint can only wrap async endpoints")
-        return EndpointProperty(EndpointSpec(function, explicit_response_port, True))
+        return EndpointProperty(
+            EndpointSpec(function, explicit_response_port, instrument=instrument)
+        )
 
     return mark if method is None else mark(method)
 
@@ -134,6 +130,22 @@ class Endpoint(Generic[P, R]):
     def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Tell all members, and wait for nobody. An endpoint that raises fails its actor."""
         self._send_all(self._dump(args, kwargs), 0)
+        sender = sending_actor()
+        if sender:
+            self._tell_undelivered(sender)
+
+    def _tell_undelivered(self, sender: Uid) -> None:
+        """Whoever is known to be dead did not get it."""
+        node = process.current().node
+        for rank, proc in enumerate(self._mesh.procs):
+            failure = node.failure_of(proc.uid)
+            if failure is not None:
+                target = f"{self._mesh.name} (rank {rank})"
+                node.on_undelivered(sender, target, self._name, failure.reason)
+
+    def rref(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Not there yet: distributed tensors belong to the tensor engine."""
+        raise NotImplementedError(NO_TENSORS)
 
     def _call_rank(self, rank: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[R]:
         mesh = self._mesh
@@ -142,7 +154,7 @@ class Endpoint(Generic[P, R]):
         node = process.current().node
         sink = OneSink(proc.uid)
         port = node.open_port(sink, [proc.uid])
-        node.send(proc, self._message(rank, port), data.data, data.buffers)
+        node.outgoing.call(mesh, rank, self._message(rank, port), data.data, data.buffers)
         return make_future(sink.promise, resolve_one(mesh.name, self._name))
 
     def _dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> payload.Payload:
@@ -153,16 +165,19 @@ class Endpoint(Generic[P, R]):
     def _send_all(
         self, data: payload.Payload, port: int, port_proc: ProcAddress | None = None
     ) -> None:
-        node = process.current().node
-        with node.casting:
-            for rank, proc in enumerate(self._mesh.procs):
-                node.send(proc, self._message(rank, port, port_proc), data.data, data.buffers)
+        data.for_many(len(self._mesh.procs))
+        make = self._maker(port, port_proc)
+        process.current().node.outgoing.cast(self._mesh, make, data.data, data.buffers)
+
+    def _maker(self, port: int, port_proc: ProcAddress | None) -> Callable[[int], Call]:
+        return lambda rank: self._message(rank, port, port_proc)
 
     def _message(self, rank: int, port: int, port_proc: ProcAddress | None = None) -> Call:
         mesh = self._mesh
         sender = process.current().node.uid
+        actor = "" if port else sending_actor()
         return Call(
-            mesh.uid, self._name, rank, mesh.labels, mesh.sizes, sender, "", port, port_proc,
+            mesh.uid, self._name, rank, mesh.labels, mesh.sizes, sender, actor, port, port_proc,
             self._spec.explicit_response_port,
         )  # fmt: skip
 
@@ -246,7 +261,7 @@ def send(
     if selection == "all":
         endpoint._send_all(data, number, proc)
         return
-    procs = endpoint._mesh.procs
-    rank = random.randrange(len(procs))
+    mesh = endpoint._mesh
+    rank = random.randrange(len(mesh.procs))
     message = endpoint._message(rank, number, proc)
-    process.current().node.send(procs[rank], message, data.data, data.buffers)
+    process.current().node.outgoing.call(mesh, rank, message, data.data, data.buffers)

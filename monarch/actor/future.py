@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
+from monarch.net.cork import flush
 from monarch.runtime.promise import Promise
 
 __all__ = ["Future", "make_future"]
@@ -70,6 +71,7 @@ class Future(Generic[R]):
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
             self._promise.on_set(lambda: _wake(loop, waiter))
+            flush()
             yield from waiter
         return self._take()
 

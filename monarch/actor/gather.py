@@ -1,4 +1,4 @@
-"""One future for many control requests."""
+"""One future for many control requests, and an end to waiting for one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from monarch.actor.future import Future, make_future
+from monarch.net.loop import Loop
+from monarch.runtime.node import Outcome
 from monarch.runtime.promise import Promise
 
-__all__ = ["gather"]
+__all__ = ["gather", "within"]
 
 T = TypeVar("T")
+
+
+def within(loop: Loop, outcome: Promise[Outcome], seconds: float, error: str) -> Promise[Outcome]:
+    """``outcome``, which is ``error`` when it is not there in time."""
+    timer = loop.call_later(seconds, lambda: outcome.set(Outcome({}, error)))
+    outcome.on_set(timer.cancel)
+    return outcome
 
 
 def gather(promises: Sequence[Promise[T]], check: Callable[[T], Any]) -> Future[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from monarch.core.fanout import Place
 from monarch.mesh import Shape
 from monarch.wire.address import ProcAddress, Uid
 
@@ -12,12 +13,23 @@ __all__ = ["MeshRef"]
 
 
 class MeshRef:
-    """The members of an actor mesh, or of a slice of one. Ranks count from 0 in ``procs``."""
+    """The members of an actor mesh, or of a slice of one. Ranks count from 0 in ``procs``.
 
-    __slots__ = ("cls", "labels", "name", "proc_uids", "procs", "shape", "sizes", "uid")
+    ``place`` is where the members are in the proc mesh, where that has a tree.
+    """
+
+    __slots__ = (
+        "cls", "labels", "name", "place", "proc_uids", "procs", "shape", "sizes", "uid",
+    )  # fmt: skip
 
     def __init__(
-        self, uid: Uid, name: str, cls: type, shape: Shape, procs: Sequence[ProcAddress]
+        self,
+        uid: Uid,
+        name: str,
+        cls: type,
+        shape: Shape,
+        procs: Sequence[ProcAddress],
+        place: Place | None = None,
     ) -> None:
         self.uid = uid
         self.name = name
@@ -27,6 +39,7 @@ class MeshRef:
         self.proc_uids = [proc.uid for proc in self.procs]
         self.labels = tuple(shape.labels)
         self.sizes = tuple(shape.ndslice.sizes)
+        self.place = place
 
     @property
     def class_name(self) -> str:
@@ -34,10 +47,14 @@ class MeshRef:
 
     def over(self, shape: Shape) -> MeshRef:
         """The part of this mesh whose ranks ``shape`` holds."""
-        return MeshRef(self.uid, self.name, self.cls, shape, select(self.procs, self.shape, shape))
+        index = self.shape.ndslice.index
+        chosen = [index(rank) for rank in shape.ndslice]
+        place = None if self.place is None else self.place.over(chosen, shape.ndslice.sizes)
+        procs = [self.procs[rank] for rank in chosen]
+        return MeshRef(self.uid, self.name, self.cls, shape, procs, place)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MeshRef, (self.uid, self.name, self.cls, self.shape, self.procs)
+        return MeshRef, (self.uid, self.name, self.cls, self.shape, self.procs, self.place)
 
 
 def select(procs: Sequence[ProcAddress], whole: Shape, part: Shape) -> list[ProcAddress]:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh, stop_actors
-from monarch.actor.endpoint import check_arguments
+from monarch.actor.endpoint import NO_TENSORS, check_arguments
 from monarch.actor.future import Future, make_future
-from monarch.actor.gather import gather
+from monarch.actor.gather import gather, within
+from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
 from monarch.actor.mesh_ref import MeshRef, select
 from monarch.config import settings
+from monarch.core.fanout import Members, Place, Tree
 from monarch.core.supervision import ROOT
-from monarch.errors import SupervisionError
-from monarch.mesh import MeshTrait, Shape, Slice
+from monarch.errors import ActorError, SupervisionError
+from monarch.mesh import MeshTrait, Point, Shape, Slice
 from monarch.runtime import process
-from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.context import running
+from monarch.runtime.context import qualified_name, running
 from monarch.runtime.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.node import Outcome
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid
-from monarch.wire.message import Inspect, SpawnActor, StopProcs
+from monarch.wire.message import Ancestor, Inspect, SpawnActor, StopProcs
 
 if TYPE_CHECKING:
     from monarch_sync import SyncReport, Workspace
@@ -33,12 +34,28 @@ __all__ = ["ProcMesh"]
 
 Self = TypeVar("Self", bound="ProcMesh")
 
+_KILL_SECONDS = 5.0
+
+
+class _Hosts(Protocol):
+    """The host mesh that procs were spawned on, which lies above this module."""
+
+    def _of_rank(self, rank: int) -> Any: ...
+
 
 class ProcMesh(MeshTrait):
     """A reference to processes. What ``spawn_procs`` returned owns them; slices do not."""
 
     def __init__(
-        self, uid: Uid, name: str, shape: Shape, procs: Sequence[ProcAddress], owned: bool = False
+        self,
+        uid: Uid,
+        name: str,
+        shape: Shape,
+        procs: Sequence[ProcAddress],
+        owned: bool = False,
+        hosts: _Hosts | None = None,
+        num_per_host: int = 1,
+        tree: Tree | None = None,
     ) -> None:
         self._uid = uid
         self._name = name
@@ -46,6 +63,9 @@ class ProcMesh(MeshTrait):
         self._procs = tuple(procs)
         self._is_owned = owned
         self._is_stopped = False
+        self._tree = tree
+        self._hosts = hosts
+        self._num_per_host = num_per_host
 
     @property
     def _ndslice(self) -> Slice:
@@ -56,7 +76,42 @@ class ProcMesh(MeshTrait):
         return self._shape.labels
 
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
-        return ProcMesh(self._uid, self._name, shape, select(self._procs, self._shape, shape))
+        return self._over(shape, select(self._procs, self._shape, shape))
+
+    def _over(self, shape: Shape, procs: Sequence[ProcAddress]) -> ProcMesh:
+        return ProcMesh(
+            self._uid, self._name, shape, procs, False, self._hosts, self._num_per_host, self._tree
+        )
+
+    @classmethod
+    def from_alloc(cls, alloc: Any, setup: Callable[[], Any] | None = None) -> ProcMesh:
+        """Procs on what an allocator of ``monarch.actor.alloc`` allocated; the older way."""
+        procs: ProcMesh = alloc._spawn(setup)
+        return procs
+
+    @property
+    def host_mesh(self) -> Any:
+        """The host of a mesh of one proc; ``NotImplementedError`` for a larger one."""
+        if len(self._procs) != 1 or self._hosts is None:
+            raise NotImplementedError("only a mesh of a single proc has one host: slice it first")
+        rank = self._shape.ndslice.offset // self._num_per_host
+        return self._hosts._of_rank(rank)
+
+    def to_table(self) -> str:
+        """Where the procs are, as lines for people: rank, coordinates, host."""
+        extent = self.extent
+        rows = [("rank", *extent, "proc", "host")]
+        for rank, proc in enumerate(self._procs):
+            where = Point(rank, extent)
+            host = proc.host_urls[0] if proc.host_urls else proc.host_uid
+            rows.append((str(rank), *map(str, where.values()), proc.uid, host))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join(lines)
+
+    def activate(self) -> Any:
+        """Not there yet: distributed tensors belong to the tensor engine."""
+        raise NotImplementedError(NO_TENSORS)
 
     def spawn(self, name: str, cls: type, *args: Any, **kwargs: Any) -> Any:
         """Make one actor of ``cls`` in each proc, without waiting for it.
@@ -65,36 +120,59 @@ class ProcMesh(MeshTrait):
         constructor arguments that do not fit. An ``__init__`` that raises makes later calls
         raise ``SupervisionError``, and is reported to the owner.
         """
+        if self._is_stopped:
+            raise RuntimeError("`ProcMesh` has already been stopped")
         if not (isinstance(cls, type) and issubclass(cls, Actor)):
             raise ValueError(f"{cls} must subclass monarch.service.Actor to spawn it.")
+        return self._spawn(new_uid(), name, cls, *args, **kwargs)
+
+    def _spawn(self, uid: Uid, name: str, cls: type, *args: Any, **kwargs: Any) -> ActorMesh[Any]:
         check_actor_class(cls, lambda endpoint: hasattr(ActorMesh, endpoint))
         if "__init__" in {name for base in cls.__mro__[:-1] for name in vars(base)}:
-            check_arguments(cls.__init__, 1, args, kwargs)
+            check_arguments(cls.__init__, 1, args, kwargs)  # type: ignore[misc]
         elif args or kwargs:
             raise TypeError(f"{cls.__qualname__}() takes no arguments")
-        data = payload.dump((cls, args, kwargs))
+        data = payload.dump((cls, args, kwargs)).for_many(len(self._procs))
         # Ranks of the new mesh are counted from 0, whatever slice it is spawned on.
         dense = Shape(self._labels, Slice.new_row_major(self._shape.ndslice.sizes))
-        ref = MeshRef(new_uid(), name, cls, dense, self._procs)
+        place = None
+        if self._tree is not None:
+            members = Members.of(list(self._ndslice), self._ndslice.sizes)
+            place = Place(self._tree, members)
+        ref = MeshRef(uid, name, cls, dense, self._procs, place)
         agent = process.current()
-        owner, creator = current_owner()
+        agent.spawned_on[uid] = self
+        owner, ancestors = current_owner()
         agent.supervisor.owned(
             owner, ref.uid, name, "actor", ref.proc_uids,
             lambda: _stop_quietly(ref),
+            lambda rank: qualified_name(
+                (*ancestors, Ancestor(name, ref.class_name, rank, ref.labels, ref.sizes))
+            ),
         )  # fmt: skip
         is_async = is_async_actor(cls)
-        with agent.node.casting:
-            for rank, proc in enumerate(ref.procs):
-                spawn = SpawnActor(
-                    ref.uid, name, ref.class_name, rank, ref.labels, ref.sizes,
-                    agent.node.address, owner, is_async, creator,
-                )  # fmt: skip
-                agent.node.send(proc, spawn, data.data, data.buffers)
+
+        def spawn(rank: int) -> SpawnActor:
+            return SpawnActor(
+                ref.uid, name, ref.class_name, rank, ref.labels, ref.sizes,
+                agent.node.address, owner, is_async, ancestors,
+            )  # fmt: skip
+
+        if place is not None:
+            route = agent.node.trees.route(place.tree)
+            route.send(place.members, spawn(0), data.data, data.buffers)
+        else:
+            with agent.node.casting:
+                for rank, proc in enumerate(ref.procs):
+                    agent.node.send(proc, spawn(rank), data.data, data.buffers)
         return ActorMesh(ref)
 
     @property
     def initialized(self) -> Future[bool]:
-        """True once every proc is up; raises ``SupervisionError`` if one never came up."""
+        """True once every proc is up.
+
+        Raises ``SupervisionError`` if one never came up, ``ActorError`` if its bootstrap raised.
+        """
         node = process.current().node
         outcomes = [
             node.request(proc, lambda port: Inspect(port, node.uid)) for proc in self._procs
@@ -105,6 +183,10 @@ class ProcMesh(MeshTrait):
     def _check_up(self, outcome: Outcome) -> None:
         if outcome.error:
             raise SupervisionError(f"a proc of {self._name} is not there: {outcome.error}")
+        spoiled = outcome.body.get("spoiled")
+        if spoiled:
+            message = f"A proc of {self._name} cannot be used."
+            raise ActorError(RuntimeError(spoiled), message, spoiled)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """End the processes; their actors run ``__cleanup__`` first.
@@ -115,7 +197,13 @@ class ProcMesh(MeshTrait):
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
         self._is_stopped = True
         process.current().supervisor.stopped(self._uid)
-        return stop_procs(self._procs, reason)
+        stopped = stop_procs(self._procs, reason)
+
+        def show_last_lines(value: object) -> None:
+            stopped._resolve(value)
+            flush_printed()
+
+        return make_future(stopped._promise, show_last_lines)
 
     async def sync_workspace(
         self,
@@ -138,17 +226,23 @@ class ProcMesh(MeshTrait):
     async def logging_option(
         self,
         stream_to_client: bool = True,
-        aggregate_window_sec: int | None = 3,
+        aggregate_window_sec: float | None = DEFAULT_WINDOW,
         level: int = logging.INFO,
     ) -> None:
-        """Whether the procs' output is printed here (it is by default)."""
-        if not 0 <= level <= 255:
-            raise ValueError(f"a log level lies between 0 and 255, not at {level}")
-        if aggregate_window_sec is not None and not stream_to_client:
-            raise RuntimeError("cannot set aggregate window without streaming to client")
-        agent = process.current()
-        if isinstance(agent, ClientAgent):
-            agent.printer.is_enabled = stream_to_client
+        """How what these procs print reaches the client; a slice sets it for its procs alone.
+
+        By default each line is printed there as it comes. ``aggregate_window_sec`` gathers similar
+        lines, of one rank or of many, for so many seconds, and prints each kind once with its
+        count; ``None`` prints what was gathered and ends that. ``level`` is the least level of
+        Python log records that are printed at all. The files on the hosts have every line anyway.
+
+        Raises ``ValueError`` for a level beyond 0 to 255, ``RuntimeError`` for a window without
+        ``stream_to_client``.
+        """
+        await set_logging(
+            hosts_of(self._procs), self._procs, self._uid,
+            stream_to_client, aggregate_window_sec, level,
+        )  # fmt: skip
 
     async def __aenter__(self: Self) -> Self:
         if self._is_stopped:
@@ -165,19 +259,21 @@ class ProcMesh(MeshTrait):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ProcMesh, (self._uid, self._name, self._shape, self._procs)
+        return ProcMesh, (
+            self._uid, self._name, self._shape, self._procs, False, self._hosts,
+            self._num_per_host, self._tree,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"ProcMesh({self._name!r}, {self.extent})"
 
 
-def current_owner() -> tuple[Uid, str]:
+def current_owner() -> tuple[Uid, tuple[Ancestor, ...]]:
     """Who owns what is spawned here: the running actor, or the root; with the path to it."""
     now = running.get()
-    if now is None:
-        return ROOT, "<root>"
-    record = now.record
-    return record.uid, f"{record.creator}.<{record.class_name} {record.name} {record.rank}>"
+    if now is None or now.instance is None:
+        return ROOT, ()
+    return now.record.uid, now.record.path
 
 
 def stop_procs(procs: Sequence[ProcAddress], reason: str) -> Future[None]:
@@ -192,8 +288,20 @@ def stop_procs(procs: Sequence[ProcAddress], reason: str) -> Future[None]:
         host = ProcAddress(uid, members[0].host_urls, members[0].machine)
         uids = tuple(proc.uid for proc in members)
         make = _stop_message(uids, reason, grace, node.uid)
-        outcomes.append(node.request(host, make))
-    return gather(outcomes, lambda outcome: None)
+        late = (
+            f"procs on {members[0].host_urls} have not ended, though they were killed: a process "
+            "that the kernel holds (look for state D in ps) cannot be"
+        )
+        # Behind the order to make them, where that went along a tree.
+        via = members[0] if node.trees.leads_to(members[0].uid) else None
+        outcome = node.request(host, make, via=via)
+        outcomes.append(within(node.loop, outcome, grace + _KILL_SECONDS, late))
+    return gather(outcomes, _check_ended)
+
+
+def _check_ended(outcome: Outcome) -> None:
+    if outcome.error and not outcome.is_down:
+        raise SupervisionError(outcome.error)
 
 
 def _stop_message(
@@ -203,4 +311,4 @@ def _stop_message(
 
 
 def _stop_quietly(ref: MeshRef) -> Promise[Any]:
-    return stop_actors(ref.uid, ref.procs, "its owner has ended")._promise
+    return stop_actors(ref, "its owner has ended")._promise

@@ -36,10 +36,18 @@ def value_of(reply: RawReply) -> Any:
 
 
 def died(name: str, method: str, failure: MeshFailure) -> SupervisionError:
-    """The error of a call whose target is dead."""
+    """The error of a call whose target is in a dead process."""
     endpoint = f"{name}.{method or 'initialized'}"
+    if failure.expected:
+        return SupervisionError(
+            f"Endpoint call {endpoint}() failed, actor mesh is stopped due to proc mesh shutdown: "
+            f"the proc {failure.mesh_name} has ended, {failure.reason}",
+            endpoint,
+            failure,
+        )
     return SupervisionError(
-        f"Endpoint call {endpoint}() failed, {failure.report()}",
+        f"Endpoint call {endpoint}() failed, Actor {name} exited because of the following reason: "
+        f"it and all its descendants have failed with their process. {failure.report()}",
         endpoint,
         failure,
     )

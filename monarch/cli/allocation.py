@@ -116,7 +116,8 @@ def _show(job: JobTrait) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("host", "pid", "generation", "client", "procs"):
         table.add_column(column, overflow="fold")
-    for url, answer in inspect_hosts(job).items():
+    found = inspect_hosts(job)
+    for url, answer in found.items():
         if "error" in answer:
             table.add_row(url, "-", "-", "-", f"[red]{answer['error']}[/red]")
             continue
@@ -127,6 +128,13 @@ def _show(job: JobTrait) -> None:
             str(holder or "none"), procs,
         )  # fmt: skip
     Console().print(table)
+    for url, answer in found.items():
+        for proc in answer.get("procs", ()):
+            if proc.get("hangs"):
+                stuck = (
+                    f"{proc['name']} (pid {proc['pid']}) on {url} does not answer: {proc['hangs']}"
+                )
+                Console().print(stuck, style="yellow", highlight=False, markup=False)
 
 
 def inspect_hosts(job: JobTrait) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from monarch.errors import MeshFailure
@@ -49,6 +49,10 @@ class CallTable:
         self._sinks[port] = sink
         return port
 
+    def sink(self, port: int) -> Sink | None:
+        """What gathers the answers at ``port``, if it is open."""
+        return self._sinks.get(port)
+
     def close(self, port: int) -> None:
         self._sinks.pop(port, None)
 
@@ -57,6 +61,15 @@ class CallTable:
         sink = self._sinks.get(port)
         if sink is not None and sink.receive(rank, answer):
             self._sinks.pop(port, None)
+
+    def mark(self, port: int, taken: Callable[[], None]) -> None:
+        """Call ``taken`` once all answers that came to ``port`` before have been taken."""
+        # Only sinks that keep answers until somebody asks for them have it.
+        mark = getattr(self._sinks.get(port), "mark", None)
+        if mark is None:
+            taken()
+        else:
+            mark(taken)
 
     def down(self, uid: str, failure: MeshFailure) -> None:
         """The process ``uid`` is gone: nobody need wait for it any longer."""

@@ -6,9 +6,12 @@ The rules:
 - A failure of a member goes to the owner's ``__supervise__``. Truthy: handled, the owner lives.
   Otherwise the owner has failed too: what it owns is stopped, and its own owner is told.
 - A failure that reaches the root goes to the fault hook.
-- One cause, one report: a proc that dies is reported for its proc mesh; the actor meshes that
-  the same owner had on it lose the member without a second report. Who owns only actors on it
-  is told once, of one of them.
+- ``__supervise__`` that raises is a failure of its own, chained to the one it was asked about.
+- One cause, one report: procs that die together are one report for each proc mesh that had them;
+  the actor meshes that the same owner had on them lose the members without a report of their
+  own. Who owns only actors on them is told of as few meshes as name every dead proc.
+- The root hears of a cause once, though it may reach it on two ways: straight, as the owner of
+  a proc, and through an actor that did not handle its part of it.
 - A rank is reported once. Ends that somebody asked for are not failures.
 - References own nothing: this machine only hears of meshes that were spawned here.
 
@@ -17,7 +20,7 @@ Events are methods; each returns the effects to carry out, in order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,10 +47,14 @@ class Supervise(NamedTuple):
 
 
 class FailActor(NamedTuple):
-    """The actor ``actor`` has failed: end it, and tell its owner."""
+    """The actor ``actor`` has failed: end it, and tell its owner.
+
+    ``failure`` is what it did not handle; ``error`` says what its ``__supervise__`` raised.
+    """
 
     actor: str
     failure: MeshFailure
+    error: str = ""
 
 
 class Fault(NamedTuple):
@@ -71,7 +78,13 @@ class _Mesh:
     name: str
     kind: str
     procs: Sequence[str]
+    member: Callable[[int], str]
     dead: set[int] = field(default_factory=set)
+
+    def living_in(self, procs: Collection[str]) -> list[int]:
+        """The ranks not known to be dead that live in, or are, one of ``procs``."""
+        hit = (rank for rank, proc in enumerate(self.procs) if proc in procs)
+        return [rank for rank in hit if rank not in self.dead]
 
 
 class Supervision:
@@ -80,14 +93,23 @@ class Supervision:
     def __init__(self) -> None:
         self._meshes: dict[str, _Mesh] = {}
         self._ended: set[str] = set()
+        self._faulted: set[str] = set()
 
-    def owned(self, owner: str, mesh: str, name: str, kind: str, procs: Sequence[str]) -> None:
+    def owned(
+        self,
+        owner: str,
+        mesh: str,
+        name: str,
+        kind: str,
+        procs: Sequence[str],
+        member: Callable[[int], str] | None = None,
+    ) -> None:
         """``owner`` (an actor here, or ``ROOT``) has spawned a mesh.
 
         ``kind`` is "proc" or "actor"; ``procs`` are the uids of the procs, rank by rank, that
-        are its members or that its members live in.
+        are its members or that its members live in; ``member`` names a rank for people.
         """
-        self._meshes[mesh] = _Mesh(owner, name, kind, procs)
+        self._meshes[mesh] = _Mesh(owner, name, kind, procs, member or (lambda rank: name))
 
     def stopped(self, mesh: str) -> None:
         """A mesh was ended on purpose; nothing of it is a failure any more."""
@@ -98,7 +120,7 @@ class Supervision:
         known = self._meshes.get(mesh)
         if known is None:
             return True
-        self._bury(known, [rank for rank, proc in enumerate(known.procs) if proc in procs])
+        known.dead.update(known.living_in(procs))
         if len(known.dead) == len(known.procs):
             del self._meshes[mesh]
             return True
@@ -107,30 +129,57 @@ class Supervision:
     def meshes_of(self, owner: str) -> list[str]:
         return [uid for uid, mesh in self._meshes.items() if mesh.owner == owner]
 
-    def proc_down(self, uid: str, failure: MeshFailure) -> list[Effect]:
-        """A process has died without having been asked to."""
-        hit = [mesh for mesh in self._meshes.values() if uid in mesh.procs]
-        told: set[str] = set()
-        effects: list[Effect] = []
-        for mesh in sorted(hit, key=lambda mesh: mesh.kind != "proc"):
-            fresh = self._bury(mesh, [r for r, proc in enumerate(mesh.procs) if proc == uid])
-            if fresh and mesh.owner not in told:
-                told.add(mesh.owner)
-                effects += self._tell(mesh, _about(mesh, fresh, failure))
-        return effects
+    def procs_down(self, deaths: Mapping[str, MeshFailure], origin: str = "") -> list[Effect]:
+        """Processes have died of one cause, by uid, without having been asked to."""
+        origin = origin or min(deaths, default="")
+        hit = [mesh for mesh in self._meshes.values() if mesh.living_in(deaths)]
+        owners = dict.fromkeys(mesh.owner for mesh in hit)
+        reports = [
+            (mesh, self._about(mesh, mesh.living_in(deaths), deaths, origin))
+            for owner in owners
+            for mesh in _worth_telling([mesh for mesh in hit if mesh.owner == owner], deaths)
+        ]
+        for mesh in hit:
+            mesh.dead.update(mesh.living_in(deaths))
+        is_known = origin in self._faulted
+        return [
+            effect
+            for mesh, failure in reports
+            if not (is_known and mesh.owner == ROOT)
+            for effect in self._tell(mesh, failure)
+        ]
 
-    def actor_failed(self, mesh_uid: str, rank: int, reason: str) -> list[Effect]:
-        """A member of an actor mesh has failed, and no caller could be told."""
+    def actor_failed(
+        self, mesh_uid: str, rank: int, reason: str, cause: MeshFailure | None = None
+    ) -> list[Effect]:
+        """A member of an actor mesh has failed, and no caller could be told.
+
+        ``cause`` is the failure of something it owned, where it failed because of that.
+        """
         mesh = self._meshes.get(mesh_uid)
-        if mesh is None or not self._bury(mesh, [rank]):
+        if mesh is None or rank in mesh.dead:
             return []
-        return self._tell(mesh, MeshFailure(mesh.name, (rank,), reason, "actor"))
+        mesh.dead.add(rank)
+        origin = cause.origin if cause is not None else f"{mesh_uid}[{rank}]"
+        if mesh.owner == ROOT and origin in self._faulted:
+            return []
+        failure = MeshFailure(
+            mesh.name, (rank,), reason, "actor", members=(mesh.member(rank),),
+            origin=origin, cause=cause,
+        )  # fmt: skip
+        return self._tell(mesh, failure)
 
-    def supervised(self, owner: str, failure: MeshFailure, handled: bool) -> list[Effect]:
-        """``__supervise__`` of ``owner`` has returned, or raised (then not handled)."""
-        if handled or owner in self._ended:
+    def supervised(
+        self, owner: str, failure: MeshFailure, handled: bool, error: str = ""
+    ) -> list[Effect]:
+        """``__supervise__`` of ``owner`` has returned, or raised what ``error`` says."""
+        if (handled and not error) or owner in self._ended:
             return []
-        return [FailActor(owner, failure)]
+        return [FailActor(owner, failure, error)]
+
+    def actor_begins(self, actor: str) -> None:
+        """An actor is made here; one of this uid may have ended before."""
+        self._ended.discard(actor)
 
     def actor_ended(self, actor: str) -> list[Effect]:
         """An actor here stopped or failed: what it owns ends with it."""
@@ -140,20 +189,49 @@ class Supervision:
             del self._meshes[uid]
         return [StopMesh(uid) for uid in owned]
 
-    def _bury(self, mesh: _Mesh, ranks: list[int]) -> list[int]:
-        fresh = [rank for rank in ranks if rank not in mesh.dead]
-        mesh.dead.update(fresh)
-        return fresh
+    def _about(
+        self, mesh: _Mesh, ranks: Sequence[int], deaths: Mapping[str, MeshFailure], origin: str
+    ) -> MeshFailure:
+        """Deaths of one cause, told about this mesh."""
+        members = tuple(mesh.member(rank) for rank in ranks)
+        first = deaths[mesh.procs[ranks[0]]]
+        told = (deaths[mesh.procs[rank]].last_output for rank in ranks)
+        last_output = next(filter(None, told), ())
+        log_file = next(filter(None, (deaths[mesh.procs[rank]].log_file for rank in ranks)), "")
+        if mesh.kind != "proc":
+            reason = f"the process it was running on failed: {first.reason}"
+            return MeshFailure(
+                mesh.name, tuple(ranks), reason, "actor", first.host, last_output,
+                members=members, origin=origin, log_file=log_file,
+            )  # fmt: skip
+        procs = {mesh.procs[rank] for rank in ranks}
+        lost = tuple(
+            other.member(rank)
+            for other in self._meshes.values()
+            if other.kind == "actor" and other.owner == mesh.owner
+            for rank in other.living_in(procs)
+        )
+        return MeshFailure(
+            mesh.name, tuple(ranks), first.reason, "proc", first.host, last_output,
+            members=members, lost_actors=lost, origin=origin, log_file=log_file,
+        )  # fmt: skip
 
     def _tell(self, mesh: _Mesh, failure: MeshFailure) -> list[Effect]:
         if mesh.owner == ROOT:
+            self._faulted.add(failure.origin)
             return [Fault(failure)]
         return [] if mesh.owner in self._ended else [Supervise(mesh.owner, failure)]
 
 
-def _about(mesh: _Mesh, ranks: list[int], failure: MeshFailure) -> MeshFailure:
-    """The same cause, told about this mesh."""
-    reason = failure.reason if mesh.kind == "proc" else f"its proc died: {failure.reason}"
-    return MeshFailure(
-        mesh.name, tuple(ranks), reason, mesh.kind, failure.host, failure.last_output
-    )
+def _worth_telling(meshes: Sequence[_Mesh], deaths: Collection[str]) -> list[_Mesh]:
+    """Of the meshes of one owner, those of procs, and of actors only where no other names a proc.
+
+    Those with the most dead come first, so that few are needed.
+    """
+    lost = {id(mesh): {mesh.procs[rank] for rank in mesh.living_in(deaths)} for mesh in meshes}
+    told = sorted(meshes, key=lambda mesh: (mesh.kind != "proc", -len(lost[id(mesh)])))
+    for mesh in reversed([mesh for mesh in told if mesh.kind != "proc"]):
+        others = (lost[id(other)] for other in told if other is not mesh)
+        if lost[id(mesh)] <= set().union(*others):
+            told = [other for other in told if other is not mesh]
+    return told

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import stat
+import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -169,18 +170,19 @@ class JobTrait(ABC):
         return json.dumps(data, indent=2).encode()
 
     def dump(self, filename: str | os.PathLike[str]) -> None:
-        """Write the state to a file of mode 0600, in one step. Follows a symlink."""
+        """Write the state to a file of mode 0600, in one step. Follows a symlink of yours."""
+        _refuse_foreign_link(Path(filename))
         path = Path(os.path.realpath(filename))
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        # A new file of mode 0600, under a name that nobody could have prepared.
+        fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(self.dumps())
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                temporary.unlink()
+                os.unlink(temporary)
             raise
 
 
@@ -193,7 +195,7 @@ def job_loads(data: bytes) -> JobTrait:
     try:
         fields = json.loads(data)
         kind, version = fields.pop("kind"), fields.pop("version")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _Damaged("this is not the state of a job") from None
     if version != _VERSION:
         raise JobError(
@@ -219,18 +221,27 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
     Raises ``FileNotFoundError``, and ``JobError`` for a file that others could have written.
     """
     path = Path(filename)
-    status = path.stat()
+    _refuse_foreign_link(path)
+    with open(path, "rb") as file:
+        # Of what is read, whatever is put at the path meanwhile.
+        status = os.fstat(file.fileno())
+        data = file.read()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise JobError(
             f"{path} holds the job's secret and must belong to you with mode 0600; it has mode "
             f"{stat.S_IMODE(status.st_mode):04o}. Run `chmod 600 {path}` if you trust it"
         )
     try:
-        job = job_loads(path.read_bytes())
+        job = job_loads(data)
     except _Damaged as error:
         raise _Damaged(f"{path}: {error}; remove the file to start anew") from None
     job._state_path = path
     return job
+
+
+def _refuse_foreign_link(path: Path) -> None:
+    if path.is_symlink() and path.lstat().st_uid != os.getuid():
+        raise JobError(f"{path} is a link that another user has made; remove it")
 
 
 def _load_cached(path: Path | None) -> JobTrait | None:

@@ -21,6 +21,7 @@ from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import new_uid
 from monarch.wire.keys import new_secret
 
@@ -94,6 +95,8 @@ class ProcessJob(JobTrait):
         url = f"ipc://{folder}/host"
         log = os.path.join(folder, "host.log")
         env = {**os.environ, **self.env}
+        for variable in SECRET_VARIABLES:
+            env.pop(variable, None)
         workspace = env.setdefault("WORKSPACE_DIR", f"{folder}/workspace")
         if num_hosts_in(self.meshes) > 1 and "WORKSPACE_DIR" in os.environ | self.env:
             # Two hosts must not share one folder.

@@ -42,6 +42,8 @@ class MeshTrait(ABC):
                 raise TypeError(f"Shape does not have dimension labeled {label!r}")
             if isinstance(selector, slice):
                 shape = shape.select(label, selector)
+            elif not 0 <= selector < self.sizes[label]:
+                raise IndexError("index out of range")
             else:
                 shape = shape.at(label, selector)
         return self._new_with_shape(shape)

@@ -198,11 +198,17 @@ class Shape:
         return dict(zip(self._labels, self._slice.coordinates(rank), strict=True))
 
     def at(self, label: str, index: int) -> Shape:
-        """Take position `index` along `label`, and drop that dimension."""
+        """Take position `index` along `label`, and drop that dimension.
+
+        Raises ValueError for a position or a dimension that is not there, OverflowError for a
+        negative position.
+        """
         dim = _dim(self._labels, label)
         old = self._slice
-        if not 0 <= index < old.sizes[dim]:
-            raise IndexError("index out of range")
+        if index < 0:
+            raise OverflowError(f"positions count from 0, and {label}={index} is negative")
+        if index >= old.sizes[dim]:
+            raise ValueError(f"index {index} is out of range for {label} of size {old.sizes[dim]}")
         sizes, strides = old.sizes, old.strides
         del sizes[dim]
         offset = old.offset + index * strides.pop(dim)

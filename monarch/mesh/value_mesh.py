@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from pprint import pformat
 from typing import Generic, TypeVar, final
 
 from monarch.mesh.mesh_trait import MeshTrait
@@ -38,7 +36,10 @@ class ValueMesh(MeshTrait, Generic[R]):
             raise ValueError(f"ranks {outside} are out of range (len={num_ranks})")
         missing = [rank for rank in range(num_ranks) if rank not in by_rank]
         if missing:
-            raise ValueError(f"no value for ranks {missing}")
+            raise ValueError(
+                f"no value for ranks {missing}: expected {num_ranks} values, but the input "
+                f"contains {len(by_rank)}"
+            )
         return ValueMesh(shape, [by_rank[rank] for rank in range(num_ranks)])
 
     def items(self) -> Iterator[tuple[Point, R]]:
@@ -67,6 +68,11 @@ class ValueMesh(MeshTrait, Generic[R]):
         ndslice = self._shape.ndslice
         return self.get(ndslice.index(ndslice.nditem([coordinates[d] for d in self._labels])))
 
+    @property
+    def shape(self) -> Shape:
+        """The names, sizes and ranks of this mesh."""
+        return self._shape
+
     def __iter__(self) -> Iterator[tuple[Point, R]]:
         return self.items()
 
@@ -90,5 +96,5 @@ class ValueMesh(MeshTrait, Generic[R]):
         return ValueMesh, (self._shape, self.values())
 
     def __repr__(self) -> str:
-        body = textwrap.indent(pformat(tuple(self.items())), "  ")
-        return f"ValueMesh({self._shape.extent}):\n{body}"
+        lines = "".join(f"  ({point}, {value!r}),\n" for point, value in self.items())
+        return f"ValueMesh({self._shape.extent}):\n(\n{lines})"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from monarch.net.io_loop import IoLoop
+from monarch.net.loop import Loop
 from monarch.net.transport import Frames, Receive
+from monarch.wire.keys import JobKeys
 
 __all__ = ["InprocNetwork", "InprocTransport"]
 
@@ -44,7 +45,7 @@ class InprocNetwork:
 class InprocTransport:
     """A transport whose connections hand frames over to another one's I/O loop."""
 
-    def __init__(self, loop: IoLoop, receive: Receive, network: InprocNetwork) -> None:
+    def __init__(self, loop: Loop, receive: Receive, network: InprocNetwork) -> None:
         self._loop = loop
         self._receive = receive
         self._network = network
@@ -59,6 +60,12 @@ class InprocTransport:
         connection = InprocConnection(url, self._network)
         self._connections.append(connection)
         return connection
+
+    def use_keys(self, keys: JobKeys) -> None:
+        """Nobody else can listen in one process."""
+
+    def allow_insecure(self) -> None:
+        """Nothing here is reached from beyond the machine."""
 
     def deliver(self, frames: Frames) -> None:
         # Copied, as any transport between processes would: later changes are not seen.

@@ -1,7 +1,12 @@
-"""The one thread of a process that waits for input.
+"""Where a process waits for input.
 
 Sockets, file descriptors, timers and calls handed over from other threads all end here, in
 order of arrival. Callbacks must not block: whatever takes time goes to a thread of its own.
+
+The loop has a thread, and may lend its turn: an actor's thread that has nothing to do polls in
+its place, and so gets its next message without a thread switch. While that thread is away, with
+the message, nobody polls; the loop's own thread steps in if it stays away for longer than a
+moment.
 """
 
 from __future__ import annotations
@@ -10,71 +15,74 @@ import heapq
 import itertools
 import logging
 import os
+import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 
-import zmq
+from monarch.net.loop import Timer
+from monarch.net.rare_log import RareLog
+from monarch.net.turn import Turn
 
-__all__ = ["IoLoop", "Timer"]
-
-Source = Union[int, "zmq.Socket[bytes]"]
+__all__ = ["IoLoop"]
 
 _log = logging.getLogger("monarch.net")
 
 
-class Timer:
-    """A call that is due at ``when`` on the loop's clock; ``cancel`` calls it off."""
-
-    __slots__ = ("action", "when")
-
-    def __init__(self, when: float, action: Callable[[], None]) -> None:
-        self.when = when
-        self.action: Callable[[], None] | None = action
-
-    def cancel(self) -> None:
-        self.action = None
-
-
 class IoLoop:
-    """Runs callbacks on its thread: when a source is readable, when time is up, when asked."""
+    """Runs callbacks on one thread at a time: when a source is readable, when time is up, when
+    asked. With ``lends``, that may be a thread that calls ``serve``."""
 
-    def __init__(self, name: str = "monarch-io") -> None:
-        self._poller = zmq.Poller()
-        self._readers: dict[Source, Callable[[], object]] = {}
+    def __init__(self, name: str = "monarch-io", *, lends: bool = False) -> None:
+        self._poll = select.epoll()
+        self._readers: dict[int, Callable[[], object]] = {}
+        self._writers: dict[int, Callable[[], object]] = {}
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._tie = itertools.count()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._wake_lock = threading.Lock()
         self._has_ended = False
-        self._poller.register(self._wake, zmq.POLLIN)
+        self._poll.register(self._wake, select.EPOLLIN)
         self._stopping = False
+        self._turn = Turn(lends)
+        self._rare = RareLog(_log)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def is_current(self) -> bool:
-        """Whether the caller runs on the loop's own thread."""
-        return threading.current_thread() is self._thread
+        """Whether the caller runs on the loop, in a callback."""
+        return threading.get_ident() == self._turn.holder
 
     def time(self) -> float:
         return time.monotonic()
 
-    def call_soon(self, action: Callable[[], None]) -> None:
+    def call_soon(self, action: Callable[[], None]) -> bool:
         """Run ``action`` on the loop, in order of the calls. From any thread.
 
-        Once the loop has ended, it is dropped.
+        Once the loop has ended, it is dropped; false says so.
         """
-        self._soon.append(action)
-        if not self.is_current():
-            with self._wake_lock:
-                # The number of a closed descriptor may belong to somebody else by now.
-                if not self._has_ended:
-                    os.eventfd_write(self._wake, 1)
+        if self.is_current():
+            self._soon.append(action)
+            return True
+        with self._wake_lock:
+            # The number of a closed descriptor may belong to somebody else by now.
+            if self._has_ended:
+                return False
+            self._soon.append(action)
+            os.eventfd_write(self._wake, 1)
+            return True
+
+    def _end_poll(self) -> bool:
+        """Have whoever polls look up; false once the loop has ended."""
+        with self._wake_lock:
+            if not self._has_ended:
+                os.eventfd_write(self._wake, 1)
+            return not self._has_ended
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> Timer:
         """Run ``action`` on the loop after ``seconds``. From any thread."""
@@ -82,15 +90,45 @@ class IoLoop:
         self.call_soon(lambda: heapq.heappush(self._timers, (timer.when, next(self._tie), timer)))
         return timer
 
-    def add_reader(self, source: Source, ready: Callable[[], object]) -> None:
-        """Call ``ready`` whenever ``source`` can be read. On the loop only."""
-        self._readers[source] = ready
-        self._poller.register(source, zmq.POLLIN)
+    def add_reader(self, fd: int, ready: Callable[[], object]) -> None:
+        """Call ``ready`` whenever ``fd`` can be read. On the loop only."""
+        is_new = self._is_new(fd)
+        self._readers[fd] = ready
+        self._watch(fd, is_new)
 
-    def remove_reader(self, source: Source) -> None:
-        """Stop watching ``source``; unknown ones are fine. On the loop only."""
-        if self._readers.pop(source, None) is not None:
-            self._poller.unregister(source)
+    def remove_reader(self, fd: int) -> None:
+        """Stop watching ``fd``; unknown ones are fine. On the loop only, before it is closed."""
+        if self._readers.pop(fd, None) is not None:
+            self._unwatch(fd)
+
+    def add_writer(self, fd: int, ready: Callable[[], object]) -> None:
+        """Call ``ready`` whenever ``fd`` can be written. On the loop only."""
+        is_new = self._is_new(fd)
+        self._writers[fd] = ready
+        self._watch(fd, is_new)
+
+    def remove_writer(self, fd: int) -> None:
+        """Stop watching ``fd``; unknown ones are fine. On the loop only, before it is closed."""
+        if self._writers.pop(fd, None) is not None:
+            self._unwatch(fd)
+
+    def _is_new(self, fd: int) -> bool:
+        return fd not in self._readers and fd not in self._writers
+
+    def _watch(self, fd: int, is_new: bool) -> None:
+        events = select.EPOLLIN if fd in self._readers else 0
+        if fd in self._writers:
+            events |= select.EPOLLOUT
+        if is_new:
+            self._poll.register(fd, events)
+        else:
+            self._poll.modify(fd, events)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._is_new(fd):
+            self._poll.unregister(fd)
+        else:
+            self._watch(fd, False)
 
     def run_on_loop(self, action: Callable[[], Any], timeout: float | None = None) -> Any:
         """Run ``action`` on the loop and return its result. Blocks other threads only."""
@@ -128,26 +166,74 @@ class IoLoop:
         self._stopping = True
 
     def _run(self) -> None:
+        self._turn.begin()
         while not self._stopping:
-            for source, _ in self._poller.poll(self._timeout_ms()):
-                if source == self._wake:
-                    os.eventfd_read(self._wake)
-                elif (ready := self._readers.get(source)) is not None:
-                    self._guard(ready)
-            self._run_soon()
-            self._run_timers()
+            self.iterate(self.timeout())
+            if self._turn.is_wanted:
+                self._turn.lend()
         with self._wake_lock:
             self._has_ended = True
             os.close(self._wake)
+            self._poll.close()
         # Whoever handed something over at the last moment may wait for it.
         self._run_soon()
+        self._turn.end()
 
-    def _timeout_ms(self) -> int | None:
+    def iterate(self, timeout: float | None) -> None:
+        """Wait for something to do, at most ``timeout`` seconds, and do it. In one's turn only."""
+        for fd, events in self._poll.poll(timeout):
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
+                continue
+            # Any of the two also hears of errors. One may remove the other, or itself.
+            if events & ~select.EPOLLOUT and (ready := self._readers.get(fd)) is not None:
+                self._guard(ready)
+            if events & ~select.EPOLLIN and (ready := self._writers.get(fd)) is not None:
+                self._guard(ready)
+        self._run_soon()
+        self._run_timers()
+
+    # For guests.
+
+    def serve(self, until: Callable[[], bool], timeout: float | None = None) -> None:
+        """Poll on this thread until ``until()``, or for ``timeout`` seconds.
+
+        Returns early where the loop does not lend its turn, or somebody else has it.
+        """
+        if until() or not self.take_turn():
+            return
+        deadline = None if timeout is None else self.time() + timeout
+        try:
+            while not until() and not self._stopping:
+                seconds = self.timeout()
+                if deadline is not None:
+                    left = deadline - self.time()
+                    if left <= 0:
+                        return
+                    seconds = left if seconds is None else min(left, seconds)
+                self.iterate(seconds)
+        finally:
+            self.give_turn_back()
+
+    def take_turn(self) -> bool:
+        """Whether the caller polls from here on, until it gives the turn back."""
+        return self._turn.take(self._end_poll)
+
+    def give_turn_back(self) -> None:
+        self._turn.give_back(at_once=self._stopping)
+
+    def fileno(self) -> int:
+        """A descriptor that can be read when ``iterate`` has something to do."""
+        return self._poll.fileno()
+
+    def timeout(self) -> float | None:
+        """Seconds until the next timer is due, 0 if something waits already. In one's turn."""
         if self._soon:
-            return 0
+            return 0.0
         if not self._timers:
             return None
-        return max(0, int((self._timers[0][0] - self.time()) * 1000) + 1)
+        # The poll counts in milliseconds: one too few, and it would spin until time is up.
+        return max(0.0, self._timers[0][0] - self.time()) + 0.001
 
     def _run_soon(self) -> None:
         for _ in range(len(self._soon)):
@@ -164,5 +250,9 @@ class IoLoop:
         # One broken callback must not end the process's only receiver.
         try:
             action()
-        except Exception:
-            _log.exception("an I/O callback failed")
+        except Exception as error:
+            last = error.__traceback__
+            while last is not None and last.tb_next is not None:
+                last = last.tb_next
+            place = (last.tb_frame.f_code, last.tb_lineno) if last is not None else None
+            self._rare.exception((type(error), place), "an I/O callback failed")

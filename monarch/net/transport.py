@@ -1,7 +1,7 @@
 """What a transport is: somewhere to listen, and connections to send on.
 
-``ZmqTransport`` speaks over Unix sockets and TCP between processes, ``InprocTransport``
-within one; a contract suite holds both to the same promises:
+``UnixTransport`` speaks between the processes of a machine, ``ZmqTransport`` between machines,
+``InprocTransport`` within a process; a contract suite holds all to the same promises:
 
 - Frames sent on one connection arrive whole, once and in order.
 - ``send`` may be called from any thread and does not wait for the receiver.
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from monarch.wire.keys import JobKeys
 
 __all__ = ["Bytes", "Connection", "Frames", "Receive", "Transport"]
 
@@ -40,5 +42,13 @@ class Transport(Protocol):
         ...
 
     def connect(self, url: str) -> Connection: ...
+
+    def use_keys(self, keys: JobKeys) -> None:
+        """Use these keys for listeners and connections made from here on."""
+        ...
+
+    def allow_insecure(self) -> None:
+        """Listen beyond the machine without keys from here on."""
+        ...
 
     def close(self) -> None: ...

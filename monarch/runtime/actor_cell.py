@@ -7,17 +7,23 @@ actors with a thread of their own and for those on the asyncio loop; ``cell_runn
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from monarch.core.mailbox import Delivery, Fence, Lift, Mailbox
 from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
+from monarch.net.io_loop import IoLoop
+from monarch.runtime import actor_log, telemetry
 from monarch.runtime.context import ActorRecord, Running, running
 from monarch.runtime.endpoint_spec import EndpointSpec
+from monarch.runtime.hooks import Hooks, users_part
 from monarch.runtime.port import Port, dump_error
 from monarch.runtime.promise import Promise
+from monarch.runtime.undelivered import Undelivered
 from monarch.wire import payload
 from monarch.wire.address import PortAddress, ProcAddress, Uid
 from monarch.wire.codec import Envelope
@@ -29,14 +35,14 @@ _log = logging.getLogger("monarch.actor")
 
 Event = Delivery | Fence | Lift
 
-_PING_SPEC = EndpointSpec(lambda instance: None)
+_PING_SPEC = EndpointSpec(lambda instance: None, instrument=False)
 
 
 class Judge(NamedTuple):
-    """Work: ask ``__supervise__`` about a failure, and pass its verdict on."""
+    """Work: ask ``__supervise__`` about a failure; pass on what it says, or what it raised."""
 
     failure: MeshFailure
-    verdict: Callable[[bool], None]
+    verdict: Callable[[bool, str], None]
 
 
 class Reloaded(NamedTuple):
@@ -46,19 +52,27 @@ class Reloaded(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """Work: the actor has failed for a reason that lies elsewhere."""
+    """Work: the actor fails, because of ``cause`` or of an error of its own, or of both."""
 
+    cause: MeshFailure | None
     reason: str
 
 
-Work = Envelope | Judge | Reloaded | Fail
+Work = Envelope | Judge | Reloaded | Fail | Undelivered
 
 
 class CellHost(Protocol):
     """What a cell needs of the agent that holds it."""
 
+    spoiled: str
+
     @property
     def uid(self) -> Uid: ...
+
+    @property
+    def io_loop(self) -> IoLoop | None:
+        """The loop for which the threads of actors poll while they have nothing to do."""
+        ...
 
     def send_reply(self, to: ProcAddress, reply: Reply, data: payload.Payload) -> None: ...
 
@@ -66,7 +80,9 @@ class CellHost(Protocol):
 
     def fence_reached(self, cell: ActorCell, number: int) -> None: ...
 
-    def cell_failed(self, cell: ActorCell, reason: str) -> list[Promise[Any]]: ...
+    def return_call(self, call: Call, target: str, reason: str) -> None: ...
+
+    def cell_failed(self, cell: ActorCell, failure: MeshFailure) -> None: ...
 
     def cell_ending(self, cell: ActorCell) -> list[Promise[Any]]: ...
 
@@ -82,11 +98,17 @@ class ActorCell:
         self.record = record
         self.cls: type | None = None
         self.instance: Any = None
-        self.failure: str | None = None
+        self.failure: MeshFailure | None = None
         self.ended: Promise[None] = Promise()
         self.is_ended = False
+        self.is_ending = False
         self._host = host
         self._mailbox = Mailbox()
+        if telemetry.is_installed():
+            # Shadowed, so that a call costs nothing more where there is nobody to tell.
+            self._endpoint = self._traced_endpoint  # type: ignore[method-assign]
+        self.hooks = Hooks(record, self._settle)
+        self._doom = ""
         self._tasks: dict[asyncio.Task[None], tuple[Call, Coroutine[Any, Any, Any]]] = {}
 
     def deliver(self, event: Event) -> None:
@@ -101,17 +123,46 @@ class ActorCell:
         """Wait until all ``ends`` are set, but not for ever."""
         raise NotImplementedError
 
-    async def _settle(self, result: Awaitable[Any] | Any) -> Any:
-        """The value of what user code returned, awaited where it has to be."""
+    async def _initialize(self, init: Callable[[], None]) -> None:
+        """Run ``__init__``."""
         raise NotImplementedError
 
+    async def _settle(self, result: Awaitable[Any] | Any, seconds: float | None = None) -> Any:
+        """The value of what user code returned, awaited for ``seconds`` at most."""
+        raise NotImplementedError
+
+    def judge(self, judge: Judge) -> None:
+        """Ask ``__supervise__`` when the message in hand is done. From any thread."""
+        self.deliver(Delivery("supervision", judge))
+
+    def fail(self, fail: Fail) -> None:
+        """Fail for a reason that lies elsewhere, when the message in hand is done."""
+        self.deliver(Delivery("supervision", fail))
+
+    def doom(self, reason: str) -> None:
+        """Fail once the message in hand is done. On the actor's own thread or task."""
+        self._doom = self._doom or reason
+
     async def _perform(self, work: Work) -> None:
+        await self._act(work)
+        if self._doom:
+            reason, self._doom = self._doom, ""
+            await self._fail(reason, RuntimeError(reason))
+
+    async def _act(self, work: Work) -> None:
         if isinstance(work, Judge):
-            work.verdict(bool(await self._run_hook("__supervise__", work.failure)))
+            await self._judge(work)
         elif isinstance(work, Reloaded):
-            await self._run_hook("__reload__", work.change)
+            await self.hooks.reloaded(self.instance, work.change)
+        elif isinstance(work, Undelivered):
+            await self._hear_of_undelivered(work)
         elif isinstance(work, Fail):
-            await self._fail(work.reason, RuntimeError(work.reason))
+            error = (
+                RuntimeError(work.reason)
+                if work.cause is None
+                else SupervisionError(work.cause.report(), failure=work.cause)
+            )
+            await self._fail(work.reason, error, work.cause)
         elif isinstance(work.message, Call):
             await self._call(work, work.message)
         elif isinstance(work.message, StopActor):
@@ -122,21 +173,24 @@ class ActorCell:
     async def _construct(self, envelope: Envelope) -> None:
         record = self.record
         try:
+            if self._host.spoiled:
+                raise RuntimeError(self._host.spoiled)
             cls, args, kwargs = payload.load(envelope.payload, envelope.buffers)
             self.cls = cls
             # The instance exists before __init__ runs, so that context() works inside it.
             self.instance = cls.__new__(cls)
             running.set(Running(record, self.instance, record.rank, record.labels, record.sizes))
-            self.instance.__init__(*args, **kwargs)
+            actor_log.start()
+            await self._initialize(functools.partial(self.instance.__init__, *args, **kwargs))
         except BaseException as error:
-            error.__traceback__ = _users_part(error)
+            error.__traceback__ = users_part(error)
             reason = f"{record.name}.__init__ failed.\n{format_remote(error)}"
             self.instance = None
             await self._fail(reason, error)
 
     async def _call(self, envelope: Envelope, call: Call) -> None:
         if self.failure is not None:
-            self.refuse(call)
+            self._give_back(call)
             return
         spec: EndpointSpec | None = None
         running.set(Running(self.record, self.instance, call.rank, call.labels, call.sizes))
@@ -199,6 +253,13 @@ class ActorCell:
             f"{self.cls.__qualname__} has no endpoint {call.method!r}: was it removed by a reload?"
         )
 
+    def _traced_endpoint(self, call: Call) -> EndpointSpec:
+        spec = ActorCell._endpoint(self, call)
+        if not spec.instrument:
+            return spec
+        name = f"{self.record.name}.{call.method}"
+        return replace(spec, method=telemetry.traced(spec.method, name=name))
+
     def _answer_to(self, call: Call) -> ProcAddress:
         return call.port_proc or self._host.address_of(call.sender)
 
@@ -214,43 +275,91 @@ class ActorCell:
 
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
         """An endpoint raised: tell the caller who waits; where nobody waits, fail."""
+        if self.failure is not None:
+            self.refuse(call)
+            return
         is_ordinary = isinstance(error, Exception)
-        error.__traceback__ = _users_part(error)
+        error.__traceback__ = users_part(error)
         ending = "failed." if is_ordinary else "failed with BaseException."
         message = f"Actor call {self.record.name}.{call.method} {ending}"
         waits = call.port and not (spec is not None and spec.explicit_response_port)
-        if waits:
+        if waits and is_ordinary:
             self._reply(call, dump_error(ActorError(error, message)), failed=True)
-        if not waits or not is_ordinary:
-            await self._fail(f"{message}\n{format_remote(error)}", error)
-        if not waits:
-            self.refuse(call)
+            return
+        self._mark_failed(f"{message}\n{format_remote(error)}")
+        self.refuse(call)
+        await self._end_failed(error)
 
-    async def _fail(self, reason: str, error: BaseException) -> None:
-        if self.failure is None and not self.is_ended:
-            self.failure = reason
-            ends = self._host.cell_failed(self, reason)
-            await self._cancel_tasks()
+    async def _fail(
+        self, reason: str, error: BaseException, cause: MeshFailure | None = None
+    ) -> None:
+        self._mark_failed(reason, cause)
+        await self._end_failed(error)
+
+    def _mark_failed(self, reason: str, cause: MeshFailure | None = None) -> None:
+        """From here on the actor has failed, and every call to it is refused."""
+        if self.failure is None:
+            record = self.record
+            self.failure = MeshFailure(
+                record.name, (record.rank,), reason, members=(record.title,), cause=cause
+            )
+
+    async def _end_failed(self, error: BaseException) -> None:
+        """End what it owns, clean up, tell the owner: at once, where there is no hook."""
+        failure = self.failure
+        if failure is None or self.is_ending or self.is_ended:
+            return
+        self.is_ending = True
+        ends = self._host.cell_ending(self)
+        await self._cancel_tasks()
+        if not hasattr(self.instance, "__cleanup__"):
+            self._host.cell_failed(self, failure)
             await self._wait(ends)
-            await self._run_hook("__cleanup__", error)
+            return
+
+        def conclude(trouble: str) -> None:
+            told = f"{failure.reason}\n{trouble}".strip() if trouble else failure.reason
+            self._host.cell_failed(self, replace(failure, reason=told))
+
+        await self._wait(ends)
+        await self.hooks.clean_up(self.instance, error, conclude, self._end)
 
     def refuse(self, call: Call) -> None:
         """Answer a call to an actor that has failed or ended."""
         if call.port:
-            why = self.failure or "it was stopped"
-            data = refusal(self.record.name, self.record.rank, call, why)
+            data = refusal(self.record.title, self.record.name, call, self.failure)
             self._reply(call, data, failed=True, refused=True)
 
+    def _give_back(self, call: Call) -> None:
+        """A call came too late: tell who waits for its answer, or else who sent it."""
+        if call.port:
+            self.refuse(call)
+        elif call.sender_actor:
+            why = self.failure.report() if self.failure else "it was stopped"
+            self._host.return_call(call, self.record.title, why)
+
     async def _stop(self, stop: StopActor) -> None:
+        def conclude(trouble: str) -> None:
+            if trouble and not stop.port:
+                _log.error("%s", trouble)
+            self._host.cell_ended(self)
+            self._end()
+            self._host.answer(stop.sender, stop.port, error=trouble)
+
         ends = self._host.cell_ending(self)
         await self._cancel_tasks()
         if self.failure is None:
+            self.is_ending = True
             await self._wait(ends)
-            await self._run_hook("__cleanup__", None)
+            if hasattr(self.instance, "__cleanup__"):
+                await self.hooks.clean_up(self.instance, None, conclude, self._end)
+                return
+        conclude("")
+
+    def _end(self) -> None:
+        """Take no more messages, and turn away those that are here."""
         self.is_ended = True
         self.ended.set(None)
-        self._host.cell_ended(self)
-        self._host.answer(stop.sender, stop.port)
         for event in self._mailbox.drain():
             self._turn_away(event)
         self.turn_away()
@@ -263,35 +372,28 @@ class ActorCell:
     def _turn_away(self, event: Event) -> None:
         work = event.work if isinstance(event, Delivery) else None
         if isinstance(work, Envelope) and isinstance(work.message, Call):
-            self.refuse(work.message)
+            self._give_back(work.message)
         elif isinstance(work, Envelope) and isinstance(work.message, StopActor):
             self._host.answer(work.message.sender, work.message.port)
 
-    async def _run_hook(self, name: str, argument: Any) -> Any:
-        """Call ``__supervise__``, ``__cleanup__`` or ``__reload__`` where defined."""
-        hook = getattr(self.instance, name, None)
-        if hook is None:
-            return None
-        record = self.record
-        running.set(Running(record, self.instance, record.rank, record.labels, record.sizes))
-        try:
-            result = hook(argument)
-            return await self._settle(result) if inspect.iscoroutine(result) else result
-        except Exception:
-            _log.exception("%s of %s raised", name, record.name)
-            return None
+    async def _hear_of_undelivered(self, message: Undelivered) -> None:
+        if self.failure is None:
+            reason = await self.hooks.undelivered(self.instance, message)
+            if reason:
+                await self._fail(reason, RuntimeError(str(message)))
+
+    async def _judge(self, judge: Judge) -> None:
+        if self.failure is None:
+            judge.verdict(*await self.hooks.supervise(self.instance, judge.failure))
 
 
-def _users_part(error: BaseException) -> Any:
-    """The traceback without our own frames above the user's."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
-        traceback = traceback.tb_next
-    return traceback or error.__traceback__
-
-
-def refusal(name: str, rank: int, call: Call, why: str) -> payload.Payload:
-    """The error that a call to a dead or unknown actor gets."""
-    message = f"Endpoint call {name}.{call.method or 'initialized'}() failed, {why}"
-    failure = MeshFailure(name, (rank,), why)
-    return dump_error(SupervisionError(message, call.method, failure))
+def refusal(title: str, name: str, call: Call, why: MeshFailure | None) -> payload.Payload:
+    """The error that a call to a failed actor gets, or, without ``why``, to a stopped one."""
+    endpoint = f"{name}.{call.method or 'initialized'}"
+    failure = why or MeshFailure(name, (call.rank,), "it was stopped", members=(title,))
+    text = failure.report() if why else "it was stopped"
+    message = (
+        f"Endpoint call {endpoint}() failed, Actor {title} ({name}-{call.actor}) exited because "
+        f"of the following reason: {text}"
+    )
+    return dump_error(SupervisionError(message, endpoint, failure))

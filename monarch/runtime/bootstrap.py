@@ -5,64 +5,160 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import contextvars
+import faulthandler
+import functools
+import inspect
+import logging
+import math
 import os
 import sys
 import threading
-from typing import NoReturn
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
 
-from monarch.config import settings
+import msgspec
+
+from monarch.config import inherit_config, settings
+from monarch.errors import format_remote
+from monarch.net.io_loop import IoLoop
+from monarch.net.lent_selector import LentSelector
 from monarch.runtime import process
+from monarch.runtime.binding import bind_process
+from monarch.runtime.context import ActorRecord, Running, running
+from monarch.runtime.log_stream import mark_label
 from monarch.runtime.node import Node
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.proc_config import ProcConfig
+from monarch.runtime.stacks import offer_stacks
 from monarch.runtime.workspace.reload_agent import project_roots
 from monarch.runtime.workspace.session import open_session
+from monarch.wire import payload
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
-from monarch.wire.message import Label, ProcUp, SpawnActor, StopSelf
+from monarch.wire.message import ProcUp, SetLogLevel, SpawnActor, StopSelf
 
-__all__ = ["exit_quietly", "run_proc"]
+__all__ = ["come_up", "exit_quietly", "make_agent", "mark_output", "run_proc", "set_up"]
 
 
-def run_proc(config: ProcConfig) -> None:
-    """Be a proc until told to stop. Runs on the process's main thread."""
+def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
+    """Be a proc until told to stop. Runs on the process's main thread.
+
+    ``setup`` is a pickled function: it runs before anything else of the user's.
+    """
     _settle_in(config)
-    loop = asyncio.new_event_loop()
+    io = IoLoop(lends=True)
+    loop = asyncio.SelectorEventLoop(LentSelector(io))
     asyncio.set_event_loop(loop)
-    node = Node(config.uid, JobKeys(bytes.fromhex(config.secret)) if config.secret else None)
-    node.replace_address(host_uid=config.host.uid, host_urls=config.host.urls)
-    agent = ProcAgent(node, config.host)
+    keys = JobKeys(bytes.fromhex(config.secret)) if config.secret else None
+    node = Node(config.uid, keys, loop=io)
+    if config.insecure:
+        node.allow_insecure()
+    agent = make_agent(config, node, lambda: loop.call_soon_threadsafe(loop.stop))
     agent.use_loop(loop)
-    agent.generation = config.generation
+    agent.io_loop = io
     process.install(agent)
     roots = [*config.workspace_path, *project_roots(config.path)]
     open_session(agent, roots, f"{config.name} {config.rank}")
-    node.handle(StopSelf, lambda envelope: _stop_in_background(agent, loop))
-    _announce_label(agent, config)
-    node.start()
-    for url in map(HostUrl.parse, config.listen):
-        node.listen(url.bind, advertise=url.advertise)
-    up = ProcUp(node.address, os.getpid())
-    node.send(config.owner, up)
-    if config.owner.uid != config.host.uid:
-        node.send(config.host, up)
+    outputs = [os.dup(1), os.dup(2)]  # Actors may redirect theirs; these stay.
+    mark_output(agent, functools.partial(mark_label, outputs))
+    _follow_log_level(agent, config)
+    faulthandler.enable(sys.stderr, all_threads=False)
+    offer_stacks(f"{config.listen[0].removeprefix('ipc://')}.stacks")
+    come_up(
+        config, node, os.getpid(),
+        lambda: set_up(setup, config, agent, loop.run_until_complete) if setup else None,
+    )  # fmt: skip
     loop.run_forever()
     node.close()
 
 
-def _stop_in_background(agent: ProcAgent, loop: asyncio.AbstractEventLoop) -> None:
-    """Let the actors clean up, on their threads and on the loop, and then end the loop."""
+def make_agent(
+    config: ProcConfig,
+    node: Node,
+    stop: Callable[[], object],
+    kind: type[ProcAgent] = ProcAgent,
+) -> ProcAgent:
+    """The agent of the proc that ``config`` describes; ``stop`` ends it after the cleanups."""
+    node.replace_address(host_uid=config.host.uid, host_urls=config.host.urls)
+    agent = kind(node, config.host)
+    agent.use_root(config.root or config.owner)
+    agent.command = config.command
+    agent.generation = config.generation
+    node.handle(StopSelf, lambda envelope: _stop_in_background(agent, stop))
+    return agent
 
-    def stop() -> None:
+
+def set_up(
+    setup: bytes,
+    config: ProcConfig,
+    agent: ProcAgent,
+    run: Callable[[Coroutine[Any, Any, None]], object],
+) -> None:
+    """Run the user's bootstrap function, as an actor of this rank would.
+
+    Where it raises, this is a proc in which no actor can be made.
+    """
+    record = ActorRecord(
+        config.uid, "setup", "bootstrap", config.rank, config.labels, config.sizes,
+        config.owner, config.owner_actor,
+    )  # fmt: skip
+    now = Running(record, None, config.rank, config.labels, config.sizes)
+    data, *buffers = msgspec.msgpack.decode(setup, type=list[bytes])
+    with agent.only_own_actors():
+        try:
+            run(_run_setup(payload.load(data, buffers), now))
+        except BaseException as error:
+            traceback.print_exc()
+            agent.spoiled = f"the bootstrap of its proc failed.\n{format_remote(error)}"
+
+
+async def _run_setup(function: Callable[[], Any], now: Running) -> None:
+    """A plain function gets a thread, so that async actors that it spawns and asks can answer."""
+    running.set(now)
+    if inspect.iscoroutinefunction(function):
+        await function()
+        return
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1) as thread:
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(thread, context.run, function)
+    if inspect.isawaitable(result):
+        await result
+
+
+def come_up(
+    config: ProcConfig, node: Node, pid: int, prepare: Callable[[], None] = lambda: None
+) -> None:
+    """Listen, ``prepare``, and tell the owner and the host agent."""
+    node.start()
+    for url in map(HostUrl.parse, config.listen):
+        node.listen(url.bind, advertise=url.advertise)
+    prepare()
+    up = ProcUp(node.address, pid)
+    node.send(config.host, up)
+    if config.owner.uid != config.host.uid and not config.is_quiet:
+        node.send(config.owner, up)
+
+
+def _stop_in_background(agent: ProcAgent, stop: Callable[[], object]) -> None:
+    """Let the actors clean up, on their threads and on the loop, and then end the proc."""
+
+    def run() -> None:
         agent.stop_all(settings().cleanup_timeout_seconds)
-        loop.call_soon_threadsafe(loop.stop)
+        stop()
 
-    threading.Thread(target=stop, name="monarch-stop", daemon=True).start()
+    threading.Thread(target=run, name="monarch-stop", daemon=True).start()
 
 
 def _settle_in(config: ProcConfig) -> None:
     """Make the template's surroundings this proc's own."""
+    if config.bind:
+        bind_process(config.bind)
+    inherit_config(config.config)
     for name, value in config.env.items():
         if value is None:
             os.environ.pop(name, None)
@@ -83,26 +179,57 @@ def _settle_in(config: ProcConfig) -> None:
     sys.setswitchinterval(settings().switch_interval_seconds)
 
 
-def _announce_label(agent: ProcAgent, config: ProcConfig) -> None:
-    """Tell the host agent which actor lives here, so that log lines can say so."""
+def mark_output(agent: ProcAgent, mark: Callable[[str], object]) -> None:
+    """Say in the output, before an actor can print, that what follows is its."""
 
     def spawned(envelope: Envelope) -> None:
-        assert isinstance(envelope.message, SpawnActor)
-        label = f"{envelope.message.name} {envelope.message.rank}"
-        agent.node.send(config.host, Label(config.uid, label))
+        spawn = envelope.message
+        assert isinstance(spawn, SpawnActor)
+        width = len(str(math.prod(spawn.sizes) - 1))
+        mark(f"{spawn.name} {spawn.rank:>{width}}")
         agent.on_spawn(envelope)
 
     agent.node.handle(SpawnActor, spawned, on_any_thread=True)
 
 
+def _follow_log_level(agent: ProcAgent, config: ProcConfig) -> None:
+    """Python's own records are printed from INFO on, unless the program says otherwise."""
+    # What prints as long as the program has not set up handlers of its own.
+    if logging.lastResort is not None:
+        logging.lastResort.setLevel(logging.NOTSET)
+    logging.getLogger().setLevel(config.log_level)
+
+    def set_level(envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, SetLogLevel)
+        logging.getLogger().setLevel(order.level)
+        agent.node.answer(order.sender, order.port)
+
+    agent.node.handle(SetLogLevel, set_level)
+
+
 def exit_quietly(code: int) -> NoReturn:
-    """Run exit handlers, flush, and leave without tearing the interpreter down.
+    """Run exit handlers and finalizers, flush, and leave without tearing the interpreter down.
 
     With torch loaded, an ordinary teardown takes longer than all the rest of stopping.
     """
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
+    with contextlib.suppress(BaseException):
+        _let_go()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(code)
+
+
+def _let_go() -> None:
+    """Drop what the user's own modules hold that has a finalizer, as a teardown would."""
+    installed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None) or ""
+        if path.startswith(installed) or f"{os.sep}site-packages{os.sep}" in path:
+            continue
+        for name, value in list(vars(module).items()):
+            if hasattr(type(value), "__del__"):
+                setattr(module, name, None)

@@ -8,6 +8,8 @@ coroutine runs through in one step, with no loop around.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import queue
 import threading
 import time
@@ -17,10 +19,13 @@ from typing import Any
 
 from monarch.config import settings
 from monarch.core.mailbox import Reached
-from monarch.runtime.actor_cell import ActorCell, CellHost, Event
+from monarch.net.cork import flush
+from monarch.net.guest import invite, wait_until
+from monarch.runtime.actor_cell import ActorCell, CellHost, Event, Fail, Judge
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.promise import Promise
-from monarch.wire.message import SpawnActor
+from monarch.wire.codec import Envelope
+from monarch.wire.message import Call, SpawnActor
 
 __all__ = ["AsyncCell", "SyncCell", "make_cell"]
 
@@ -37,7 +42,10 @@ class SyncCell(ActorCell):
 
     def _run(self) -> None:
         mailbox, inbox = self._mailbox, self._inbox
+        invite(self._host.io_loop)
         while not self.is_ended:
+            if inbox.empty():
+                wait_until(lambda: not inbox.empty())
             mailbox.feed(inbox.get())
             while not self.is_ended:
                 while not inbox.empty():
@@ -61,6 +69,9 @@ class SyncCell(ActorCell):
         for end in ends:
             end.wait(max(0.0, deadline - time.monotonic()))
 
+    async def _initialize(self, init: Callable[[], None]) -> None:
+        init()
+
     def _drive(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             work.send(None)
@@ -68,10 +79,10 @@ class SyncCell(ActorCell):
             return
         raise RuntimeError("a sync actor's work awaited something")
 
-    async def _settle(self, result: Awaitable[Any] | Any) -> Any:
+    async def _settle(self, result: Awaitable[Any] | Any, seconds: float | None = None) -> Any:
         # Only hooks get here: an async __supervise__ on a sync actor has a loop for itself.
         async def wait() -> Any:
-            return await result
+            return await asyncio.wait_for(result, seconds)
 
         return asyncio.run(wait())
 
@@ -87,16 +98,22 @@ class AsyncCell(ActorCell):
         self._inbox: deque[Event] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._is_scheduled = False
+        self._is_calling = False
+        self._judging = asyncio.Lock()
+        self._judges: set[asyncio.Task[None]] = set()
         loop.call_soon_threadsafe(self._start)
 
     def deliver(self, event: Event) -> None:
         self._inbox.append(event)
         if not self._is_scheduled:
             self._is_scheduled = True
-            try:
-                self._loop.call_soon_threadsafe(self._awaken)
-            except RuntimeError:
-                pass  # The loop has ended, and the process with it.
+            self._soon(self._awaken)
+
+    def _soon(self, action: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action, *args)
+        except RuntimeError:
+            pass  # The loop has ended, and the process with it.
 
     def _take(self) -> Event | None:
         try:
@@ -123,16 +140,68 @@ class AsyncCell(ActorCell):
                 self._mailbox.feed(self._inbox.popleft())
             item = self._mailbox.next()
             if item is None:
+                flush()
                 self._wake = self._loop.create_future()
                 await self._wake
                 self._wake = None
             elif isinstance(item, Reached):
                 self._host.fence_reached(self, item.number)
             else:
-                await self._perform(item.work)
+                work = item.work
+                self._is_calling = type(work) is Envelope and type(work.message) is Call
+                await self._perform(work)
+                self._is_calling = False
 
-    async def _settle(self, result: Awaitable[Any] | Any) -> Any:
-        return await result
+    async def _initialize(self, init: Callable[[], None]) -> None:
+        # On a thread of its own: a constructor may take long, or wait for another async actor of
+        # this process, and the loop belongs to all of them.
+        done: asyncio.Future[BaseException | None] = self._loop.create_future()
+        context = contextvars.copy_context()
+
+        def run() -> None:
+            failure = None
+            try:
+                context.run(init)
+            except BaseException as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # The loop has ended meanwhile.
+                self._loop.call_soon_threadsafe(done.set_result, failure)
+
+        name = f"actor {self.record.name} {self.record.rank} __init__"
+        threading.Thread(target=run, name=name, daemon=True).start()
+        failure = await done
+        if failure is not None:
+            raise failure
+
+    def judge(self, judge: Judge) -> None:
+        # Beside the message in hand: that may wait for the very thing that has failed.
+        self._soon(self._start_judging, judge)
+
+    def _start_judging(self, judge: Judge) -> None:
+        task = self._loop.create_task(self._judge_in_turn(judge))
+        self._judges.add(task)
+        task.add_done_callback(self._judges.discard)
+
+    async def _judge_in_turn(self, judge: Judge) -> None:
+        async with self._judging:
+            await self._judge(judge)
+        if self._doom:
+            reason, self._doom = self._doom, ""
+            self.fail(Fail(None, reason))
+
+    def fail(self, fail: Fail) -> None:
+        self._soon(self._fail_now, fail)
+
+    def _fail_now(self, fail: Fail) -> None:
+        """End the message in hand: its caller is told of the failure instead."""
+        if self.failure is None and not self.is_ended:
+            self._mark_failed(fail.reason, fail.cause)
+            if self._is_calling and not self.is_ending:
+                self._main.cancel()
+        super().fail(fail)
+
+    async def _settle(self, result: Awaitable[Any] | Any, seconds: float | None = None) -> Any:
+        return await (result if seconds is None else asyncio.wait_for(result, seconds))
 
 
 def _waiter(end: Promise[Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import logging
 import os
 import shutil
 import signal
@@ -12,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from monarch.config import settings
@@ -21,19 +23,34 @@ from monarch.runtime import process
 from monarch.runtime.directory import new_directory
 from monarch.runtime.host_agent import HostAgent
 from monarch.runtime.host_link import HostLink
+from monarch.runtime.launcher import Launcher, StartLauncher
 from monarch.runtime.log_printer import LogPrinter
-from monarch.runtime.node import Node
+from monarch.runtime.node import Node, Outcome
+from monarch.runtime.notebook import follow_cells
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.secret import take_secret
-from monarch.wire.address import ProcAddress, new_uid
+from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
-from monarch.wire.message import Log, Prepare, Revert, Switch
+from monarch.wire.message import (
+    FlushLogs,
+    Log,
+    LogRoom,
+    LogWindow,
+    Notice,
+    Prepare,
+    Revert,
+    StopProcs,
+    Switch,
+)
 
-__all__ = ["ClientAgent", "client", "set_fault_hook_source"]
+__all__ = ["ClientAgent", "client", "listen_at", "on_demand", "set_fault_hook_source"]
 
+
+_log = logging.getLogger("monarch.host")
+_FLUSH_SECONDS = 1.0
 
 FaultHook = Callable[[MeshFailure], object]
 
@@ -51,27 +68,53 @@ def set_fault_hook_source(source: Callable[[], FaultHook]) -> None:
     _fault_hook = source
 
 
+_listen_url: HostUrl | None = None
+
+
+def listen_at(url: HostUrl) -> None:
+    """Where a client made from here on listens for other machines, when it needs to."""
+    global _listen_url
+    _listen_url = url
+
+
+_made_on_demand: dict[str, Callable[[ClientAgent], None]] = {}
+
+
+def on_demand(name: str, spawn: Callable[[ClientAgent], None]) -> None:
+    """Every client has an actor with the uid ``<client's uid>.<name>`` from its first call on."""
+    _made_on_demand[name] = spawn
+
+
 class ClientAgent(ProcAgent):
     """The root of the ownership tree."""
 
-    def __init__(self, keys: JobKeys | None = None) -> None:
-        node = Node(new_uid(), keys)
+    def __init__(self, node: Node, start_launcher: StartLauncher = Launcher) -> None:
         super().__init__(node, node.address)
         self.directory = new_directory(node.uid)
         node.start()
         node.listen(f"ipc://{self.directory}/{node.uid}")
         node.replace_address(host_uid=node.uid, host_urls=node.address.urls)
         self.host = node.address
-        self.host_agent = HostAgent(node, self.directory)
+        self.host_agent = HostAgent(node, self.directory, start_launcher=start_launcher)
         self.host_agent.follows_client = True
-        self.printer = LogPrinter()
+        self.host_agent.client = lambda: node.address
+        self.printer = LogPrinter(self._printed)
+        self._leave_notebook = follow_cells(self.printer, self.flush_logs)
         self.links: dict[str, HostLink] = {}
         self.has_faulted = False
         self._is_closed = False
         node.handle(Log, self._on_log)
+        node.handle(Notice, self._on_notice)
+        node.handle(LogWindow, self._on_log_window)
         for kind in (Prepare, Switch, Revert):
             node.handle(kind, self._on_first_reload)
         self.host_agent.generation = lambda: self.generation
+        for name, spawn in _made_on_demand.items():
+            self.on_demand(f"{node.uid}.{name}", functools.partial(spawn, self))
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     @property
     def is_root(self) -> bool:
@@ -110,7 +153,7 @@ class ClientAgent(ProcAgent):
         """The host at ``url`` was asked to end: that it is lost then is no failure."""
         link = self.links.get(url)
         if link is not None:
-            link.is_ending = True
+            self.node.expect_end(link.address.uid)
 
     def use_secret(self, secret: bytes) -> None:
         """Speak as a member of the job that has this secret."""
@@ -125,14 +168,44 @@ class ClientAgent(ProcAgent):
 
     def listen_beyond(self, url: str) -> None:
         """Be reachable from the machine at ``url``, a TCP address."""
-        if not any(known.startswith("tcp://") for known in self.node.address.urls):
+        if any(known.startswith("tcp://") for known in self.node.address.urls):
+            return
+        if _listen_url is not None and _listen_url.bind.startswith("tcp://"):
+            self.host_agent.bind_host = _listen_url.bind.removeprefix("tcp://").rpartition(":")[0]
+            self.node.listen(_listen_url.bind, advertise=_listen_url.advertise)
+        else:
             self.host_agent.bind_host = _address_towards(url)
             self.node.listen(f"tcp://{self.host_agent.bind_host}:0")
 
     def _on_log(self, envelope: Envelope) -> None:
         log = envelope.message
         assert isinstance(log, Log)
-        self.printer.print(log.label, log.stream, log.lines)
+        self.printer.print(log, bytes(envelope.payload))
+
+    def _on_log_window(self, envelope: Envelope) -> None:
+        assert isinstance(envelope.message, LogWindow)
+        self.printer.set_window(envelope.message)
+
+    def _printed(self, host: Uid, num_bytes: int) -> None:
+        # At the end, the last lines are printed when the network is gone.
+        with contextlib.suppress(Exception):
+            self.node.send(self.node.address_of(host), LogRoom(num_bytes))
+
+    def flush_logs(self) -> None:
+        """Print what our procs have printed until now. Takes a second at most, if hosts hang."""
+        flushes = [self.node.request(self.host, self._flush)]
+        for link in self.links.values():
+            if link.ready.is_set and not link.is_lost:
+                flushes.append(self.node.request(link.address, self._flush))
+        _wait_for(flushes, _FLUSH_SECONDS)
+        self.printer.flush()
+
+    def _flush(self, port: int) -> FlushLogs:
+        return FlushLogs(port, self.node.uid)
+
+    def _on_notice(self, envelope: Envelope) -> None:
+        assert isinstance(envelope.message, Notice)
+        _log.warning("%s", envelope.message.text)
 
     def fault(self, failure: MeshFailure) -> None:
         """Nobody handled it: ask the program's hook, on a thread of its own."""
@@ -162,20 +235,26 @@ class ClientAgent(ProcAgent):
             if main.is_alive() and main.ident is not None:
                 signal.pthread_kill(main.ident, signal.SIGINT)
 
-    def close(self) -> None:
-        """Stop what we run here, leave the hosts we are attached to. Idempotent."""
+    def close(self, grace_seconds: float | None = None) -> None:
+        """Stop what we run here, leave the hosts we are attached to. Idempotent.
+
+        Actors have ``grace_seconds`` to clean up, by default what the settings say.
+        """
         if self._is_closed:
             return
         self._is_closed = True
-        grace = settings().exit_timeout_seconds
+        grace = settings().exit_timeout_seconds if grace_seconds is None else grace_seconds
         self.stop_all(grace)
         with contextlib.suppress(Exception):
             self._end_procs(grace)
+        with contextlib.suppress(Exception):
+            self._end_distant_procs(grace)
         for link in self.links.values():
             link.detach()
         with contextlib.suppress(Exception):
             self.node.loop.run_on_loop(self.host_agent.close, timeout=3.0)
         self.node.close()
+        self._leave_notebook()
         self.printer.close()
         shutil.rmtree(self.directory, ignore_errors=True)
         loop = self._loop
@@ -193,6 +272,31 @@ class ClientAgent(ProcAgent):
             timeout=grace_seconds,
         )
         ended.wait(grace_seconds + 1.0)
+
+    def _end_distant_procs(self, grace_seconds: float) -> None:
+        """Stop our procs on other hosts, so that what they print last has arrived."""
+        ends = []
+        for link in self.links.values():
+            procs = [p for p in self.owned_procs() if p.host_uid == link.address.uid]
+            is_there = link.ready.is_set and not link.is_lost
+            if procs and is_there and not self.node.expects_end(link.address.uid):
+                ends.append(self._request_end(link, procs, grace_seconds))
+        _wait_for(ends, grace_seconds + 1.0)
+
+    def _request_end(
+        self, link: HostLink, procs: Sequence[ProcAddress], grace_seconds: float
+    ) -> Promise[Outcome]:
+        uids, uid = tuple(proc.uid for proc in procs), self.node.uid
+        return self.node.request(
+            link.address,
+            lambda port: StopProcs(uids, "the client ends", grace_seconds, port, uid),
+        )
+
+
+def _wait_for(promises: Sequence[Promise[Outcome]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for promise in promises:
+        promise.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _address_towards(url: str) -> str:
@@ -216,7 +320,7 @@ def client() -> ClientAgent:
 def _bootstrap() -> ClientAgent:
     sys.setswitchinterval(min(sys.getswitchinterval(), settings().switch_interval_seconds))
     secret = take_secret()
-    agent = ClientAgent(JobKeys(secret) if secret else None)
+    agent = ClientAgent(Node(new_uid(), JobKeys(secret) if secret else None))
     atexit.register(_at_exit, agent)
     return agent
 

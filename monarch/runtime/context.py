@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import NamedTuple
 
+from monarch.mesh import Extent, Point
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Ancestor
 
-__all__ = ["ActorRecord", "Running", "running"]
+__all__ = ["ActorRecord", "Running", "qualified_name", "running", "sending_actor"]
 
 
 class ActorRecord(NamedTuple):
@@ -21,7 +24,29 @@ class ActorRecord(NamedTuple):
     sizes: tuple[int, ...]
     owner: ProcAddress
     owner_actor: Uid
-    creator: str
+    ancestors: tuple[Ancestor, ...] = ()
+
+    @property
+    def path(self) -> tuple[Ancestor, ...]:
+        """This actor, with those that it comes from before it."""
+        return (*self.ancestors, self.as_ancestor())
+
+    @property
+    def title(self) -> str:
+        """This actor, in words that tell it from all others of the program."""
+        return qualified_name(self.path)
+
+    def as_ancestor(self) -> Ancestor:
+        return Ancestor(self.name, self.class_name, self.rank, self.labels, self.sizes)
+
+
+def qualified_name(path: Sequence[Ancestor]) -> str:
+    """The way from the client to an actor: ``<root>.<module.Class name{'gpus': 0/2}>``."""
+    names = ["<root>"]
+    for one in path:
+        rank = str(Point(one.rank, Extent(one.labels, one.sizes))) if one.labels else ""
+        names.append(f"<{one.class_name} {one.name}{rank}>")
+    return ".".join(names)
 
 
 class Running(NamedTuple):
@@ -35,3 +60,9 @@ class Running(NamedTuple):
 
 
 running: ContextVar[Running | None] = ContextVar("monarch_running", default=None)
+
+
+def sending_actor() -> Uid:
+    """The actor that runs here, or nothing outside of actors."""
+    now = running.get()
+    return "" if now is None or now.instance is None else now.record.uid

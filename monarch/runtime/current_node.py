@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from monarch.runtime.node import Node
 
-__all__ = ["current_node", "set_current_node"]
+__all__ = ["current_node", "find_node_by", "set_current_node"]
 
 _current: Node | None = None
+_find: Callable[[], Node] | None = None
 
 
 def set_current_node(node: Node | None) -> None:
@@ -14,8 +17,16 @@ def set_current_node(node: Node | None) -> None:
     _current = node
 
 
+def find_node_by(find: Callable[[], Node] | None) -> None:
+    """How to find it while there is no single one: see ``process.found_by``."""
+    global _find
+    _find = find
+
+
 def current_node() -> Node:
     """The node of this process, which must have joined the network."""
-    if _current is None:
+    if _current is not None:
+        return _current
+    if _find is None:
         raise RuntimeError("this process has not joined the network (any more)")
-    return _current
+    return _find()

@@ -14,12 +14,14 @@ __all__ = ["EndpointSpec", "check_actor_class", "endpoint_specs", "is_async_acto
 class EndpointSpec:
     """A method that may be called from elsewhere.
 
-    ``is_concurrent``: the next message need not wait for this one to finish.
+    ``is_concurrent``: the next message need not wait for this one to finish. ``instrument``:
+    where OpenTelemetry is installed, each call is a span.
     """
 
     method: Callable[..., Any]
     explicit_response_port: bool = False
     is_concurrent: bool = False
+    instrument: bool = True
 
     @property
     def is_async(self) -> bool:
@@ -57,13 +59,16 @@ def check_actor_class(cls: type, reserved: Callable[[str], bool]) -> None:
                 f"{cls.__qualname__}. Rename the endpoint."
             )
     kinds = {spec.is_async for spec in specs.values()}
-    cleanup = getattr(cls, "__cleanup__", None)
-    if cleanup is not None and specs:
-        kinds.add(inspect.iscoroutinefunction(cleanup))
     if len(kinds) > 1:
         sync = [name for name, spec in specs.items() if not spec.is_async]
         raise ValueError(
             f"{cls.__qualname__} mixes both async and sync endpoints. Make all of them (and "
-            f"`__cleanup__`) either `def` or `async def`; the sync ones are: "
-            f"{', '.join(sync) or '__cleanup__'}"
+            f"`__cleanup__`) either `def` or `async def`; the sync ones are: {', '.join(sync)}"
+        )
+    cleanup = getattr(cls, "__cleanup__", None)
+    if cleanup is not None and specs and inspect.iscoroutinefunction(cleanup) not in kinds:
+        own, odd = ("async", "a synchronous") if kinds == {True} else ("synchronous", "an async")
+        raise ValueError(
+            f"{cls.__qualname__} mixes both async and sync endpoints and hooks: it has {own} "
+            f"endpoints and {odd} __cleanup__. Make both `def`, or both `async def`"
         )

@@ -9,25 +9,31 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from monarch.config import settings
-from monarch.runtime.launcher import Launcher, describe_exit
-from monarch.runtime.log_stream import LogStream
+from monarch.net.segment_door import door_path
+from monarch.runtime.exit_reason import ExitReasons
+from monarch.runtime.hang_watch import HangWatch
+from monarch.runtime.host_watch import HostWatch
+from monarch.runtime.launcher import Launcher, MakesProcs, StartLauncher
+from monarch.runtime.log_courier import LogCourier
 from monarch.runtime.node import Node
 from monarch.runtime.proc_config import ProcConfig
 from monarch.runtime.process_group import kill_group
+from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
+    Command,
     Inspect,
-    Label,
-    Log,
+    Notice,
     Preload,
     ProcDown,
+    ProcsDown,
     ProcSpec,
     ProcUp,
     SpawnProcs,
@@ -40,7 +46,12 @@ __all__ = ["HostAgent"]
 
 _log = logging.getLogger("monarch.host")
 
-_TemplateKey = tuple[str, frozenset[str]]
+_EARLY_SECONDS = 5.0
+"""How much longer than a reference to a proc the order to make it may be on its way."""
+
+_MAX_GONE = 10_000
+
+_UID = re.compile(r"[A-Za-z0-9]+(\.[0-9]+)?")
 
 
 @dataclass
@@ -50,15 +61,17 @@ class _Proc:
     uid: Uid
     mesh: Uid
     name: str
-    label: str
     rank: int
     owner: ProcAddress
-    launcher: Launcher
-    output: LogStream
+    launcher: MakesProcs
     pid: int = 0
     address: ProcAddress | None = None
     watchers: dict[Uid, ProcAddress] = field(default_factory=dict)
     stop_reason: str | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.rank}"
 
     @property
     def is_stopping(self) -> bool:
@@ -68,8 +81,15 @@ class _Proc:
 class HostAgent:
     """Makes procs and ends them. Everything here runs on the node's I/O loop."""
 
-    def __init__(self, node: Node, directory: str, name: str = "") -> None:
+    def __init__(
+        self,
+        node: Node,
+        directory: str,
+        name: str = "",
+        start_launcher: StartLauncher = Launcher,
+    ) -> None:
         self.node = node
+        self._start_launcher = start_launcher
         self.name = name or socket.gethostname()
         self.directory = directory
         self.procs: dict[Uid, _Proc] = {}
@@ -79,13 +99,20 @@ class HostAgent:
         self.workspace_digest: Callable[[], str] = lambda: ""
         self.follows_client = False
         self.bind_host = "0.0.0.0"
-        self._templates: dict[_TemplateKey, Launcher] = {}
+        self._templates: dict[frozenset[str], MakesProcs] = {}
         self._gone: dict[Uid, ProcDown] = {}
+        self._mourners: dict[Uid, dict[Uid, ProcAddress]] = {}
+        self._early: dict[Uid, dict[Uid, ProcAddress]] = {}
         self._stops: list[_PendingStop] = []
+        self._exits = ExitReasons()
+        self._lost_together: list[tuple[ProcDown, dict[Uid, ProcAddress]]] = []
+        self.client: Callable[[], ProcAddress | None] = lambda: None
+        self.logs = LogCourier(node, self.name, lambda: self.client())
+        self.others = HostWatch(node)
+        self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
         node.handle(SpawnProcs, self._on_spawn)
         node.handle(StopProcs, self._on_stop)
         node.handle(Watch, self._on_watch)
-        node.handle(Label, self._on_label)
         node.handle(Preload, self._on_preload)
         node.handle(Inspect, self._on_inspect)
         node.handle(ProcUp, self._on_proc_up)
@@ -94,36 +121,46 @@ class HostAgent:
         spawn = envelope.message
         assert isinstance(spawn, SpawnProcs)
         for spec in spawn.procs:
+            if spec.uid in self.procs:
+                _log.warning("an order to make the proc %s, which there is, was dropped", spec.uid)
+                continue
             try:
-                self._start(spawn, spec)
-            except OSError as error:
-                reason = f"it could not be started: {error}"
-                self.node.send(spawn.owner, ProcDown(spec.uid, reason, self.name))
+                self._start(spawn, spec, bytes(envelope.payload))
+            except (OSError, ValueError) as error:
+                self._never_started(spawn.owner, spec.uid, error)
 
-    def _start(self, spawn: SpawnProcs, spec: ProcSpec) -> None:
-        launcher = self._template(spawn.python, spawn.preload)
-        output = LogStream(
-            self.node.loop,
-            settings().log_tail_lines,
-            lambda stream, lines: self._on_lines(spec.uid, stream, lines),
-        )
-        proc = _Proc(
-            spec.uid, spawn.mesh, spawn.name, f"{spawn.name} {spec.rank}", spec.rank,
-            spawn.owner, launcher, output,
-        )  # fmt: skip
+    def _never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
+        proc = self.procs.pop(uid, None)
+        self.logs.end(uid)
+        down = ProcDown(uid, f"it could not be started: {error}", self.name)
+        self._bury(down)
+        watchers = proc.watchers if proc is not None else self._early.pop(uid, {})
+        mourners = self._mourners.pop(uid, {})
+        for told in {owner.uid: owner, **watchers, **mourners}.values():
+            self.node.send(told, down)
+
+    def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes) -> None:
+        if not _UID.fullmatch(spec.uid):
+            raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
+        launcher = self._launcher(spec.command or spawn.command, spawn.preload)
+        proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher)
+        proc.watchers.update(self._early.pop(spec.uid, {}))
         self.procs[spec.uid] = proc
-        out, err = output.open()
+        label = f"{spawn.name} {spec.rank}"
+        out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, label)
         try:
-            launcher.fork(self._config(spawn, spec, launcher), out, err)
+            launcher.fork(self._config(spawn, spec, launcher), out, err, setup)
         finally:
             os.close(out)
             os.close(err)
 
-    def _config(self, spawn: SpawnProcs, spec: ProcSpec, launcher: Launcher) -> ProcConfig:
+    def _config(self, spawn: SpawnProcs, spec: ProcSpec, launcher: MakesProcs) -> ProcConfig:
         env: dict[str, str | None] = {}
         if self.follows_client:
-            env.update(_changes(launcher.environment, dict(os.environ)))
+            env.update(launcher.drift())
         env.update(spec.env)
+        for name in SECRET_VARIABLES:
+            env.pop(name, None)
         keys = self.node.keys
         return ProcConfig(
             uid=spec.uid, mesh=spawn.mesh, name=spawn.name, rank=spec.rank,
@@ -133,6 +170,8 @@ class HostAgent:
             env=env, path=spawn.path, workspace=self.workspace,
             workspace_path=self.workspace_path(), generation=self.generation(),
             directory=os.getcwd() if self.follows_client else "",
+            root=spawn.root, bind=spec.bind, command=spawn.command, is_quiet=spawn.is_quiet,
+            config=spawn.config, log_level=self.logs.level, insecure=self.node.is_insecure,
         )  # fmt: skip
 
     def _urls(self, uid: Uid) -> tuple[str, ...]:
@@ -144,11 +183,20 @@ class HostAgent:
         host = beyond[0].rpartition(":")[0]
         return (local, f"{host}:0@tcp://{self.bind_host}:0")
 
-    def _template(self, python: str, preload: Sequence[str]) -> Launcher:
-        key = (python, frozenset(preload))
+    def _launcher(self, command: Command | None, preload: Sequence[str]) -> MakesProcs:
+        """What makes a proc: a template that others share, or its own program's run."""
+        if command is None:
+            return self._template(preload)
+        launcher = self._start_launcher(self.node.loop, self._on_forked, self._on_exited, command)
+        if preload:
+            launcher.preload(preload, _log_preload_errors)
+        return launcher
+
+    def _template(self, preload: Sequence[str]) -> MakesProcs:
+        key = frozenset(preload)
         launcher = self._templates.get(key)
         if launcher is None or not launcher.is_alive:
-            launcher = Launcher(self.node.loop, self._on_forked, self._on_exited, python)
+            launcher = self._start_launcher(self.node.loop, self._on_forked, self._on_exited, None)
             if preload:
                 launcher.preload(preload, _log_preload_errors)
             self._templates[key] = launcher
@@ -157,7 +205,7 @@ class HostAgent:
     def _on_preload(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Preload)
-        launcher = self._template("", order.modules)
+        launcher = self._template(order.modules)
 
         def done(errors: dict[str, str]) -> None:
             text = "; ".join(f"{name}: {error}" for name, error in errors.items())
@@ -176,58 +224,109 @@ class HostAgent:
         up = envelope.message
         assert isinstance(up, ProcUp)
         self.node.peer_up(up.proc)
+        self.others.is_up(up)
         proc = self.procs.get(up.proc.uid)
         if proc is not None:
             proc.address = up.proc
+            self._hangs.start()
             for watcher in proc.watchers.values():
                 self.node.send(watcher, up)
 
     def _on_watch(self, envelope: Envelope) -> None:
         watch = envelope.message
         assert isinstance(watch, Watch)
+        if watch.uid == self.node.uid:
+            self.others.introduce(watch.watcher)
+            return
         proc = self.procs.get(watch.uid)
+        if proc is None and watch.uid in self._gone:
+            self.node.send(watch.watcher, self._gone[watch.uid])
+            return
         if proc is None:
-            unknown = ProcDown(watch.uid, "its host agent does not know it", self.name)
-            self.node.send(watch.watcher, self._gone.get(watch.uid, unknown))
+            # A reference may get here before the order to make what it refers to.
+            if watch.uid not in self._early:
+                self.node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(watch.uid))
+            self._early.setdefault(watch.uid, {})[watch.watcher.uid] = watch.watcher
             return
         proc.watchers[watch.watcher.uid] = watch.watcher
         if proc.address is not None:
             self.node.send(watch.watcher, ProcUp(proc.address, proc.pid))
 
-    def _on_label(self, envelope: Envelope) -> None:
-        label = envelope.message
-        assert isinstance(label, Label)
-        if label.uid in self.procs:
-            self.procs[label.uid].label = label.label
+    def mourn(self, uid: Uid, mourner: ProcAddress) -> None:
+        """Tell ``mourner`` when a proc of this host ends; it may be yet to come."""
+        if uid in self._gone:
+            self.node.send(mourner, self._gone[uid])
+        else:
+            self._mourners.setdefault(uid, {})[mourner.uid] = mourner
 
-    def _on_lines(self, uid: Uid, stream: int, lines: list[str]) -> None:
-        proc = self.procs.get(uid)
-        if proc is not None:
-            self.node.send(proc.owner, Log(uid, proc.label, stream, tuple(lines)))
+    def _give_up(self, uid: Uid) -> None:
+        """Tell those who watch for a proc that nobody has ordered."""
+        unknown = ProcDown(uid, "its host agent does not know it", self.name)
+        for watcher in self._early.pop(uid, {}).values():
+            self.node.send(watcher, unknown)
 
     def _on_exited(self, uid: Uid, code: int | None) -> None:
         proc = self.procs.get(uid)
         if proc is None:
             return
         # Its last words first: they are part of the report.
-        proc.output.drain()
+        last = self.logs.end(uid)
         del self.procs[uid]
+        self._hangs.forget(uid)
         if code is None and proc.pid:
             # With its template gone, nobody else ends what the proc started.
             kill_group(proc.pid)
         asked = proc.stop_reason
-        reason = describe_exit(code) if asked is None else f"it was stopped ({asked})"
-        down = ProcDown(uid, reason, self.name, tuple(proc.output.tail), asked is not None)
-        self._gone[uid] = down
-        with contextlib.suppress(OSError):
-            os.unlink(f"{self.directory}/{uid}")
+        reason = self._exits.describe(code) if asked is None else f"it was stopped ({asked})"
+        down = ProcDown(
+            uid, reason, self.name, last.lines, asked is not None,
+            name=proc.label, log_file=last.path,
+        )  # fmt: skip
+        self._bury(down)
+        socket_path = f"{self.directory}/{uid}"
+        for path in (socket_path, door_path(socket_path), self._stacks_path(uid)):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         told = {proc.owner.uid: proc.owner, **proc.watchers, self.node.uid: self.node.address}
-        for address in told.values():
-            self.node.send(address, down)
+        told |= self._mourners.pop(uid, {})
+        if code is None and asked is None:
+            self._lose_together(down, told)
+        else:
+            for address in told.values():
+                self.node.send(address, down)
         self.stop([p.uid for p in self.procs.values() if p.owner.uid == uid], 0.0)
+        if proc.launcher not in self._templates.values():
+            proc.launcher.close()
         for stop in list(self._stops):
             if stop.ended(uid):
                 self._stops.remove(stop)
+
+    def _lose_together(self, down: ProcDown, told: dict[Uid, ProcAddress]) -> None:
+        """Their template died: what dies with it is told as one event."""
+        if not self._lost_together:
+            self.node.loop.call_soon(self._tell_lost)
+        self._lost_together.append((down, told))
+
+    def _tell_lost(self) -> None:
+        lost, self._lost_together = self._lost_together, []
+        cause = f"template of {lost[0][0].uid}"
+        for uid, address in {uid: a for _, told in lost for uid, a in told.items()}.items():
+            downs = tuple(down for down, told in lost if uid in told)
+            self.node.send(address, ProcsDown(downs, cause))
+
+    def _stacks_path(self, uid: Uid) -> str:
+        return f"{self.directory}/{uid}.stacks"
+
+    def _tell_client(self, text: str) -> None:
+        client = self.client()
+        if client is not None:
+            self.node.send(client, Notice(text))
+
+    def _bury(self, down: ProcDown) -> None:
+        """Remember how a proc ended, for whoever asks later; the last ones only."""
+        self._gone[down.uid] = down
+        if len(self._gone) > _MAX_GONE:
+            del self._gone[next(iter(self._gone))]
 
     def _on_stop(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -279,18 +378,17 @@ class HostAgent:
             "generation": self.generation(),
             "digest": self.workspace_digest(),
             "procs": [
-                {"uid": p.uid, "name": p.label, "mesh": p.name, "rank": p.rank, "pid": p.pid,
-                 "is_up": p.address is not None}
+                {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.name, "rank": p.rank,
+                 "pid": p.pid, "is_up": p.address is not None, "hangs": self._hangs.text(p.uid)}
                 for p in self.procs.values()
             ],
         }  # fmt: skip
 
     def close(self) -> None:
         """Kill every proc and template. On the loop."""
-        for launcher in self._templates.values():
+        for launcher in {*self._templates.values(), *(p.launcher for p in self.procs.values())}:
             launcher.close()
-        for proc in self.procs.values():
-            proc.output.drain()
+        self.logs.close()
         self.procs.clear()
 
 
@@ -306,13 +404,6 @@ class _PendingStop:
         if not self._uids:
             self._done()
         return not self._uids
-
-
-def _changes(before: dict[str, str], now: dict[str, str]) -> dict[str, str | None]:
-    """What turns one environment into another."""
-    changed: dict[str, str | None] = {k: v for k, v in now.items() if before.get(k) != v}
-    changed.update({name: None for name in before if name not in now})
-    return changed
 
 
 def _log_preload_errors(errors: dict[str, str]) -> None:

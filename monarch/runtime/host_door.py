@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from monarch.config import settings
 from monarch.runtime.host_agent import HostAgent
@@ -19,10 +20,12 @@ class HostDoor:
     A second client is refused with the first one's name, unless it asks to take over.
     """
 
-    def __init__(self, agent: HostAgent) -> None:
+    def __init__(self, agent: HostAgent, forget: Callable[[], None] = lambda: None) -> None:
         self._agent = agent
+        self._forget = forget
         self._node = agent.node
         self.client: Attach | None = None
+        agent.client = lambda: self.client.client if self.client else None
         self._node.handle(Attach, self._on_attach)
         self._node.handle(Detach, self._on_detach)
         self._node.on_peer_down.append(self._on_peer_down)
@@ -66,3 +69,4 @@ class HostDoor:
         self.client = None
         self._agent.stop(list(self._agent.procs), grace_seconds, "its client has left")
         self._node.forget_peer(uid)
+        self._forget()

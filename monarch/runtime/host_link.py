@@ -21,8 +21,8 @@ class HostLink:
     """An attachment, on its way or standing.
 
     ``ready`` is set to ``None`` once the host accepts, or to the error; ``is_lost`` says that
-    it stands no longer, ``is_ending`` that its end is no failure. Messages may be sent
-    to ``address`` at once; they arrive after the request.
+    it stands no longer. Messages may be sent to ``address`` at once; they arrive after the
+    request.
     """
 
     def __init__(self, node: Node, url: str, *, takeover: bool = False) -> None:
@@ -31,9 +31,6 @@ class HostLink:
         self.address = HostUrl.parse(url).address()
         self.ready: Promise[MonarchError | None] = Promise()
         self.info: dict[str, object] = {}
-        self.procs: set[Uid] = set()
-        self.is_lost = False
-        self.is_ending = False
         self._error: MonarchError | None = None
         node.expect(self.address)
         node.peer_up(self.address)
@@ -45,6 +42,10 @@ class HostLink:
         # First, because a refusal that is here already ends the peer, and with it the link.
         node.on_peer_down.append(self._on_peer_down)
         outcome.on_set(lambda: self._answered(outcome.value))
+
+    @property
+    def is_lost(self) -> bool:
+        return self._node.failure_of(self.address.uid) is not None
 
     def _answered(self, outcome: Outcome) -> None:
         self._timer.cancel()
@@ -76,16 +77,10 @@ class HostLink:
             self._node.peer_down(ProcDown(self.address.uid, str(error), expected=True))
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        """The host is lost, and with it every proc on it."""
         if uid != self.address.uid:
             return
-        self.is_lost = True
         self._node.on_peer_down.remove(self._on_peer_down)
-        is_expected = down.expected or self.is_ending
-        for proc in list(self.procs):
-            reason = f"its host {self.url} was lost: {down.reason}"
-            self._node.peer_down(ProcDown(proc, reason, self.url, expected=is_expected))
-        # Last: whoever waits for it may try again at once.
+        # Its procs are gone already: whoever waits for it may try again at once.
         gone = MonarchError(f"the host agent at {self.url} is gone: {down.reason}")
         self.ready.set(self._error or gone)
 

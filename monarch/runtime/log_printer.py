@@ -3,55 +3,178 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
+import io
+import os
 import queue
+import select
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from monarch.core.log_aggregation import Source
+from monarch.core.log_lines import clean
+from monarch.core.log_text import Style, aggregate_text, drop_text, line_text
+from monarch.core.log_windows import Closed, LogWindows
+from monarch.wire.address import Uid
+from monarch.wire.message import Log, LogWindow
 
 __all__ = ["LogPrinter"]
 
-_Job = tuple[str, int, Sequence[str]]
+_PATIENCE_SECONDS = 1.0
+_ATOMIC_BYTES = select.PIPE_BUF
 
 
 class LogPrinter:
-    """Each line goes to our stdout or stderr with ``[label] `` in front."""
+    """Each line goes to our stdout or stderr with ``[label] `` in front, or is aggregated.
 
-    def __init__(self) -> None:
-        self.is_enabled = True
-        self._queue: queue.SimpleQueue[_Job | threading.Event | None] = queue.SimpleQueue()
+    ``printed(host, num_bytes)`` is called with what is done with. ``context`` is where to print:
+    a notebook finds the cell that runs by it.
+    """
+
+    def __init__(self, printed: Callable[[Uid, int], None] = lambda host, num_bytes: None) -> None:
+        self._printed = printed
+        self._windows = LogWindows()
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._num_done = 0
+        self.context: contextvars.Context | None = None
 
-    def print(self, label: str, stream: int, lines: Sequence[str]) -> None:
-        """Print lines of one proc. From any thread."""
-        if not self.is_enabled:
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="monarch-logs", daemon=True)
-            self._thread.start()
-        self._queue.put((label, stream, lines))
+    def print(self, log: Log, lines: bytes) -> None:
+        """Print whole lines of one proc. From any thread."""
+        self._put(lambda: self._take(log, lines))
 
-    def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
-            if isinstance(job, threading.Event):
-                job.set()
-                continue
-            label, stream, lines = job
-            text = "".join(f"[{label}] {line}\n" for line in lines)
-            # The program may have closed or replaced its streams; that is its business.
-            with contextlib.suppress(Exception):
-                file = sys.stdout if stream == 1 else sys.stderr
-                file.write(text)
-                file.flush()
+    def set_window(self, window: LogWindow) -> None:
+        """Aggregate the lines that come after this, or no longer. From any thread."""
+        self._put(lambda: self._set_window(window))
 
-    def flush(self, timeout: float = 1.0) -> None:
-        """Wait until what was handed over is printed."""
-        if self._thread is not None:
-            done = threading.Event()
-            self._queue.put(done)
-            done.wait(timeout)
+    def flush(self, timeout: float = _PATIENCE_SECONDS) -> bool:
+        """Print all that was handed over, unfinished windows too; whether that was done.
+
+        Waits as long as printing goes on, and ``timeout`` seconds where it does not.
+        """
+        thread = self._thread
+        if thread is None:
+            return True
+        done = threading.Event()
+
+        def close_windows() -> None:
+            self._show(self._windows.flush())
+            done.set()
+
+        self._queue.put(close_windows)
+        before = -1
+        while not done.wait(timeout):
+            if self._num_done == before or not thread.is_alive():
+                return False
+            before = self._num_done
+        return True
 
     def close(self) -> None:
-        if self._thread is not None:
+        """Print the rest, and end. Idempotent."""
+        self.flush()
+        thread, self._thread = self._thread, None
+        if thread is not None:
             self._queue.put(None)
-            self._thread.join(1.0)
-            self._thread = None
+            thread.join(_PATIENCE_SECONDS)
+
+    def _put(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, name="monarch-logs", daemon=True
+                    )
+                    self._thread.start()
+        self._queue.put(job)
+
+    def _run(self) -> None:
+        while True:
+            deadline = self._windows.next_deadline
+            try:
+                wait = None if deadline is None else max(0.0, deadline - time.time())
+                job = self._queue.get(timeout=wait)
+            except queue.Empty:
+                self._show(self._windows.due(time.time()))
+                continue
+            if job is None:
+                return
+            job()
+            self._num_done += 1
+            if deadline is not None:
+                self._show(self._windows.due(time.time()))
+
+    def _take(self, log: Log, lines: bytes) -> None:
+        text = clean(lines.decode("utf-8", "replace"))
+        if log.num_dropped:
+            where = log.path and f"{log.path} on {log.host_name}"
+            self._write(2, lambda style: drop_text(log.label, log.num_dropped, where, style))
+        if self._windows.is_aggregated(log.uid, log.host):
+            name, _, rank = log.label.rpartition(" ")
+            source = Source(name.rstrip(), int(rank) if rank.isdigit() else 0)
+            split = text[:-1].split("\n")
+            self._windows.add(log.uid, log.host, log.stream, source, split, time.time())
+        else:
+            self._write(log.stream, lambda style: line_text(log.label, text, style))
+        self._printed(log.host, len(lines))
+
+    def _set_window(self, window: LogWindow) -> None:
+        now = time.time()
+        self._windows.assign(window.uids, window.group, window.window_seconds, now)
+        self._show(self._windows.due(now))
+
+    def _show(self, windows: list[Closed]) -> None:
+        end = _clock(time.time())
+        for window in windows:
+            self._write(window.stream, functools.partial(_window_text, window, end))
+
+    def _write(self, stream: int, make: Callable[[Style], str]) -> None:
+        def write() -> None:
+            # Looked up each time: programs and notebooks replace them.
+            file = sys.stdout if stream == 1 else sys.stderr
+            _write_lines(file, make(Style(_has_colours(file))))
+
+        # The program may have closed its streams; that is its business.
+        with contextlib.suppress(Exception):
+            if self.context is not None:
+                self.context.run(write)
+            else:
+                write()
+
+
+def _write_lines(file: TextIO, text: str) -> None:
+    """Write whole lines so that what other threads print does not get into them."""
+    if type(file) is not io.TextIOWrapper:
+        file.write(text)
+        file.flush()
+        return
+    if not file.line_buffering or file.write_through:
+        # The program's own lines come out at once from here on, in their order among ours, and
+        # whole: unbuffered, `print` writes a line and its end in two steps.
+        file.reconfigure(line_buffering=True, write_through=False)
+    # Past the file object, which holds unfinished lines of the program. What has this size the
+    # kernel keeps together, on pipes too.
+    fd, data = file.fileno(), text.encode(file.encoding, "backslashreplace")
+    start = 0
+    while start < len(data):
+        end = data.rfind(b"\n", start, start + _ATOMIC_BYTES) + 1 or start + _ATOMIC_BYTES
+        try:
+            start += os.write(fd, data[start:end])
+        except BlockingIOError:
+            select.select([], [fd], [])
+
+
+def _has_colours(file: TextIO) -> bool:
+    return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _clock(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+
+
+def _window_text(window: Closed, end: str, style: Style) -> str:
+    return aggregate_text(window.summary, _clock(window.opened_at), end, style)

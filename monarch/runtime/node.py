@@ -7,10 +7,11 @@ decided by the agents that register for them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,10 +21,16 @@ from monarch.core.call_table import CallTable, Sink
 from monarch.core.liveness import Liveness
 from monarch.errors import MeshFailure, WireError
 from monarch.net.io_loop import IoLoop
-from monarch.net.transport import Frames
-from monarch.net.zmq_transport import ZmqTransport
+from monarch.net.loop import Loop
+from monarch.net.rare_log import RareLog
+from monarch.net.transport import Frames, Receive, Transport
+from monarch.net.transports import Transports
+from monarch.runtime.bulk_receiver import BulkReceiver
+from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
+from monarch.runtime.outgoing import Outgoing
 from monarch.runtime.peer import Peer
 from monarch.runtime.promise import Promise
+from monarch.runtime.trees import Trees
 from monarch.wire.address import ProcAddress, Uid, machine_id
 from monarch.wire.codec import Bytes, Envelope, pack, unpack
 from monarch.wire.keys import JobKeys
@@ -31,11 +38,22 @@ from monarch.wire.message import (
     PROTOCOL_VERSION,
     Answer,
     AnyMessage,
+    Attach,
+    Call,
+    Chunk,
+    Consignment,
+    Credit,
     Heartbeat,
     Hello,
+    Introduce,
+    Parcel,
+    PortMark,
     ProcDown,
+    ProcsDown,
     ProcUp,
+    Replies,
     Reply,
+    Retire,
     Watch,
 )
 
@@ -43,57 +61,115 @@ __all__ = ["Node", "Outcome", "RawReply"]
 
 _log = logging.getLogger("monarch.node")
 
+_MAX_INTRODUCED = 10_000
+
 Handler = Callable[[Envelope], None]
 
 
 class RawReply:
     """An answer as it arrived: unpickled by whoever wants it, on their thread."""
 
-    __slots__ = ("buffers", "failed", "payload", "refused")
+    __slots__ = ("buffers", "failed", "payload", "refused", "sender", "via")
 
-    def __init__(self, payload: Bytes, buffers: Any, failed: bool, refused: bool) -> None:
+    def __init__(
+        self,
+        payload: Bytes,
+        buffers: Any,
+        failed: bool,
+        refused: bool,
+        sender: Uid = "",
+        via: Uid = "",
+    ) -> None:
         self.payload = payload
         self.buffers = buffers
         self.failed = failed
         self.refused = refused
+        self.sender = sender
+        self.via = via or sender
 
 
 class Outcome:
-    """What became of a control request: a body, or an error text."""
+    """What became of a control request: a body, or an error text.
 
-    def __init__(self, body: dict[str, Any], error: str = "") -> None:
+    ``is_down``: the process that was asked is gone.
+    """
+
+    def __init__(self, body: dict[str, Any], error: str = "", is_down: bool = False) -> None:
         self.body = body
         self.error = error
+        self.is_down = is_down
 
 
 class Node:
-    """The end of the network in this process."""
+    """The end of the network in this process.
 
-    def __init__(self, uid: Uid, keys: JobKeys | None = None) -> None:
-        self.loop = IoLoop()
+    A simulation passes a ``loop`` with a clock of its own, ``transport``, which makes one for a
+    loop and a receiver, and the name of a ``machine`` whose pids mean nothing here.
+    """
+
+    def __init__(
+        self,
+        uid: Uid,
+        keys: JobKeys | None = None,
+        *,
+        loop: Loop | None = None,
+        transport: Callable[[Loop, Receive], Transport] | None = None,
+        machine: str = "",
+    ) -> None:
+        self.loop: Loop = loop or IoLoop()
         self.keys = keys
-        self.address = ProcAddress(uid, machine=machine_id())
+        self.address = ProcAddress(uid, machine=machine or machine_id())
         self.calls = CallTable()
         # Held while one message goes to many receivers, so that two casts of this process
         # reach all of them in the same order.
         self.casting = threading.RLock()
         self.liveness = Liveness(settings().heartbeat_seconds, settings().heartbeat_timeout_seconds)
         self.on_peer_down: list[Callable[[Uid, ProcDown], None]] = []
+        # Deaths of one cause, together, before they are told one by one.
+        self.on_deaths: list[Callable[[Sequence[ProcDown], str], None]] = []
+        # Of an actor here, a message was not delivered: to whom, the method, and why.
+        self.on_undelivered: Callable[[Uid, str, str, str], None] = lambda *about: None
+        self.on_host_met: Callable[[ProcAddress], None] = lambda host: None
         self._peers: dict[Uid, Peer] = {}
+        self._introduced: dict[Uid, ProcAddress] = {}
         self._lock = threading.Lock()
         self._handlers: dict[type, Handler] = {}
         self._anywhere: set[type] = {Reply}
-        self._transport = ZmqTransport(
-            self.loop, self._receive, keys, max_message_bytes=settings().max_message_bytes
-        )
+        self._transport = (transport or self._over_sockets)(self.loop, self._receive)
         self._pidfds: dict[Uid, int] = {}
+        self._ending: set[Uid] = set()
+        self._watched: set[Uid] = set()
+        # Who calls us may own what is here, and may be called back: its death matters.
+        self.watches_callers = False
+        self._rare = RareLog(_log)
         self._closed = False
+        self.is_insecure = False
+        self.trees = Trees(self)
+        self.outgoing = Outgoing(self, self.trees)
+        self.on_peer_down.append(self.trees.host_down)
         self.handle(Hello, self._on_hello)
         self.handle(Reply, self._on_reply)
         self.handle(Answer, self._on_answer)
         self.handle(ProcUp, self._on_proc_up)
         self.handle(ProcDown, self._on_proc_down)
+        self.handle(ProcsDown, self._on_procs_down)
         self.handle(Heartbeat, self._on_heartbeat)
+        self.handle(PortMark, self._on_port_mark)
+        self.handle(Replies, self._on_replies)
+        self.handle(Introduce, self._on_introduce)
+        self.bulk_sender = BulkSender(self)
+        self.bulk_receiver = BulkReceiver(self, self.bulk_sender.room)
+        self._held_back = self.bulk_receiver.order.waiting
+        self.handle(Parcel, self.bulk_receiver.on_parcel)
+        self.handle(Consignment, self.bulk_receiver.on_consignment)
+        self.handle(Chunk, self.bulk_receiver.on_chunk)
+        self.handle(Credit, self.bulk_sender.on_credit)
+        self.handle(Retire, self.bulk_receiver.on_retire)
+
+    def _over_sockets(self, loop: Loop, receive: Receive) -> Transport:
+        assert isinstance(loop, IoLoop), "sockets need a loop of the operating system"
+        limit = settings().max_message_bytes
+        return Transports(loop, receive, self.keys, max_message_bytes=limit)
 
     @property
     def uid(self) -> Uid:
@@ -106,6 +182,8 @@ class Node:
     def listen(self, url: str, advertise: str = "") -> str:
         """Receive at ``url``; others are told the host of ``advertise`` where it is given."""
         bound = self._transport.listen(url)
+        if bound.startswith("ipc://"):
+            self.bulk_receiver.open_door(bound)
         if advertise.startswith("tcp://"):
             bound = f"{advertise.rpartition(':')[0]}:{bound.rpartition(':')[2]}"
         self.address = msgspec.structs.replace(self.address, urls=(*self.address.urls, bound))
@@ -115,6 +193,11 @@ class Node:
         """Speak with these keys over TCP from here on."""
         self.keys = keys
         self._transport.use_keys(keys)
+
+    def allow_insecure(self) -> None:
+        """Listen beyond loopback without keys from here on, on the user's own word."""
+        self.is_insecure = True
+        self._transport.allow_insecure()
 
     def replace_address(self, **changes: Any) -> None:
         self.address = msgspec.structs.replace(self.address, **changes)
@@ -134,14 +217,42 @@ class Node:
     ) -> None:
         """Send a message. In order for each receiver; never waits for it."""
         envelope = Envelope(to.uid, message, payload, buffers)
+        if self.outgoing.is_spilling and self.outgoing.keep_place(to, envelope):
+            return
         if to.uid == self.address.uid:
+            if buffers:
+                envelope = Envelope(to.uid, message, payload, self.bulk_sender.take(buffers))
             if type(message) in self._anywhere:
                 self.dispatch(envelope)
             else:
-                self.loop.call_soon(lambda: self.dispatch(envelope))
+                self.loop.call_soon(lambda: self._try(envelope))
             return
-        peer = self._peers.get(to.uid) or self._meet(to)
-        peer.send(pack(envelope))
+        if not self.trees.send(to, envelope):
+            self.transmit(to, envelope)
+
+    def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
+        """Hand a message to the connection with another process."""
+        self._carry(self._peers.get(to.uid) or self._meet(to), envelope)
+
+    def _carry(self, peer: Peer, envelope: Envelope) -> None:
+        if envelope.buffers or len(envelope.payload) >= BULK_BYTES:
+            self.bulk_sender.send(peer, envelope)
+        else:
+            peer.send(pack(envelope))
+
+    def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]:
+        """What takes messages for a process, as long as it is known as it is now.
+
+        Buffers that are borrowed have been taken when it returns.
+        """
+        if to.uid == self.address.uid:
+            return self._carry_here
+        return functools.partial(self._carry, self._peers.get(to.uid) or self._meet(to))
+
+    def _carry_here(self, envelope: Envelope) -> None:
+        if envelope.buffers:
+            envelope = envelope._replace(buffers=self.bulk_sender.take(envelope.buffers))
+        self.dispatch(envelope)
 
     def failure_of(self, uid: Uid) -> MeshFailure | None:
         """Why a process is gone; ``None`` for one that is not known to be."""
@@ -167,12 +278,17 @@ class Node:
         make: Callable[[int], AnyMessage],
         payload: Bytes = b"",
         buffers: Any = (),
+        *,
+        via: ProcAddress | None = None,
     ) -> Promise[Outcome]:
-        """Send a control message, made from the number of the port that awaits its answer."""
+        """Send a control message, made from the number of the port that awaits its answer.
+
+        ``via`` is a proc of the host agent ``to`` whose way the message takes, to keep its place.
+        """
         sink = _AnswerSink(to.uid)
         port = self.open_port(sink, [to.uid])
         if not sink.promise.is_set:
-            self.send(to, make(port), payload, buffers)
+            self.send(via or to, make(port), payload, buffers)
         return sink.promise
 
     def answer(
@@ -192,7 +308,15 @@ class Node:
         if uid == self.uid:
             return self.address
         peer = self._peers.get(uid)
-        return peer.address if peer is not None else ProcAddress(uid)
+        if peer is not None:
+            return peer.address
+        return self._introduced.get(uid, ProcAddress(uid))
+
+    def introduce(self, address: ProcAddress) -> None:
+        """Know where a process is that we have not met, in case it must be answered."""
+        self._introduced[address.uid] = address
+        if len(self._introduced) > _MAX_INTRODUCED:
+            self._introduced.pop(next(iter(self._introduced)))
 
     def expect(self, address: ProcAddress) -> Peer:
         """A process that will come up; what is sent to it meanwhile is kept.
@@ -201,6 +325,10 @@ class Node:
         """
         with self._lock:
             peer = self._peers[address.uid] = Peer(address)
+        self.outgoing.down(address.uid)
+        self._ending.discard(address.uid)
+        if address.host_uid not in ("", address.uid, self.uid):
+            self.on_host_met(_host_of(address))
         return peer
 
     def _meet(self, address: ProcAddress) -> Peer:
@@ -208,14 +336,24 @@ class Node:
             peer = self._peers.get(address.uid)
             if peer is not None:
                 return peer
+            address = self._introduced.pop(address.uid, address)
             peer = self._peers[address.uid] = Peer(address)
         if address.urls:
             self._open(peer, address)
-        if address.host_uid not in ("", address.uid):
-            # Its host agent tells us when it is up, and when it dies.
-            host = ProcAddress(address.host_uid, address.host_urls, address.machine)
-            self.send(host, Watch(address.uid, self.address))
+        self._watch(address)
         return peer
+
+    def _watch(self, address: ProcAddress) -> None:
+        """Hear of a proc's death, from its host agent."""
+        if address.uid in self._watched or address.host_uid in ("", address.uid, self.uid):
+            return
+        self._watched.add(address.uid)
+        host = _host_of(address)
+        if self.failure_of(host.uid) is not None:
+            # Lost once; somebody who was given a proc on it may know that it is back.
+            self.forget_peer(host.uid)
+        self.send(host, Watch(address.uid, self.address))
+        self.on_host_met(host)
 
     def _open(self, peer: Peer, address: ProcAddress) -> None:
         url = self._choose_url(address)
@@ -236,25 +374,85 @@ class Node:
         if not peer.is_up:
             self._open(peer, address)
 
+    def expect_end(self, uid: Uid) -> None:
+        """A host was asked to end: that it is lost then, with its procs, is no failure."""
+        self._ending.add(uid)
+
+    def expects_end(self, uid: Uid) -> bool:
+        return uid in self._ending
+
     def peer_down(self, down: ProcDown) -> None:
         """A process is gone: end every wait for it, and tell the agents."""
+        self.peers_down([down])
+
+    def peers_down(self, downs: Sequence[ProcDown], cause: str = "") -> None:
+        """Processes are gone of one cause; a host takes its procs with it."""
+        # Before any wait ends: whoever waited may attach to the host again at once.
+        told_one, told_all = list(self.on_peer_down), list(self.on_deaths)
+        marked = [(down, f) for down in downs if (f := self._mark_down(down)) is not None]
+        lost = [down for down, _ in marked]
+        with_them = [(d, f) for d in self._lost_with(lost) if (f := self._mark_down(d)) is not None]
+        gone = with_them + marked
+        for down, _ in gone:
+            self._watched.discard(down.uid)
+            self.liveness.forget(down.uid)
+            self.outgoing.down(down.uid)
+            self.bulk_sender.forget(down.uid)
+            self.loop.call_soon(functools.partial(self.bulk_receiver.forget, down.uid))
+            self.loop.call_soon(functools.partial(self._unwatch, down.uid))
+        for down, failure in gone:
+            self.calls.down(down.uid, failure)
+        if gone:
+            for told in told_all:
+                told([down for down, _ in gone], cause or lost[0].uid)
+        for down, _ in gone:
+            for tell in told_one:
+                tell(down.uid, down)
+
+    def _mark_down(self, down: ProcDown) -> MeshFailure | None:
+        """The failure, if it is news."""
         with self._lock:
             peer = self._peers.setdefault(down.uid, Peer(ProcAddress(down.uid)))
-        failure = MeshFailure(down.uid, (), down.reason, "proc", down.host, tuple(down.last_output))
+        failure = MeshFailure(
+            down.name or down.uid, (), down.reason, "proc", down.host, tuple(down.last_output),
+            expected=down.expected, log_file=down.log_file,
+        )  # fmt: skip
         if not peer.down(failure):
-            return
-        self.liveness.forget(down.uid)
-        self.loop.call_soon(lambda: self._unwatch(down.uid))
-        self.calls.down(down.uid, failure)
-        for told in list(self.on_peer_down):
-            told(down.uid, down)
+            return None
+        self._introduced.pop(down.uid, None)
+        return failure
+
+    def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
+        """The procs of lost hosts that we know of, as peers or as members of a tree."""
+        found = []
+        for down in hosts:
+            if not down.uid:
+                continue  # What a broken peer says; to be on no host is not to be on that one.
+            with self._lock:
+                addresses = [peer.address for peer in self._peers.values()]
+                host = self._peers[down.uid].address
+            name = host.urls[0] if host.urls else down.host or down.uid
+            reason = f"its host {name} was lost: {down.reason}"
+            expected = down.expected or down.uid in self._ending
+            procs = [proc.uid for proc in addresses if proc.host_uid == down.uid]
+            found += [
+                ProcDown(uid, reason, name, expected=expected)
+                for uid in dict.fromkeys(procs + self.trees.procs_on(down.uid))
+                if uid != down.uid
+            ]
+        return found
 
     def forget_peer(self, uid: Uid) -> None:
         """Close the connection to a process that has left in peace."""
         with self._lock:
             peer = self._peers.pop(uid, None)
+            self._introduced.pop(uid, None)
+        self._watched.discard(uid)
         self.liveness.forget(uid)
+        self.outgoing.down(uid)
         self.loop.call_soon(lambda: self._unwatch(uid))
+        self.loop.call_soon(lambda: self.bulk_receiver.forget(uid))
+        self.bulk_sender.part(uid)
         if peer is not None:
             peer.down(MeshFailure(uid, (), "left"))
 
@@ -300,18 +498,37 @@ class Node:
             self._unwatch(uid)
 
     def _receive(self, frames: Frames) -> None:
+        envelope = unpack(frames)
+        if envelope.route not in ("", self.address.uid):
+            raise WireError(f"it is for another process ({envelope.route[:20]!r})")
+        if self._held_back:
+            self.receive(envelope)
+        else:
+            self._try(envelope)
+
+    def _try(self, envelope: Envelope) -> None:
+        """Handle a message; one that cannot be is logged, and nobody is left to wait for it."""
         try:
-            envelope = unpack(frames)
-        except WireError as error:
-            _log.warning("dropped what a peer sent: %s", error)
-            return
-        if envelope.route in ("", self.address.uid):
             self.dispatch(envelope)
+        except Exception as error:
+            message = envelope.message
+            name = type(message).__name__
+            self._rare.exception((name, type(error)), "could not handle a message (%s)", name)
+            port, sender = getattr(message, "port", 0), getattr(message, "sender", "")
+            if port and not isinstance(message, Call | Reply | Answer):
+                asker = message.client if isinstance(message, Attach) else sender
+                self.answer(asker, port, error=f"it failed there: {type(error).__name__}: {error}")
+
+    def receive(self, envelope: Envelope) -> None:
+        """Handle a whole message in its sender's order. On the I/O loop."""
+        if not (self._held_back and self.bulk_receiver.hold_back(envelope)):
+            self._try(envelope)
 
     def dispatch(self, envelope: Envelope) -> None:
         handler = self._handlers.get(type(envelope.message))
         if handler is None:
-            _log.warning("nobody here handles %s", type(envelope.message).__name__)
+            name = type(envelope.message).__name__
+            self._rare.warning(name, "nobody here handles such a message (%s)", name)
             return
         handler(envelope)
 
@@ -319,24 +536,56 @@ class Node:
         assert isinstance(envelope.message, Hello)
         proc = envelope.message.proc
         with self._lock:
+            # One that we have given up stays given up, however late its Hello comes.
             known = self._peers.get(proc.uid)
             if known is None:
-                # One that we have given up stays given up, however late its Hello comes.
-                self._peers[proc.uid] = known = Peer(proc)
+                # Met when we first send to it: we then also hear of its end, and hang up.
+                self.introduce(proc)
+                return
         if not known.is_up and known.failure is None:
             self._open(known, proc)
+        if self.watches_callers and known.failure is None:
+            self._watch(proc)
 
     def _on_reply(self, envelope: Envelope) -> None:
         reply = envelope.message
         assert isinstance(reply, Reply)
-        raw = RawReply(envelope.payload, envelope.buffers, reply.failed, reply.refused)
+        raw = RawReply(
+            envelope.payload, envelope.buffers, reply.failed, reply.refused, reply.sender
+        )
         self.calls.receive(reply.port, reply.rank, raw)
+
+    def _on_replies(self, envelope: Envelope) -> None:
+        replies = envelope.message
+        assert isinstance(replies, Replies)
+        frames, start = envelope.buffers, 0
+        for item in replies.items:
+            end = start + 1 + item.num_buffers
+            raw = RawReply(
+                frames[start], frames[start + 1 : end], item.failed, item.refused, item.sender,
+                replies.sender,
+            )  # fmt: skip
+            start = end
+            self.calls.receive(replies.port, item.rank, raw)
+
+    def _on_introduce(self, envelope: Envelope) -> None:
+        assert isinstance(envelope.message, Introduce)
+        self.introduce(envelope.message.proc)
 
     def _on_answer(self, envelope: Envelope) -> None:
         answer = envelope.message
         assert isinstance(answer, Answer)
         self.liveness.heard(answer.sender, self.loop.time())
         self.calls.receive(answer.port, 0, Outcome(answer.body, answer.error))
+
+    def _on_port_mark(self, envelope: Envelope) -> None:
+        mark = envelope.message
+        assert isinstance(mark, PortMark)
+
+        def answer() -> None:
+            self.send(self.address_of(mark.sender), Reply(mark.answer_port, 0, self.uid))
+
+        self.calls.mark(mark.port, answer)
 
     def _on_proc_up(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ProcUp)
@@ -345,6 +594,10 @@ class Node:
     def _on_proc_down(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ProcDown)
         self.peer_down(envelope.message)
+
+    def _on_procs_down(self, envelope: Envelope) -> None:
+        assert isinstance(envelope.message, ProcsDown)
+        self.peers_down(envelope.message.downs, envelope.message.cause)
 
     def _on_heartbeat(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Heartbeat)
@@ -373,9 +626,17 @@ class Node:
         self._closed = True
         with contextlib.suppress(Exception):
             self.loop.run_on_loop(self._unwatch_all, timeout=1.0)
+        self.outgoing.close()
+        with contextlib.suppress(Exception):
+            self.loop.run_on_loop(self.bulk_receiver.close, timeout=1.0)
         with contextlib.suppress(Exception):
             self._transport.close()
+        self.bulk_sender.close()
         self.loop.stop()
+
+
+def _host_of(proc: ProcAddress) -> ProcAddress:
+    return ProcAddress(proc.host_uid, proc.host_urls, proc.machine)
 
 
 class _AnswerSink:
@@ -392,5 +653,5 @@ class _AnswerSink:
     def down(self, uid: Uid, failure: MeshFailure) -> bool:
         if uid != self._target:
             return False
-        self.promise.set(Outcome({}, failure.reason))
+        self.promise.set(Outcome({}, failure.reason, is_down=True))
         return True

@@ -23,7 +23,7 @@ class Peer:
         self.address = address
         self.failure: MeshFailure | None = None
         self._connection: Connection | None = None
-        self._early: list[Frames] = []
+        self._early: list[Frames | Callable[[], Frames]] = []
         self._lock = threading.Lock()
 
     @property
@@ -41,6 +41,15 @@ class Peer:
             elif self.failure is None:
                 self._early.append(frames)
 
+    def send_when_up(self, make: Callable[[], Frames]) -> None:
+        """Send frames that can be made only once it is known where the process listens."""
+        with self._lock:
+            if self._connection is None:
+                if self.failure is None:
+                    self._early.append(make)
+                return
+        self.send(make())
+
     def up(self, address: ProcAddress, connect: Callable[[], Connection], hello: Frames) -> None:
         """The process listens: open the connection, introduce ourselves, send what waited."""
         with self._lock:
@@ -49,8 +58,8 @@ class Peer:
             self.address = address
             connection = connect()
             connection.send(hello)
-            for frames in self._early:
-                connection.send(frames)
+            for early in self._early:
+                connection.send(early() if callable(early) else early)
             self._early.clear()
             self._connection = connection
 

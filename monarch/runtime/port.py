@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, Generic, TypeVar
 
 from monarch.errors import ActorError, SupervisionError
+from monarch.runtime.context import sending_actor
 from monarch.runtime.current_node import current_node
 from monarch.wire import payload
 from monarch.wire.address import PortAddress
@@ -17,7 +17,11 @@ T = TypeVar("T")
 
 
 class Port(Generic[T]):
-    """Send values to whoever holds the receiver. May be sent to any actor, and used there."""
+    """Send values to whoever holds the receiver. May be sent to any actor, and used there.
+
+    ``return_undeliverable``: the actor that sends to a process that is gone hears of it, through
+    its ``_handle_undeliverable_message``.
+    """
 
     def __init__(self, address: PortAddress, rank: int = 0) -> None:
         self._address = address
@@ -35,7 +39,11 @@ class Port(Generic[T]):
     def _send(self, data: payload.Payload, *, failed: bool) -> None:
         node = current_node()
         reply = Reply(self._address.port, self._rank, node.uid, failed)
-        node.send(self._address.proc, reply, data.data, data.buffers)
+        send = node.outgoing.put if self._address.is_channel else node.send
+        send(self._address.proc, reply, data.data, data.buffers)
+        failure = node.failure_of(self._address.proc.uid) if self.return_undeliverable else None
+        if failure is not None and (sender := sending_actor()):
+            node.on_undelivered(sender, repr(self), "", failure.reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Port, (self._address, self._rank)
@@ -48,7 +56,7 @@ def dump_error(error: BaseException) -> payload.Payload:
     """Pickle an error; one that cannot be pickled travels as its text."""
     try:
         data = payload.dump(error)
-        pickle.loads(data.data, buffers=data.buffers)
+        payload.load(*data)
     except Exception:
         if isinstance(error, ActorError):
             plain = RuntimeError(f"{type(error.exception).__name__}: {error.exception}")

@@ -7,31 +7,38 @@ there, and controllers live there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from monarch.core.mailbox import Delivery, Fence, Lift
 from monarch.errors import MeshFailure
+from monarch.net.io_loop import IoLoop
 from monarch.runtime.actor_cell import ActorCell, Fail, Judge, Reloaded, refusal
 from monarch.runtime.cell_runners import make_cell
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.supervisor import Supervisor
+from monarch.runtime.undelivered import Undelivered
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     ActorFailed,
+    AskOrigin,
     Call,
+    Command,
     Inspect,
     ProcDown,
     Reply,
+    Returned,
     SpawnActor,
     StopActor,
+    WatchHost,
 )
 
 __all__ = ["ProcAgent"]
@@ -45,20 +52,34 @@ class ProcAgent:
     def __init__(self, node: Node, host: ProcAddress) -> None:
         self.node = node
         self.host = host
+        self.command: Command | None = None
         self.generation = 0
+        self.io_loop: IoLoop | None = None
+        self.spawned_on: dict[Uid, object] = {}
+        self.spoiled = ""
         self.supervisor = Supervisor(node, self)
         self._cells: dict[Uid, ActorCell] = {}
-        self._ended: dict[Uid, tuple[str, int]] = {}
+        self._ended: dict[Uid, tuple[str, str]] = {}
         self._early: dict[Uid, list[Envelope]] = {}
+        self._held: list[Envelope] | None = None
+        self._root: ProcAddress | None = None
+        self._on_demand: dict[Uid, Callable[[], None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._fences: dict[int, _OpenFence] = {}
         self._owned_procs: dict[Uid, ProcAddress] = {}
         node.on_peer_down.append(self._forget_proc)
+        node.watches_callers = True
+        self._hosts_watched: set[Uid] = set()
+        if host.uid != node.uid:
+            node.on_host_met = self._watch_host
         node.handle(Call, self._on_call, on_any_thread=True)
         node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
         node.handle(StopActor, self._on_stop, on_any_thread=True)
         node.handle(Inspect, self._on_inspect)
+        node.handle(Returned, self._on_returned)
+        node.on_undelivered = self._on_undelivered
+        node.handle(AskOrigin, self._on_ask_origin)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """The asyncio loop of this process, on which async actors run."""
@@ -79,12 +100,49 @@ class ProcAgent:
         """Whether this is the client, which nobody owns."""
         return False
 
+    @property
+    def root(self) -> ProcAddress:
+        """The client that everything here belongs to in the end."""
+        return self._root or self.node.address
+
+    def use_root(self, root: ProcAddress) -> None:
+        self._root = root
+
+    def end_actor(self, actor: Uid, reason: str, *, failed: bool) -> None:
+        """End an actor of this process once it is done with the message in hand.
+
+        One that stops handles first what has arrived so far; one that fails does not.
+        """
+        cell = self._cells.get(actor)
+        if cell is not None and failed:
+            cell.doom(reason)
+        elif cell is not None:
+            stop = StopActor(actor, reason, 0, "")
+            cell.deliver(Delivery("itself", Envelope("", stop)))
+
     def own_procs(self, procs: Iterable[ProcAddress]) -> None:
         """This process has spawned procs: they follow its generations."""
         self._owned_procs.update((proc.uid, proc) for proc in procs)
 
+    def _watch_host(self, host: ProcAddress) -> None:
+        """We have to do with a proc of another host: have ours watch that host."""
+        if host.uid != self.host.uid and host.uid not in self._hosts_watched:
+            self._hosts_watched.add(host.uid)
+            if self.node.failure_of(host.uid) is not None:
+                # Lost once; what we were given on it may be of its second life.
+                self.node.forget_peer(host.uid)
+            self.node.send(self.host, WatchHost(host, self.node.address))
+
     def _forget_proc(self, uid: Uid, down: ProcDown) -> None:
         self._owned_procs.pop(uid, None)
+        self._hosts_watched.discard(uid)
+        orphans = [cell for cell in self.cells if cell.record.owner.uid == uid]
+        if orphans and not down.expected:
+            failure = MeshFailure(
+                down.name or uid, (), down.reason, "proc", down.host, tuple(down.last_output)
+            )
+            for cell in orphans:
+                cell.fail(Fail(failure, ""))
 
     def owned_procs(self) -> list[ProcAddress]:
         """The procs spawned here that are not known to be dead."""
@@ -94,13 +152,34 @@ class ProcAgent:
     def cells(self) -> list[ActorCell]:
         return list(self._cells.values())
 
+    @contextlib.contextmanager
+    def only_own_actors(self) -> Iterator[None]:
+        """Orders from outside to make actors wait until this is over."""
+        self._held = []
+        try:
+            yield
+        finally:
+            with self._lock:
+                held, self._held = self._held, None
+            for envelope in held:
+                self.on_spawn(envelope)
+
+    def on_demand(self, actor: Uid, spawn: Callable[[], None]) -> None:
+        """``spawn`` makes the actor of this uid, whenever somebody calls it and it is not there."""
+        self._on_demand[actor] = spawn
+
     def on_spawn(self, envelope: Envelope) -> None:
         spawn = envelope.message
         assert isinstance(spawn, SpawnActor)
+        with self._lock:
+            if self._held is not None and spawn.owner.uid != self.node.uid:
+                self._held.append(envelope)
+                return
         record = ActorRecord(
             spawn.actor, spawn.name, spawn.class_name, spawn.rank, spawn.labels, spawn.sizes,
-            spawn.owner, spawn.owner_actor, spawn.creator,
+            spawn.owner, spawn.owner_actor, spawn.ancestors,
         )  # fmt: skip
+        self.supervisor.actor_begins(record.uid)
         cell = make_cell(record, spawn, self, self.asyncio_loop)
         with self._lock:
             for fence in self._fences.values():
@@ -124,18 +203,35 @@ class ProcAgent:
             if cell.is_ended:
                 cell.turn_away()
         elif call.port and call.actor in self._ended:
-            name, rank = self._ended[call.actor]
+            title, name = self._ended[call.actor]
             to = call.port_proc or self.node.address_of(call.sender)
-            data = refusal(name, rank, call, "it was stopped")
+            data = refusal(title, name, call, None)
             self.send_reply(to, Reply(call.port, call.rank, self.node.uid, True, True), data)
+        elif call.sender_actor and call.actor in self._ended:
+            self.return_call(call, self._ended[call.actor][0], "it was stopped")
 
     def _wait_for_spawn(self, actor: Uid, envelope: Envelope) -> ActorCell | None:
         """Keep a call that has overtaken the order to make its actor, on another connection."""
         with self._lock:
             cell = self._cells.get(actor)
+            is_first = cell is None and actor not in self._early
             if cell is None and actor not in self._ended:
                 self._early.setdefault(actor, []).append(envelope)
-            return cell
+        spawn = self._on_demand.get(actor)
+        if spawn is not None and is_first:
+            spawn()
+        return cell
+
+    def _on_returned(self, envelope: Envelope) -> None:
+        returned = envelope.message
+        assert isinstance(returned, Returned)
+        self._on_undelivered(returned.actor, returned.target, returned.method, returned.reason)
+
+    def _on_undelivered(self, actor: Uid, target: str, method: str, reason: str) -> None:
+        cell = self._cells.get(actor)
+        if cell is not None:
+            message = Undelivered(cell.record.title, target, method, reason)
+            cell.deliver(Delivery("undelivered", message))
 
     def _on_stop(self, envelope: Envelope) -> None:
         stop = envelope.message
@@ -148,12 +244,22 @@ class ProcAgent:
             if cell.is_ended:
                 cell.turn_away()
 
+    def _on_ask_origin(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, AskOrigin)
+        data = payload.dump(self.spawned_on.get(order.actor))
+        self.send_reply(
+            self.node.address_of(order.sender), Reply(order.port, 0, self.node.uid), data
+        )
+
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Inspect)
         actors = [{"name": c.record.name, "rank": c.record.rank} for c in self.cells]
         self.node.answer(
-            order.sender, order.port, {"generation": self.generation, "actors": actors}
+            order.sender,
+            order.port,
+            {"generation": self.generation, "actors": actors, "spoiled": self.spoiled},
         )
 
     def stop_all(self, timeout_seconds: float) -> None:
@@ -165,6 +271,11 @@ class ProcAgent:
             cell.deliver(Delivery("stop", Envelope("", stop)))
         for cell in cells:
             cell.ended.wait(max(0.0, deadline - time.monotonic()))
+        # Those that are at it may finish: what they own, and their own clean-up, have their time.
+        deadline = time.monotonic() + 2 * timeout_seconds
+        for cell in cells:
+            if cell.is_ending:
+                cell.ended.wait(max(0.0, deadline - time.monotonic()))
 
     # What cells need: see CellHost.
 
@@ -175,19 +286,23 @@ class ProcAgent:
     def send_reply(self, to: ProcAddress, reply: Reply, data: payload.Payload) -> None:
         self.node.send(to, reply, data.data, data.buffers)
 
+    def return_call(self, call: Call, target: str, reason: str) -> None:
+        to = self.node.address_of(call.sender)
+        self.node.send(to, Returned(call.sender_actor, target, call.method, reason))
+
     def address_of(self, uid: Uid) -> ProcAddress:
         return self.node.address_of(uid)
 
     def answer(self, uid: Uid, port: int, error: str = "") -> None:
         self.node.answer(uid, port, error=error)
 
-    def cell_failed(self, cell: ActorCell, reason: str) -> list[Promise[Any]]:
-        """An actor has failed: what it owns ends first, then its owner is told."""
+    def cell_failed(self, cell: ActorCell, failure: MeshFailure) -> None:
+        """An actor has failed, and what it owned has ended: its owner is told."""
         record = cell.record
-        ends = self.supervisor.actor_ended(record.uid)
-        failed = ActorFailed(record.uid, record.rank, record.name, self.node.uid, reason)
+        failed = ActorFailed(
+            record.uid, record.rank, record.name, self.node.uid, failure.reason, failure.cause
+        )
         self.node.send(record.owner, failed)
-        return ends
 
     def cell_ending(self, cell: ActorCell) -> list[Promise[Any]]:
         """An actor is about to end: what it owns ends first."""
@@ -198,23 +313,23 @@ class ProcAgent:
         self.supervisor.actor_ended(record.uid)
         with self._lock:
             self._cells.pop(record.uid, None)
-            self._ended[record.uid] = (record.name, record.rank)
+            if record.uid not in self._on_demand:
+                self._ended[record.uid] = (record.title, record.name)
             open_fences = list(self._fences.values())
         for fence in open_fences:
             self._reached(fence, record.uid)
 
     # What the supervisor needs: see Supervised.
 
-    def judge(self, actor: Uid, failure: MeshFailure, verdict: Callable[[bool], None]) -> None:
+    def judge(self, actor: Uid, failure: MeshFailure, verdict: Callable[[bool, str], None]) -> None:
         cell = self._cells.get(actor)
         if cell is not None:
-            cell.deliver(Delivery("supervision", Judge(failure, verdict)))
+            cell.judge(Judge(failure, verdict))
 
-    def fail(self, actor: Uid, failure: MeshFailure) -> None:
+    def fail(self, actor: Uid, failure: MeshFailure, error: str) -> None:
         cell = self._cells.get(actor)
         if cell is not None:
-            reason = f"it did not handle the failure of what it owns: {failure.report()}"
-            cell.deliver(Delivery("supervision", Fail(reason)))
+            cell.fail(Fail(failure, error))
 
     def fault(self, failure: MeshFailure) -> None:
         _log.error("a failure was not handled: %s", failure.report())

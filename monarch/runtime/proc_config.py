@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Command
 
-__all__ = ["ProcConfig"]
+__all__ = ["CONTROL_FD", "MAX_PACKET_BYTES", "ProcConfig"]
+
+CONTROL_FD = "MONARCH_CONTROL_FD"
+"""Names the template's end of its control socket. In the environment, to pass through wrappers."""
+
+MAX_PACKET_BYTES = 160 * 1024
+"""How long an order to a template process may be."""
 
 
 class ProcConfig(msgspec.Struct):
     """``env`` changes the template's environment (``None`` takes a variable out); ``path`` are
     the author's import folders, which come last; ``workspace`` is the replica's root, if the
-    host has one, and ``workspace_path`` its import folders, which come first."""
+    host has one, and ``workspace_path`` its import folders, which come first. ``bind`` is as in
+    ``runtime.binding``; ``command`` starts the templates of what this proc spawns on its host.
+    ``is_quiet``: the owner need not hear that it is up; ``config`` are the settings that the owner
+    has changed."""
 
     uid: Uid
     mesh: Uid
@@ -31,3 +44,13 @@ class ProcConfig(msgspec.Struct):
     workspace: str = ""
     workspace_path: tuple[str, ...] = ()
     generation: int = 0
+    root: ProcAddress | None = None
+    bind: dict[str, str] = {}
+    command: Command | None = None
+    is_quiet: bool = False
+    config: dict[str, Any] = {}
+    log_level: int = logging.INFO
+    insecure: bool = False
+
+    def __repr__(self) -> str:
+        return f"ProcConfig({self.uid}, {self.name} {self.rank})"  # Not the secret.

@@ -1,35 +1,45 @@
-"""The agent of this process: there is one, made on first use in a client."""
+"""The agent of this process: there is one, made on first use in a client.
+
+Only a world of in-process hosts (``monarch.testing``) has several; it says whose code asks.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from monarch.runtime.current_node import set_current_node
+from monarch.runtime.current_node import find_node_by, set_current_node
 from monarch.runtime.proc_agent import ProcAgent
 
-__all__ = ["current", "install", "is_bootstrapped", "on_first_use", "uninstall"]
+__all__ = ["current", "found_by", "install", "is_bootstrapped", "on_first_use", "uninstall"]
 
 _lock = threading.RLock()
 _current: ProcAgent | None = None
+_find: Callable[[], ProcAgent] | None = None
 _make_client: Callable[[], ProcAgent] | None = None
 
 
 def current() -> ProcAgent:
     """The agent of this process. In a program that has none yet, this makes it a client."""
-    if _current is None:
-        with _lock:
-            if _current is None:
-                if _make_client is None:
-                    raise RuntimeError("import monarch.actor before using the runtime")
-                install(_make_client())
+    return _current or _look()
+
+
+def _look() -> ProcAgent:
+    if _find is not None:
+        return _find()
+    with _lock:
+        if _current is None:
+            if _make_client is None:
+                raise RuntimeError("import monarch.actor before using the runtime")
+            install(_make_client())
     assert _current is not None
     return _current
 
 
 def is_bootstrapped() -> bool:
-    return _current is not None
+    return _current is not None or _find is not None
 
 
 def install(agent: ProcAgent) -> None:
@@ -46,8 +56,36 @@ def uninstall() -> None:
     set_current_node(None)
 
 
+@contextmanager
+def found_by(find: Callable[[], ProcAgent]) -> Iterator[None]:
+    """Within the block ``find`` says which agent the calling thread belongs to.
+
+    The agent that this process had is set aside meanwhile, so that asking for the current one
+    costs nothing more where nobody simulates.
+    """
+    global _find
+    before, before_find = _current, _find
+    uninstall()
+    _find = find
+    find_node_by(lambda: find().node)
+    try:
+        yield
+    finally:
+        _find = before_find
+        find_node_by(None if before_find is None else lambda: before_find().node)
+        if before is not None:
+            install(before)
+
+
+def _forget() -> None:
+    global _find
+    _find = None
+    find_node_by(None)
+    uninstall()
+
+
 # A forked child is not this process: it must not end what its parent owns when it exits.
-os.register_at_fork(after_in_child=uninstall)
+os.register_at_fork(after_in_child=_forget)
 
 
 def on_first_use(make: Callable[[], ProcAgent]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from monarch.net.guest import wait_until
 
 __all__ = ["Promise"]
 
@@ -48,10 +51,14 @@ class Promise(Generic[T]):
         """Whether the value is there; waits up to ``timeout`` seconds for it."""
         if self.is_set:
             return True
+        began = 0.0 if timeout is None else time.monotonic()
+        wait_until(lambda: self.is_set, timeout)
         waiter = threading.Lock()
         waiter.acquire()
         self.on_set(waiter.release)
-        return waiter.acquire(timeout=-1 if timeout is None else timeout)
+        if timeout is None:
+            return waiter.acquire()
+        return waiter.acquire(timeout=max(0.0, timeout - (time.monotonic() - began)))
 
     @property
     def value(self) -> T:

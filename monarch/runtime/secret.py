@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 
-__all__ = ["take_secret"]
+from monarch.wire.keys import SECRET_BYTES
+
+__all__ = ["SECRET_VARIABLES", "take_secret"]
+
+_TEXT, _DESCRIPTOR = SECRET_VARIABLES = ("MONARCH_JOB_SECRET", "MONARCH_JOB_SECRET_FD")
 
 
 @functools.cache
@@ -13,11 +18,34 @@ def take_secret() -> bytes | None:
     """The job's secret, from the descriptor or the variable that the launcher left us.
 
     It is taken out of the environment, so that neither procs nor what they start can read it
-    there; later calls remember it.
+    there, nor ``/proc/PID/environ`` show it; later calls remember it. Raises ``ValueError`` for
+    what is no secret.
     """
-    fd = os.environ.pop("MONARCH_JOB_SECRET_FD", None)
-    text = os.environ.pop("MONARCH_JOB_SECRET", None)
+    _erase(_TEXT)
+    fd = os.environ.pop(_DESCRIPTOR, None)
+    text = os.environ.pop(_TEXT, None)
     if fd is not None:
         with os.fdopen(int(fd)) as file:
             text = file.read()
-    return bytes.fromhex(text.strip()) if text else None
+    if not text:
+        return None
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        # Without the text: this ends up in logs.
+        raise ValueError(
+            f"{_TEXT} must be {2 * SECRET_BYTES} hexadecimal digits; make them with "
+            f"`openssl rand -hex {SECRET_BYTES}`"
+        )
+    return secret
+
+
+def _erase(name: str) -> None:
+    """Overwrite a variable where the kernel shows it; removing it leaves the text there."""
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    place = libc.getenv(name.encode())
+    if place:
+        ctypes.memset(place, ord("x"), len(ctypes.string_at(place)))

@@ -27,11 +27,11 @@ __all__ = ["Supervised", "Supervisor"]
 class Supervised(Protocol):
     """What the supervisor needs of the process it works in."""
 
-    def judge(self, actor: Uid, failure: MeshFailure, verdict: Callable[[bool], None]) -> None:
-        """Ask an actor's ``__supervise__``."""
+    def judge(self, actor: Uid, failure: MeshFailure, verdict: Callable[[bool, str], None]) -> None:
+        """Ask an actor's ``__supervise__``; the verdict is its answer, and what it raised."""
         ...
 
-    def fail(self, actor: Uid, failure: MeshFailure) -> None:
+    def fail(self, actor: Uid, failure: MeshFailure, error: str) -> None:
         """An actor fails because of something that it owns."""
         ...
 
@@ -48,7 +48,7 @@ class Supervisor:
         self._machine = Supervision()
         self._stops: dict[Uid, Callable[[], Promise[Any]]] = {}
         self._lock = threading.Lock()
-        node.on_peer_down.append(self._on_peer_down)
+        node.on_deaths.append(self._on_deaths)
         node.handle(ActorFailed, self._on_actor_failed)
 
     def owned(
@@ -59,10 +59,11 @@ class Supervisor:
         kind: str,
         procs: Sequence[Uid],
         stop: Callable[[], Promise[Any]],
+        member: Callable[[int], str] | None = None,
     ) -> None:
         """``owner`` has spawned a mesh; ``stop`` ends it, should its owner end."""
         with self._lock:
-            self._machine.owned(owner, mesh, name, kind, procs)
+            self._machine.owned(owner, mesh, name, kind, procs, member)
             self._stops[mesh] = stop
 
     def stopped(self, mesh: Uid) -> None:
@@ -71,11 +72,18 @@ class Supervisor:
             self._machine.stopped(mesh)
             self._stops.pop(mesh, None)
 
-    def members_stopped(self, mesh: Uid, procs: Sequence[Uid]) -> None:
-        """Some members of the mesh end on purpose; the others are watched on."""
+    def members_stopped(self, mesh: Uid, procs: Sequence[Uid]) -> bool:
+        """Some members of the mesh end on purpose; true if there are no others."""
         with self._lock:
-            if self._machine.members_stopped(mesh, procs):
+            is_all = self._machine.members_stopped(mesh, procs)
+            if is_all:
                 self._stops.pop(mesh, None)
+        return is_all
+
+    def actor_begins(self, actor: Uid) -> None:
+        """An actor is made here; one of this uid may have ended before."""
+        with self._lock:
+            self._machine.actor_begins(actor)
 
     def actor_ended(self, actor: Uid) -> list[Promise[Any]]:
         """End what an actor owns; the promises are set once that has happened."""
@@ -83,19 +91,27 @@ class Supervisor:
             effects = self._machine.actor_ended(actor)
         return self._carry_out(effects)
 
-    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        if down.expected:
-            return
-        failure = MeshFailure(uid, (), down.reason, "proc", down.host, tuple(down.last_output))
-        with self._lock:
-            effects = self._machine.proc_down(uid, failure)
-        self._carry_out(effects)
+    def _on_deaths(self, downs: Sequence[ProcDown], cause: str) -> None:
+        deaths = {
+            down.uid: MeshFailure(
+                down.uid, (), down.reason, "proc", down.host, tuple(down.last_output),
+                log_file=down.log_file,
+            )
+            for down in downs
+            if not down.expected
+        }  # fmt: skip
+        if deaths:
+            with self._lock:
+                effects = self._machine.procs_down(deaths, cause)
+            self._carry_out(effects)
 
     def _on_actor_failed(self, envelope: Envelope) -> None:
         failed = envelope.message
         assert isinstance(failed, ActorFailed)
         with self._lock:
-            effects = self._machine.actor_failed(failed.actor, failed.rank, failed.reason)
+            effects = self._machine.actor_failed(
+                failed.actor, failed.rank, failed.reason, failed.cause
+            )
         self._carry_out(effects)
 
     def _carry_out(self, effects: Sequence[Effect]) -> list[Promise[Any]]:
@@ -104,7 +120,7 @@ class Supervisor:
             if isinstance(effect, Supervise):
                 self._ask(effect)
             elif isinstance(effect, FailActor):
-                self._process.fail(effect.actor, effect.failure)
+                self._process.fail(effect.actor, effect.failure, effect.error)
             elif isinstance(effect, Fault):
                 self._process.fault(effect.failure)
             elif isinstance(effect, StopMesh):
@@ -114,9 +130,9 @@ class Supervisor:
         return ends
 
     def _ask(self, effect: Supervise) -> None:
-        def verdict(handled: bool) -> None:
+        def verdict(handled: bool, error: str) -> None:
             with self._lock:
-                effects = self._machine.supervised(effect.owner, effect.failure, handled)
+                effects = self._machine.supervised(effect.owner, effect.failure, handled, error)
             self._carry_out(effects)
 
         self._process.judge(effect.owner, effect.failure, verdict)

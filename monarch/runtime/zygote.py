@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import traceback
 from typing import Any, NoReturn
 
@@ -22,12 +21,10 @@ import msgspec
 
 # What every proc needs, so that a fork finds it imported.
 import monarch.runtime.bootstrap as bootstrap
-from monarch.runtime.proc_config import ProcConfig
+from monarch.runtime.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig
 from monarch.runtime.process_group import die_with_parent, kill_group
 
-__all__ = ["MAX_PACKET_BYTES", "main"]
-
-MAX_PACKET_BYTES = 160 * 1024
+__all__ = ["main"]
 
 
 class _Zygote:
@@ -55,7 +52,7 @@ class _Zygote:
 
     def _serve(self) -> bool:
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 2)
+            data, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 3)
         except OSError:
             return False
         if not data:
@@ -92,9 +89,10 @@ class _Zygote:
                 os.close(fd)
             os.dup2(fds[0], 1)
             os.dup2(fds[1], 2)
+            setup = _read_all(fds[2]) if len(fds) > 2 else b""
             for fd in fds:
                 os.close(fd)
-            bootstrap.run_proc(config)
+            bootstrap.run_proc(config, setup)
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
@@ -148,11 +146,17 @@ class _Zygote:
             self._control.send(msgspec.json.encode(event))
 
 
+def _read_all(fd: int) -> bytes:
+    os.lseek(fd, 0, os.SEEK_SET)
+    with open(fd, "rb", closefd=False) as file:
+        return file.read()
+
+
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()
-    _Zygote(socket.socket(fileno=int(sys.argv[1]))).run()
+    _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD)))).run()
 
 
 if __name__ == "__main__":

@@ -41,10 +41,14 @@ class ActorAddress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PortAddress(msgspec.Struct, frozen=True, array_like=True):
-    """Where answers go: a process, and a number that it gave out."""
+    """Where answers go: a process, and a number that it gave out.
+
+    ``is_channel``: what arrives is kept until somebody asks for it.
+    """
 
     proc: ProcAddress
     port: int
+    is_channel: bool = False
 
 
 @functools.cache

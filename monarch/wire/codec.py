@@ -15,7 +15,7 @@ from monarch.errors import WireError
 from monarch.wire.address import Uid
 from monarch.wire.message import PROTOCOL_VERSION, AnyMessage
 
-__all__ = ["Bytes", "Envelope", "pack", "unpack"]
+__all__ = ["Bytes", "Envelope", "decode", "encode", "pack", "pack_header", "unpack"]
 
 Bytes = bytes | bytearray | memoryview
 
@@ -35,8 +35,27 @@ class Envelope(NamedTuple):
 
 def pack(envelope: Envelope) -> list[Bytes]:
     """The frames of a message; buffers are passed on as they are, not copied."""
-    header = _VERSION + _encoder.encode(envelope.message)
-    return [envelope.route.encode(), header, envelope.payload, *envelope.buffers]
+    route, message, payload, buffers = envelope
+    return [route.encode(), _VERSION + _encoder.encode(message), payload, *buffers]
+
+
+def pack_header(message: AnyMessage) -> bytes:
+    """The header of a message."""
+    return _VERSION + _encoder.encode(message)
+
+
+def encode(message: AnyMessage) -> bytes:
+    """A header to be carried inside another one."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> AnyMessage:
+    """A header that was carried inside another one. Raises ``WireError``."""
+    try:
+        message: AnyMessage = _decoder.decode(data)
+        return message
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise WireError(f"a peer sent a malformed header: {error}") from None
 
 
 def unpack(frames: Sequence[Bytes]) -> Envelope:

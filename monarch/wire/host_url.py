@@ -19,10 +19,13 @@ class HostUrl(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> HostUrl:
-        """``URL``, or ``ADVERTISED_URL@BOUND_URL``. Raises ``ValueError`` for anything else."""
+        """``URL``, or ``ADVERTISED_URL@BOUND_URL``. Raises ``ValueError`` for anything else.
+
+        A process's name in front, as in ``NAME@URL``, is passed over.
+        """
         advertise, at, bind = text.partition("@")
         if at and "://" not in advertise:
-            advertise = bind
+            advertise, at, bind = bind.partition("@")
         return cls(_check(advertise), _check(bind if at else advertise))
 
     @property

@@ -7,15 +7,13 @@ fails the handshake before a byte of a message is read.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import secrets
 from typing import NamedTuple
 
-import zmq.utils.z85 as z85
-from zmq import curve_public
-
-__all__ = ["JobKeys", "KeyPair", "new_secret"]
+__all__ = ["SECRET_BYTES", "JobKeys", "KeyPair", "new_secret"]
 
 SECRET_BYTES = 32
 
@@ -30,6 +28,9 @@ class KeyPair(NamedTuple):
     public: bytes
     private: bytes
 
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public.decode()}, private)"
+
 
 class JobKeys:
     """The key pairs of a job: one for whoever listens, one for whoever connects."""
@@ -38,10 +39,20 @@ class JobKeys:
         if len(secret) != SECRET_BYTES:
             raise ValueError(f"a job secret has {SECRET_BYTES} bytes, not {len(secret)}")
         self.secret = secret
-        self.listener = self._pair(b"listener")
-        self.connector = self._pair(b"connector")
+
+    @functools.cached_property
+    def listener(self) -> KeyPair:
+        return self._pair(b"listener")
+
+    @functools.cached_property
+    def connector(self) -> KeyPair:
+        return self._pair(b"connector")
 
     def _pair(self, label: bytes) -> KeyPair:
+        # Only processes that speak over TCP come here: the others save the import.
+        from zmq import curve_public
+        from zmq.utils import z85
+
         private = hmac.new(self.secret, b"monarch curve " + label, hashlib.sha256).digest()
         encoded: bytes = z85.encode(private)
         return KeyPair(curve_public(encoded), encoded)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from monarch.errors import MeshFailure
 from monarch.wire.address import ProcAddress, Uid
 
 PROTOCOL_VERSION = 1
@@ -76,19 +77,98 @@ class ProcUp(Message, tag=5):
 
 
 class ProcDown(Message, tag=6):
-    """A proc has ended, or never came up. ``expected`` where somebody asked for it."""
+    """A proc has ended, or never came up. ``expected`` where somebody asked for it.
+
+    ``name`` is its mesh and rank, for people.
+    """
 
     uid: Uid
     reason: str
     host: str = ""
     last_output: tuple[str, ...] = ()
     expected: bool = False
+    name: str = ""
+    log_file: str = ""
+
+
+class ProcsDown(Message, tag=8):
+    """Several procs have ended of one cause: told together, so that it is one report."""
+
+    downs: tuple[ProcDown, ...]
+    cause: str
+
+
+class WatchHost(Message, tag=9):
+    """From a proc to its own host agent: tell me when that other host agent is lost."""
+
+    host: ProcAddress
+    watcher: ProcAddress
+
+
+class Returned(Message, tag=10):
+    """To the sender of a message that nobody waits for: it could not be delivered."""
+
+    actor: Uid
+    target: str
+    method: str
+    reason: str
 
 
 class Heartbeat(Message, tag=7):
     """I am alive, and expect the same of you."""
 
     sender: Uid
+
+
+# Bulk that travels apart from its message. Payload: the header of the message it belongs to;
+# buffer: the payload of that message, where it is not among the bulk. ``sizes`` are those of the
+# pieces: the payload first, if it is one of them, then the buffers.
+
+
+class Parcel(Message, tag=12):
+    """A message whose bulk lies in a segment of shared memory, handed over before.
+
+    ``is_shared``: others look at the same region, so that nobody may write to it.
+    """
+
+    sender: Uid
+    segment: int
+    offset: int
+    hold: int
+    is_shared: bool
+    has_payload: bool
+    sizes: tuple[int, ...]
+
+
+class Consignment(Message, tag=13):
+    """A message whose bulk follows in chunks, as the receiver asks for them."""
+
+    sender: Uid
+    number: int
+    has_payload: bool
+    sizes: tuple[int, ...]
+
+
+class Chunk(Message, tag=14):
+    """The next bytes of a consignment, as buffers."""
+
+    sender: Uid
+    number: int
+
+
+class Credit(Message, tag=15):
+    """Send me so many more chunks of that consignment; 0: I will not take it."""
+
+    sender: Uid
+    number: int
+    num_chunks: int
+
+
+class Retire(Message, tag=16):
+    """These segments of mine are not used any longer: unmap them."""
+
+    sender: Uid
+    segments: tuple[int, ...]
 
 
 # A client and a host agent.
@@ -110,16 +190,33 @@ class Detach(Message, tag=21):
     client: Uid
 
 
+class Command(msgspec.Struct, array_like=True, frozen=True):
+    """How to start a template process; ``None`` in ``env`` takes a variable out."""
+
+    program: str
+    arg0: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str | None] = {}
+    inherit_env: bool = True
+
+
 class ProcSpec(msgspec.Struct, array_like=True, frozen=True):
-    """One proc to be made."""
+    """One proc to be made. ``bind`` says which CPUs and memory it may use."""
 
     uid: Uid
     rank: int
     env: dict[str, str] = {}
+    bind: dict[str, str] = {}
+    command: Command | None = None
 
 
 class SpawnProcs(Message, tag=22):
-    """Make procs for a mesh. Each answers with ``ProcUp`` to the owner, or ``ProcDown`` comes."""
+    """Make procs for a mesh. Each answers with ``ProcUp`` to the owner, or ``ProcDown`` comes.
+
+    Payload: what each runs before anything else, if there is something. ``root`` is the client;
+    ``command`` starts their template, and that of what they spawn on this host in turn.
+    ``is_quiet``: with ``ProcUp`` to the host agent only, because the owner sends through it.
+    """
 
     mesh: Uid
     name: str
@@ -130,7 +227,10 @@ class SpawnProcs(Message, tag=22):
     procs: tuple[ProcSpec, ...]
     preload: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
-    python: str = ""
+    root: ProcAddress | None = None
+    command: Command | None = None
+    is_quiet: bool = False
+    config: dict[str, Any] = {}
 
 
 class StopProcs(Message, tag=23):
@@ -144,19 +244,70 @@ class StopProcs(Message, tag=23):
 
 
 class Log(Message, tag=24):
-    """Lines that a proc printed. ``label`` is what to put in front of each."""
+    """Lines that a proc printed. Payload: the lines, as UTF-8 if the proc kept to it.
+
+    ``label`` is what to put in front of each; ``num_dropped`` lines before them are missing here
+    and stand in the file ``path`` of the machine ``host_name``. Answered by ``LogRoom``.
+    """
 
     uid: Uid
     label: str
     stream: int
-    lines: tuple[str, ...]
+    host: Uid
+    num_dropped: int = 0
+    path: str = ""
+    host_name: str = ""
 
 
-class Label(Message, tag=30):
-    """From a proc to its host agent: what to put in front of its output."""
+class LogRoom(Message, tag=30):
+    """To a host agent: so many bytes of lines were printed, and as many may follow."""
 
-    uid: Uid
-    label: str
+    num_bytes: int
+
+
+class LogOptions(Message, tag=70):
+    """Whether and how what procs print is shown. To a host agent, which tells its client.
+
+    No ``uids``: all procs of the host, later ones too. Procs of one ``group`` are aggregated
+    together, see ``LogWindow``. ``level`` is for later procs.
+    """
+
+    uids: tuple[Uid, ...]
+    group: Uid
+    stream_to_client: bool
+    window_seconds: float
+    level: int
+    port: int
+    sender: Uid
+
+
+class SetLogLevel(Message, tag=71):
+    """To a proc: the level of its root logger."""
+
+    level: int
+    port: int
+    sender: Uid
+
+
+class LogWindow(Message, tag=73):
+    """To a client: aggregate what these procs print over ``window_seconds``; 0 for not at all."""
+
+    uids: tuple[Uid, ...]
+    group: Uid
+    window_seconds: float
+
+
+class FlushLogs(Message, tag=72):
+    """To a host agent: answer once everything printed so far has been sent."""
+
+    port: int
+    sender: Uid
+
+
+class Notice(Message, tag=31):
+    """From a host agent to its client: something that a person should know."""
+
+    text: str
 
 
 class Preload(Message, tag=25):
@@ -204,8 +355,21 @@ class Answer(Message, tag=29):
 # An owner and a proc.
 
 
+class Ancestor(msgspec.Struct, array_like=True, frozen=True):
+    """An actor that spawned one, or spawned one that did."""
+
+    name: str
+    class_name: str
+    rank: int
+    labels: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
 class SpawnActor(Message, tag=40):
-    """Make an actor. Payload: class and constructor arguments."""
+    """Make an actor. Payload: class and constructor arguments.
+
+    ``ancestors``: who spawned it, from below the client down.
+    """
 
     actor: Uid
     name: str
@@ -216,7 +380,15 @@ class SpawnActor(Message, tag=40):
     owner: ProcAddress
     owner_actor: Uid
     is_async: bool
-    creator: str = ""
+    ancestors: tuple[Ancestor, ...] = ()
+
+
+class AskOrigin(Message, tag=48):
+    """To an owner: which procs was this actor spawned on? Answered by ``Reply``, pickled."""
+
+    actor: Uid
+    port: int
+    sender: Uid
 
 
 class StopActor(Message, tag=41):
@@ -229,13 +401,17 @@ class StopActor(Message, tag=41):
 
 
 class ActorFailed(Message, tag=42):
-    """To the owner: an actor has failed, and nobody was waiting for its answer."""
+    """To the owner: an actor has failed, and nobody was waiting for its answer.
+
+    ``cause`` is the failure of something it owned, where that is why.
+    """
 
     actor: Uid
     rank: int
     name: str
     proc: Uid
     reason: str
+    cause: MeshFailure | None = None
 
 
 class StopSelf(Message, tag=43):
@@ -270,8 +446,79 @@ class Revert(Message, tag=46):
     sender: Uid
 
 
+class PortMark(Message, tag=60):
+    """Into a channel: reply to port ``answer_port`` once what came before it is taken."""
+
+    port: int
+    answer_port: int
+    sender: Uid
+
+
+# A sender and the host agents of a tree: see core.fanout.
+
+
+class Grow(Message, tag=61):
+    """What a host agent needs to hand on the casts of ``sender``: the hosts from ``start`` on.
+
+    Sent ahead of the first cast, and again when a host of the tree has died.
+    """
+
+    mesh: Uid
+    sender: ProcAddress
+    start: int
+    hosts: tuple[ProcAddress, ...]
+    per_host: int
+    degree: int
+    dead: tuple[int, ...] = ()
+
+
+class Cast(Message, tag=62):
+    """One message for members of a proc mesh on the hosts ``start`` to ``stop``.
+
+    ``inner`` is its header. Answers to ``port`` are gathered on the way back, by way of
+    ``parent``. Among the casts of one sender along one tree ``number`` only grows.
+    """
+
+    mesh: Uid
+    sender: Uid
+    number: int
+    start: int
+    stop: int
+    dead: tuple[int, ...]
+    members: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
+    inner: bytes
+    parent: ProcAddress | None = None
+    port: int = 0
+
+
+class FoldedReply(msgspec.Struct, array_like=True, frozen=True):
+    """One answer among many; its payload and buffers follow those of the one before."""
+
+    rank: int
+    sender: Uid
+    failed: bool
+    refused: bool
+    num_buffers: int
+
+
+class Replies(Message, tag=63):
+    """Answers of several ranks, gathered on the way by host agent ``sender``."""
+
+    port: int
+    sender: Uid
+    items: tuple[FoldedReply, ...]
+
+
+class Introduce(Message, tag=64):
+    """Where a process is that speaks to you through others."""
+
+    proc: ProcAddress
+
+
 AnyMessage = (
-    Hello | Call | Reply | Watch | ProcUp | ProcDown | Heartbeat | Attach | Detach | SpawnProcs
-    | StopProcs | Log | Label | Preload | Shutdown | Inspect | Sync | Answer | SpawnActor
-    | StopActor | ActorFailed | StopSelf | Prepare | Switch | Revert
+    Hello | Call | Reply | Watch | ProcUp | ProcDown | ProcsDown | Heartbeat | WatchHost | Returned
+    | Attach | Detach | SpawnProcs | StopProcs | Log | LogRoom | LogOptions | SetLogLevel
+    | LogWindow | FlushLogs | Notice | Preload | Shutdown | Inspect | Sync | Answer | SpawnActor
+    | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Revert | PortMark
+    | Grow | Cast | Replies | Introduce | Parcel | Consignment | Chunk | Credit | Retire
 )  # fmt: skip

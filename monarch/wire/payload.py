@@ -4,16 +4,49 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
 
 from monarch.wire.codec import Bytes
+from monarch.wire.large_bytes import as_bytes
+from monarch.wire.tensors import TensorReducer
 
-__all__ = ["Payload", "dump", "load"]
+__all__ = ["Borrowed", "Payload", "dump", "load"]
 
-_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+_IN_BAND_BYTES = 4 * 1024
+"""Up to here, a copy into the pickle costs less than a buffer of its own."""
+
+_LARGE_BYTES = 64 * 1024
+"""From here on, ``bytes`` travel beside the pickle, too."""
+
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+_PLAIN_BYTES = frozenset({bytes, bytearray, memoryview})
+_MAX_DEPTH = 3
+_MAX_ITEMS = 256
+
+
+class Borrowed(list[memoryview]):
+    """Buffers that are still the sender's own: whoever sends them takes them first.
+
+    ``taken`` is for what the runtime makes of them; ``is_shared`` says that it may be one and the
+    same for several receivers.
+    """
+
+    def __init__(self, views: Sequence[memoryview] = (), owner: object = None) -> None:
+        super().__init__(views)
+        self.taken: Any = None
+        self.is_shared = False
+        self.copies: list[Bytes] | None = None
+        self._owner = owner  # Of the memory behind the views.
+
+    def copied(self) -> list[Bytes]:
+        """The bytes as they are now, the same at each call. What cannot change is not copied."""
+        if self.copies is None:
+            self.copies = [as_bytes(view) for view in self]
+        return self.copies
 
 
 class Payload(NamedTuple):
@@ -22,19 +55,26 @@ class Payload(NamedTuple):
     data: Bytes
     buffers: Sequence[Bytes] = ()
 
+    def for_many(self, num_receivers: int) -> Payload:
+        """This payload, to be sent to that many receivers one after another."""
+        if isinstance(self.buffers, Borrowed):
+            self.buffers.is_shared = num_receivers > 1
+        return self
+
 
 def dump(value: Any) -> Payload:
     """Pickle ``value``: by reference what can be imported, by value what cannot.
 
-    The bytes are taken now: a later change of ``value`` is not seen, except in buffers
-    (numpy arrays, tensors), which are copied here for the same reason.
+    Arrays, CPU tensors and large ``bytes`` are not copied but borrowed: send the payload before
+    anybody may change them. Raises what pickling raises, and ``TypeError`` for a CUDA tensor.
     """
     if _is_plain(value):
-        return Payload(pickle.dumps(value, protocol=5))
-    buffers: list[pickle.PickleBuffer] = []
+        data = pickle.dumps(value, protocol=5)
+        return Payload(data, () if len(data) < _LARGE_BYTES else Borrowed())
     file = io.BytesIO()
-    cloudpickle.Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
-    return Payload(file.getvalue(), [bytes(buffer.raw()) for buffer in buffers])
+    pickler = _PICKLERS["torch" in sys.modules, _has_large(value)](file)
+    pickler.dump(value)
+    return Payload(file.getvalue(), pickler.buffers())
 
 
 def _is_plain(value: Any) -> bool:
@@ -42,13 +82,135 @@ def _is_plain(value: Any) -> bool:
     if type(value) is tuple:
         return all(map(_is_plain, value))
     if type(value) is dict:
-        return all(type(key) is str and type(item) in _PLAIN for key, item in value.items())
-    return type(value) in _PLAIN
+        return all(type(key) is str and _is_plain_leaf(item) for key, item in value.items())
+    return _is_plain_leaf(value)
+
+
+def _is_plain_leaf(value: Any) -> bool:
+    return type(value) in _PLAIN or (type(value) is bytes and len(value) < _LARGE_BYTES)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a value is bytes, in one piece, that should travel beside the pickle."""
+    if type(value) not in _PLAIN_BYTES:
+        return False
+    if type(value) is memoryview:
+        return value.c_contiguous and value.nbytes >= _LARGE_BYTES
+    return len(value) >= _LARGE_BYTES
+
+
+def _has_large(value: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Whether there are large bytes in plain containers. Looks only where they usually are."""
+    if _is_large(value):
+        return True
+    kind = type(value)
+    if depth == 0 or kind not in (tuple, list, dict) or len(value) > _MAX_ITEMS:
+        return False
+    items = value.values() if kind is dict else value
+    return any(_has_large(item, depth - 1) for item in items)
+
+
+class _Buffers:
+    """Collects the buffers of what is pickled. Not the pickler itself: it would be a circle,
+    and keep the sender's memory until the garbage is collected.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+        self.tensors = TensorReducer() if "torch" in sys.modules else None
+
+    def collect(self, buffer: pickle.PickleBuffer) -> bool:
+        """Keep a buffer, or have it copied into the pickle: true for that."""
+        # What part of a storage is used is known only at the end.
+        late = None if self.tensors is None else self.tensors.late(buffer)
+        if late is not None:
+            self.found.append(late)
+            return False
+        view = buffer.raw()
+        if len(view) < _IN_BAND_BYTES:
+            return True
+        self.found.append(view)
+        return False
+
+    def borrowed(self) -> Borrowed:
+        views = [item if isinstance(item, memoryview) else item.view() for item in self.found]
+        return Borrowed(views, self.tensors)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, file: io.BytesIO) -> None:
+        self._found = _Buffers()
+        super().__init__(file, protocol=5, buffer_callback=self._found.collect)
+
+    def buffers(self) -> Borrowed:
+        """All that was left out of the pickle."""
+        return self._found.borrowed()
+
+
+class _TensorPickler(_Pickler):
+    """Once torch is there: the storages of its tensors are buffers, too."""
+
+    def reducer_override(self, value: Any) -> Any:
+        tensors = self._found.tensors
+        reduced = NotImplemented if tensors is None else tensors.reduce(value)
+        return super().reducer_override(value) if reduced is NotImplemented else reduced
+
+
+def _with_bytes(kind: type[_Pickler]) -> type[_Pickler]:
+    """A pickler that leaves large bytes out of the pickle.
+
+    It is asked about every object, so it is used only where such bytes were found.
+    """
+
+    class WithBytes(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, file: io.BytesIO) -> None:
+            super().__init__(file)
+            self._large: dict[int, tuple[tuple[str, int], memoryview]] = {}
+
+        def persistent_id(self, value: Any) -> Any:
+            if not _is_large(value):
+                return None
+            known = self._large.get(id(value))
+            if known is None:
+                name = "bytearray" if type(value) is bytearray else "bytes"
+                known = (name, len(self._large)), memoryview(value).cast("B")
+                self._large[id(value)] = known
+            return known[0]
+
+        def buffers(self) -> Borrowed:
+            # Counted from the end: the others are asked for in order of the pickle.
+            borrowed: Borrowed = super().buffers()
+            borrowed += [view for _, view in reversed(self._large.values())]
+            return borrowed
+
+    return WithBytes
+
+
+_PICKLERS: dict[tuple[bool, bool], type[_Pickler]] = {
+    (False, False): _Pickler,
+    (True, False): _TensorPickler,
+    (False, True): _with_bytes(_Pickler),
+    (True, True): _with_bytes(_TensorPickler),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: Bytes, buffers: Sequence[Bytes]) -> None:
+        super().__init__(io.BytesIO(data), buffers=map(_writable, buffers))
+        self._received = buffers
+        self._large: dict[int, bytes | bytearray] = {}
+
+    def persistent_load(self, name: Any) -> bytes | bytearray:
+        kind, index = name
+        if index not in self._large:
+            view = memoryview(self._received[-1 - index])
+            self._large[index] = bytearray(view) if kind == "bytearray" else as_bytes(view)
+        return self._large[index]
 
 
 def load(data: Bytes, buffers: Sequence[Bytes] = ()) -> Any:
     """The value of a payload. Raises what unpickling raises."""
-    return pickle.loads(data, buffers=map(_writable, buffers))
+    return _Unpickler(data, buffers).load() if buffers else pickle.loads(data)
 
 
 def _writable(buffer: Bytes) -> Bytes:

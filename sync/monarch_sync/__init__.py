@@ -10,26 +10,32 @@ Over a network, a ``Push`` for each host makes the messages that its ``Replica``
 uses this package carries them. ``monarch_sync.reload`` changes the code of a running process.
 """
 
-from monarch_sync.errors import (
-    BadManifest,
-    BadMessage,
-    MovedUnderfoot,
-    PushRefused,
-    ReplicaBusy,
-    SyncError,
-    SyncFailed,
-    VersionMismatch,
-    WatchEnded,
-    WorkspaceMissing,
-)
-from monarch_sync.local import sync_local
-from monarch_sync.manifest import Manifest
-from monarch_sync.push import HostView, Outgoing, Push
-from monarch_sync.replica import Replica
-from monarch_sync.report import HostReport, Problem, SyncReport
-from monarch_sync.scan import Scan, Scanner, scan
-from monarch_sync.watch import Watcher
-from monarch_sync.workspace import Folder, Workspace
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from monarch_sync.errors import (
+        BadManifest,
+        BadMessage,
+        MovedUnderfoot,
+        PushRefused,
+        ReplicaBusy,
+        SyncError,
+        SyncFailed,
+        VersionMismatch,
+        WatchEnded,
+        WorkspaceMissing,
+    )
+    from monarch_sync.local import sync_local
+    from monarch_sync.manifest import Manifest
+    from monarch_sync.push import HostView, Outgoing, Push
+    from monarch_sync.replica import Replica
+    from monarch_sync.report import HostReport, Problem, SyncReport
+    from monarch_sync.scanner import Scan, Scanner, scan
+    from monarch_sync.watch import Watcher
+    from monarch_sync.workspace import Folder, Workspace
 
 __all__ = [
     "BadManifest",
@@ -58,3 +64,40 @@ __all__ = [
     "scan",
     "sync_local",
 ]
+
+_HOMES = {
+    "BadManifest": "errors",
+    "BadMessage": "errors",
+    "Folder": "workspace",
+    "HostReport": "report",
+    "HostView": "push",
+    "Manifest": "manifest",
+    "MovedUnderfoot": "errors",
+    "Outgoing": "push",
+    "Problem": "report",
+    "Push": "push",
+    "PushRefused": "errors",
+    "Replica": "replica",
+    "ReplicaBusy": "errors",
+    "Scan": "scanner",
+    "Scanner": "scanner",
+    "SyncError": "errors",
+    "SyncFailed": "errors",
+    "SyncReport": "report",
+    "VersionMismatch": "errors",
+    "WatchEnded": "errors",
+    "Watcher": "watch",
+    "Workspace": "workspace",
+    "WorkspaceMissing": "errors",
+    "scan": "scanner",
+    "sync_local": "local",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: a process that only reloads needs neither scanner nor replica.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import threading
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
+from monarch.runtime import process
 from tests.actors import Answers, Async, Echo
 from tests.support import wait_for
 
@@ -430,6 +432,24 @@ def test_an_explicit_port_answers_for_the_endpoint(procs: ProcMesh) -> None:
     assert answers.slice(gpus=1).often.call_one(3).get() == 0
 
 
+def test_a_channel_whose_receiver_is_gone_is_forgotten() -> None:
+    calls = process.current().node.calls
+    num_before = len(calls)
+    channels = [Channel.open() for _ in range(50)]
+    waiting = channels[0][1].recv()
+    first = channels[0][0]
+    assert len(calls) == num_before + 50
+    del channels
+    gc.collect()
+    # One has somebody who waits, though without a receiver.
+    assert len(calls) == num_before + 1
+    first.send("late")
+    assert waiting.get(timeout=30) == "late"
+    del waiting
+    gc.collect()
+    assert len(calls) == num_before
+
+
 def test_send_takes_all_answers_into_a_port_with_their_ranks(procs: ProcMesh) -> None:
     answers = procs.spawn("answers", Answers)
     port, receiver = Channel.open_ranked()
@@ -636,7 +656,7 @@ def test_what_a_concurrent_endpoint_may_wrap() -> None:
     @endpoint
     async def wrapped(self: Any) -> None: ...
 
-    with pytest.raises(ValueError, match="must not wrap"):
+    with pytest.raises(ValueError, match="does not wrap @endpoint"):
         concurrent_endpoint(wrapped)
 
 

@@ -99,17 +99,12 @@ def test_slicing_a_proc_mesh_and_an_actor_mesh_is_the_same() -> None:
         whole.slice(c=0)
 
 
-def test_each_proc_may_have_an_environment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_procs_have_the_environment_of_the_client_and_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_THE_CLIENT", "inherited")
-    procs = this_host().spawn_procs(
-        {"gpus": 2}, env={"ALL": "all"}, proc_bind=[{"MINE": "0"}, {"MINE": "1", "ALL": "mine"}]
-    )
+    procs = this_host().spawn_procs({"gpus": 2}, env={"ALL": "all"})
     echo = procs.spawn("echo", Echo)
-    assert echo.environment.call("MINE").get().values() == ["0", "1"]
-    assert echo.environment.call("ALL").get().values() == ["all", "mine"]
+    assert echo.environment.call("ALL").get().values() == ["all"] * 2
     assert echo.environment.call("FROM_THE_CLIENT").get().values() == ["inherited"] * 2
-    with pytest.raises(ValueError, match="proc_bind has 1 entries for 2 procs"):
-        this_host().spawn_procs({"gpus": 2}, proc_bind=[{}])
 
 
 def test_a_variable_that_the_client_took_out_is_gone_in_new_procs(
@@ -149,7 +144,7 @@ def test_many_meshes_of_one_name_live_side_by_side() -> None:
 def test_initialized_says_when_it_is_up() -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     assert procs.initialized.get() is True
-    assert procs.spawn("echo", Echo).initialized.get() is True
+    assert procs.spawn("echo", Echo).initialized.get() is None
     assert this_host().initialized.get() is True
 
 
@@ -339,6 +334,8 @@ def test_a_cleanup_that_raises_does_not_keep_anything_from_ending() -> None:
     procs = this_host().spawn_procs()
     raises = procs.spawn("raises", Raises)
     raises.echo.call_one().get()
+    with pytest.raises(SupervisionError, match="broken cleanup"):
+        raises.stop().get(timeout=20)
     raises.stop().get(timeout=20)
     procs.stop().get(timeout=20)
 
@@ -372,7 +369,8 @@ def test_after_a_shutdown_the_next_use_starts_anew() -> None:
 
 def test_the_context_of_the_client() -> None:
     here = context()
-    assert here.actor_instance.name == "client"
+    assert here.actor_instance.name == "root"
+    assert here.actor_instance.actor_id.is_root
     assert repr(here.actor_instance) == "<root>"
     assert current_rank().rank == 0
     assert current_size() == {}
@@ -387,7 +385,7 @@ def test_the_context_of_an_actor() -> None:
         @endpoint
         def tell(self) -> Any:
             instance = context().actor_instance
-            assert instance.proc_id == instance.actor_id.proc.uid
+            assert instance.proc_id == instance.actor_id.proc_id
             return (
                 self.in_init,
                 instance.name,

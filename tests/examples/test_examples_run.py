@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,12 +90,10 @@ def test_an_interrupted_demo_leaves_nothing(
 ) -> None:
     started = demo()
     wait_for(lambda: any(moment in line for line in started.lines), 60.0, moment)
-    began = time.monotonic()
     started.send_signal(signal.SIGINT)
     assert started.wait(30) == 130, started.story()
     assert "Traceback" not in started.story()
     wait_for(lambda: not _marked(str(tmp_path)), 10.0, "its processes to end")
-    assert time.monotonic() - began < 2.0
     assert list(tmp_path.glob("monarch-demo-*")) == []
 
 

@@ -115,7 +115,7 @@ def test_a_mesh_without_dimensions_holds_one_value() -> None:
     assert (values.item(), len(values), repr(values)) == (
         "only",
         1,
-        "ValueMesh({}):\n  (({}, 'only'),)",
+        "ValueMesh({}):\n(\n  ({}, 'only'),\n)",
     )
 
 
@@ -123,5 +123,5 @@ def test_repr_shows_points_and_values() -> None:
     values = ValueMesh(Extent(["hosts", "gpus"], [2, 1]).region.as_shape(), [3, 4])
     assert repr(values) == (
         "ValueMesh({hosts: 2, gpus: 1}):\n"
-        "  (({'hosts': 0/2, 'gpus': 0/1}, 3), ({'hosts': 1/2, 'gpus': 0/1}, 4))"
+        "(\n  ({'hosts': 0/2, 'gpus': 0/1}, 3),\n  ({'hosts': 1/2, 'gpus': 0/1}, 4),\n)"
     )

@@ -18,6 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 from monarch.net.inproc_transport import InprocNetwork, InprocTransport
 from monarch.net.io_loop import IoLoop
 from monarch.net.transport import Frames, Transport
+from monarch.net.unix_transport import UnixTransport
 from monarch.net.zmq_transport import ZmqTransport
 from monarch.wire.keys import JobKeys, KeyPair
 from tests.support import free_port, scan_port, wait_for
@@ -62,6 +63,8 @@ class Kind:
     def end(self, **options: Any) -> End:
         if self.name == "inproc":
             end = End(lambda loop, receive: InprocTransport(loop, receive, self._network))
+        elif self.name == "unix":
+            end = End(lambda loop, receive: UnixTransport(loop, receive, **options))
         else:
             options.setdefault("keys", KEYS if self.name == "tcp with keys" else None)
             end = End(lambda loop, receive: ZmqTransport(loop, receive, **options))
@@ -71,12 +74,12 @@ class Kind:
     def url(self) -> str:
         if self.name == "inproc":
             return f"inproc://{next(self._numbers)}"
-        if self.name == "ipc":
+        if self.name == "unix":
             return f"ipc://{self._folder}/{next(self._numbers)}"
         return f"tcp://127.0.0.1:{free_port()}"
 
 
-@pytest.fixture(params=["inproc", "ipc", "tcp", "tcp with keys"])
+@pytest.fixture(params=["inproc", "unix", "tcp", "tcp with keys"])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
     kind = Kind(request.param, tmp_path)
     yield kind
@@ -355,7 +358,7 @@ def test_a_message_that_is_too_big_is_refused_and_others_pass(tcp: Kind) -> None
 
 
 def test_only_the_user_can_use_a_unix_socket_and_it_is_removed(tmp_path: Path) -> None:
-    kind = Kind("ipc", tmp_path)
+    kind = Kind("unix", tmp_path)
     end = kind.end()
     path = end.transport.listen(f"ipc://{tmp_path}/socket").removeprefix("ipc://")
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
@@ -367,7 +370,7 @@ def test_a_stale_socket_file_is_no_obstacle(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(path))
-    kind = Kind("ipc", tmp_path)
+    kind = Kind("unix", tmp_path)
     receiver, sender = kind.end(), kind.end()
     receiver.transport.listen(f"ipc://{path}")
     sender.transport.connect(f"ipc://{path}").send([b"hello"])

@@ -13,7 +13,6 @@ import pytest
 import monarch.actor
 from monarch.actor import (
     Actor,
-    ActorError,
     MeshFailure,
     ProcMesh,
     SupervisionError,
@@ -56,7 +55,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 @pytest.fixture
 def procs(faults: Faults) -> ProcMesh:
-    return this_host().spawn_procs({"gpus": 3}, "workers")
+    return this_host().spawn_procs({"gpus": 3}, name="workers")
 
 
 @pytest.fixture
@@ -208,7 +207,12 @@ def test_a_template_that_dies_takes_its_procs_with_it_and_is_replaced(
     wait_for(lambda: not any(map(is_running, pids)))
     again = this_host().spawn_procs().spawn("again", Echo)
     assert again.echo.call_one(1).get(timeout=SECONDS) == 1
-    wait_for(lambda: {rank for fault in faults for rank in fault.crashed_ranks} == {0, 1, 2})
+    # One cause, one report, which names all that was lost.
+    fault = faults.wait()
+    assert (fault.mesh_name, fault.crashed_ranks) == ("workers", (0, 1, 2))
+    assert "echo{'gpus': 2/3}" in fault.report()
+    faults.settle()
+    assert len(faults) == 1
 
 
 # Actors that fail
@@ -287,7 +291,7 @@ def test_an_explicit_port_that_is_not_answered_fails_actor_and_caller(
 
 
 def test_an_exception_that_is_none_fails_actor_and_caller(echo: Any, faults: Faults) -> None:
-    with pytest.raises(ActorError, match=r"failed with BaseException\."):
+    with pytest.raises(SupervisionError, match=r"failed with BaseException\."):
         echo.slice(gpus=0).fail_badly.call_one().get(timeout=SECONDS)
     assert faults.wait().mesh_name == "echo"
     with pytest.raises(SupervisionError):
@@ -375,6 +379,9 @@ def test_what_is_not_handled_fails_the_owner_and_climbs(
     fault = faults.wait()
     assert fault.mesh_name == "parent"
     assert "rank 1 does not like it" in fault.report()
+    assert fault.root_cause.mesh_name == "child"
+    if verdict == "raise":
+        assert "the supervisor itself is broken" in fault.report()
     with pytest.raises(SupervisionError):
         parent.seen.call_one().get(timeout=SECONDS)
     wait_for(lambda: not any(map(is_running, pids)), what="what it owned ends")

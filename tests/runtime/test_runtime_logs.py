@@ -11,7 +11,7 @@ import pytest
 from monarch.actor import Actor, endpoint, this_host
 from monarch.runtime.log_printer import LogPrinter
 from tests.actors import Echo
-from tests.support import Program, wait_for
+from tests.support import Printed, Program, wait_for
 
 Start = Callable[..., Program]
 
@@ -33,28 +33,17 @@ class Writes(Actor):
             print(f"line {number}")
 
 
-class Output:
-    """The lines that were printed here so far, both streams kept apart."""
-
-    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
-        self._capfd = capfd
-        self._text = ["", ""]
-
-    def _read(self) -> None:
-        for index, text in enumerate(self._capfd.readouterr()):
-            self._text[index] += text
-
-    def lines(self, stream: int = 1) -> list[str]:
-        self._read()
-        return self._text[stream - 1].splitlines()
-
-    def wait_for(self, *lines: str, stream: int = 1) -> None:
-        wait_for(lambda: set(lines) <= set(self.lines(stream)), what=f"{lines}: {self._text}")
+class Output(Printed):
+    def wait_for_lines(self, *lines: str, stream: int = 1) -> None:
+        wait_for(
+            lambda: set(lines) <= set(self.lines(stream)),
+            what=f"{lines}: {self.text(1)!r}, {self.text(2)!r}",
+        )
 
 
 @pytest.fixture
-def output(capfd: pytest.CaptureFixture[str]) -> Output:
-    return Output(capfd)
+def output(monkeypatch: pytest.MonkeyPatch) -> Output:
+    return Output(monkeypatch)
 
 
 @pytest.fixture
@@ -66,16 +55,16 @@ def test_lines_have_the_name_and_rank_of_their_actor(output: Output) -> None:
     echo = this_host().spawn_procs({"gpus": 2}).spawn("trainer", Echo)
     echo.print.call("hello").get()
     echo.slice(gpus=1).print.call_one("trouble", 2).get()
-    output.wait_for("[trainer 0] hello", "[trainer 1] hello")
-    output.wait_for("[trainer 1] trouble", stream=2)
+    output.wait_for_lines("[trainer 0] hello", "[trainer 1] hello")
+    output.wait_for_lines("[trainer 1] trouble", stream=2)
     assert output.lines(2) == ["[trainer 1] trouble"]
 
 
 def test_what_is_written_below_python_comes_too(output: Output, writes: Any) -> None:
     writes.slice(gpus=0).raw.call_one(1, b"from C\n").get()
     writes.slice(gpus=0).raw.call_one(2, b"from C on stderr\n").get()
-    output.wait_for("[writes 0] from C")
-    output.wait_for("[writes 0] from C on stderr", stream=2)
+    output.wait_for_lines("[writes 0] from C")
+    output.wait_for_lines("[writes 0] from C on stderr", stream=2)
 
 
 def test_lines_stay_whole_and_in_order(output: Output, writes: Any) -> None:
@@ -90,7 +79,7 @@ def test_parts_of_a_line_are_put_together(output: Output, writes: Any) -> None:
     one = writes.slice(gpus=0)
     for part in (b"one ", b"line", b"\nand the next\n\n", b"tail\r\n"):
         one.raw.call_one(1, part).get()
-    output.wait_for("[writes 0] tail")
+    output.wait_for_lines("[writes 0] tail")
     assert output.lines() == [
         "[writes 0] one line",
         "[writes 0] and the next",
@@ -101,7 +90,7 @@ def test_parts_of_a_line_are_put_together(output: Output, writes: Any) -> None:
 
 def test_what_is_no_text_does_no_harm(output: Output, writes: Any) -> None:
     writes.slice(gpus=0).raw.call_one(1, b"\xff\xfe bytes\n").get()
-    output.wait_for("[writes 0] \ufffd\ufffd bytes")
+    output.wait_for_lines("[writes 0] \ufffd\ufffd bytes")
 
 
 def test_a_line_without_an_end_is_cut_and_not_kept_for_ever(output: Output, writes: Any) -> None:
@@ -118,7 +107,7 @@ def test_what_a_child_of_a_proc_prints_comes_too(output: Output) -> None:
             subprocess.run(["echo", "from a child"], check=True)
 
     this_host().spawn_procs().spawn("runs", Runs).run.call_one().get()
-    output.wait_for("[runs 0] from a child")
+    output.wait_for_lines("[runs 0] from a child")
 
 
 def test_the_stream_can_be_switched_off_and_on(output: Output) -> None:
@@ -132,7 +121,7 @@ def test_the_stream_can_be_switched_off_and_on(output: Output) -> None:
         await procs.stop()
         await procs.logging_option(stream_to_client=True, aggregate_window_sec=None)
         await this_host().spawn_procs().spawn("echo", Echo).print.call_one("seen")
-        output.wait_for("[echo 0] seen")
+        output.wait_for_lines("[echo 0] seen")
         assert "[echo 0] hidden" not in output.lines()
         with pytest.raises(ValueError, match="log level"):
             await procs.logging_option(level=256)

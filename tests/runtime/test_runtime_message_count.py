@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from monarch.actor import Actor, endpoint, this_host
+from monarch.config import configured
 from monarch.net.transport import Frames
-from monarch.net.zmq_transport import ZmqConnection
+from monarch.net.unix_connection import UnixConnection
 from monarch.runtime import process
 from monarch.wire.codec import unpack
 
@@ -22,6 +24,13 @@ class Echo(Actor):
         return value
 
 
+@pytest.fixture(autouse=True)
+def no_questions() -> Iterator[None]:
+    """Whether a proc hangs is asked now and then; not while we count."""
+    with configured(hang_timeout_seconds=0.0):
+        yield
+
+
 def test_calls_are_one_message_out_and_one_back(monkeypatch: pytest.MonkeyPatch) -> None:
     procs = this_host().spawn_procs({"gpus": 2})
     echo = procs.spawn("echo", Echo)
@@ -30,9 +39,9 @@ def test_calls_are_one_message_out_and_one_back(monkeypatch: pytest.MonkeyPatch)
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
     node = process.current().node
-    send, dispatch = ZmqConnection.send, node.dispatch
+    send, dispatch = UnixConnection.send, node.dispatch
 
-    def counted_send(self: ZmqConnection, frames: Frames) -> None:
+    def counted_send(self: UnixConnection, frames: Frames) -> None:
         sent[type(unpack(frames).message).__name__] += 1
         send(self, frames)
 
@@ -40,7 +49,7 @@ def test_calls_are_one_message_out_and_one_back(monkeypatch: pytest.MonkeyPatch)
         received[type(envelope.message).__name__] += 1
         dispatch(envelope)
 
-    monkeypatch.setattr(ZmqConnection, "send", counted_send)
+    monkeypatch.setattr(UnixConnection, "send", counted_send)
     monkeypatch.setattr(node, "dispatch", counted_dispatch)
     one = echo.slice(gpus=1)
     for number in range(NUM_CALLS):

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from monarch_sync import Scanner, Workspace, WorkspaceMissing
 from monarch_sync import scan as scan_once
 from monarch_sync.git_index import parse, tracked_paths
-from monarch_sync.scan import Scan
+from monarch_sync.scanner import Scan
 
 # The package has a function of the same name in the place of this attribute.
-SCAN = importlib.import_module("monarch_sync.scan")
+SCAN = importlib.import_module("monarch_sync.scanner")
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import functools
 import typing
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monarch import errors
 from monarch.errors import WireError
 from monarch.wire.codec import Envelope, pack, unpack
 from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Heartbeat, Message
@@ -22,12 +24,27 @@ _ANYTHING = st.recursive(
 )
 
 
+_FAILURE = functools.partial(
+    st.builds,
+    errors.MeshFailure,
+    crashed_ranks=st.lists(st.integers(0, 2**31), max_size=3).map(tuple),
+    last_output=st.lists(st.text(max_size=8), max_size=2).map(tuple),
+    members=st.lists(st.text(max_size=8), max_size=2).map(tuple),
+    lost_actors=st.just(()),
+)
+_FAILURES = _FAILURE(cause=st.none() | _FAILURE(cause=st.none()))
+
+
 def values(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a type that may stand in a header."""
     info = msgspec.inspect
     match kind:
         case info.StrType():
             return st.text(max_size=20)
+        case info.BytesType():
+            return st.binary(max_size=20)
+        case info.TupleType():
+            return st.tuples(*[values(one) for one in kind.item_types])
         case info.IntType():
             return st.integers(-(2**63), 2**64 - 1)
         case info.FloatType():
@@ -46,6 +63,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
             return st.dictionaries(values(kind.key_type), values(kind.value_type), max_size=4)
         case info.StructType():
             return structs(kind.cls)
+        case info.DataclassType(cls=errors.MeshFailure):
+            return _FAILURES
     raise AssertionError(f"no strategy for {kind}: teach this test the new kind of field")
 
 
@@ -66,6 +85,7 @@ envelopes = st.builds(
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+@settings(deadline=None)
 @given(data=st.data())
 def test_every_message_comes_back_as_it_was(cls: type[Message], data: st.DataObject) -> None:
     message = data.draw(structs(cls))

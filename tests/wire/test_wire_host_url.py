@@ -15,6 +15,7 @@ from monarch.wire.host_url import HostUrl
         ("ipc:///run/me/agent", "ipc:///run/me/agent", "ipc:///run/me/agent"),
         ("tcp://gpu7:1@tcp://0.0.0.0:2", "tcp://gpu7:1", "tcp://0.0.0.0:2"),
         ("proc-7@tcp://gpu7:1", "tcp://gpu7:1", "tcp://gpu7:1"),
+        ("w<2Mu>@tcp://gpu7:1@tcp://0.0.0.0:2", "tcp://gpu7:1", "tcp://0.0.0.0:2"),
     ],
 )
 def test_addresses_that_are_understood(text: str, advertise: str, bind: str) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hmac
+
 import pytest
 import zmq
 from hypothesis import given
@@ -46,3 +48,39 @@ def test_a_secret_of_another_size_is_refused(size: int) -> None:
 
 def test_new_secrets_differ() -> None:
     assert new_secret() != new_secret()
+
+
+@pytest.mark.parametrize(
+    ("secret", "listener", "connector"),
+    [
+        (
+            bytes(32),
+            "Hj@pTfwc@<L+*:ILvRx$mopDA.<zPv:YguDHJXR*",
+            "sspJ#nG@&aS6yDCw@p3ya$&YNL0$NQI!e5q<He>}",
+        ),
+        (
+            bytes(range(32)),
+            "KD2<h:^CEg3pfp=Z7SCamyri{4iZEXyHxSBe{qd)",
+            "{z+:}.T]S3@D7$IXdsu5Q8?NAls*v8z.qfAN^Ht$",
+        ),
+    ],
+    ids=["zeros", "counting"],
+)
+def test_the_derivation_is_the_one_that_others_agreed_on(
+    secret: bytes, listener: str, connector: str
+) -> None:
+    """Public keys, as any release must derive them, or members of one job would not meet."""
+    keys = JobKeys(secret)
+    assert keys.listener.public.decode() == listener
+    assert keys.connector.public.decode() == connector
+    private = hmac.digest(secret, b"monarch curve listener", "sha256")
+    assert z85.decode(keys.listener.private) == private
+
+
+@given(secret=secrets)
+def test_no_key_shows_itself_when_it_is_printed(secret: bytes) -> None:
+    keys = JobKeys(secret)
+    for shown in (repr(keys), str(keys.listener), f"{keys.connector}", repr([keys.connector])):
+        for half in (keys.listener.private.decode(), keys.connector.private.decode()):
+            assert half not in shown
+        assert secret.hex() not in shown

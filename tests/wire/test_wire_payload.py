@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch.wire import payload
+from monarch.wire.large_bytes import as_bytes
 
 _LEAVES = (
     st.none()
@@ -29,8 +30,13 @@ _VALUES = st.recursive(
 )
 
 
+def taken(data: payload.Payload) -> payload.Payload:
+    """A payload as it travels: its buffers are the sender's no longer."""
+    return payload.Payload(data.data, [bytearray(buffer) for buffer in data.buffers])
+
+
 def round_trip(value: Any) -> Any:
-    return payload.load(*payload.dump(value))
+    return payload.load(*taken(payload.dump(value)))
 
 
 @given(value=_VALUES)
@@ -100,9 +106,94 @@ def test_buffers_that_arrived_writable_are_used_as_they_are() -> None:
 )
 def test_a_later_change_is_not_seen(make: Callable[[], Any], change: Callable[[Any], None]) -> None:
     value = make()
-    data = payload.dump(value)
+    data = taken(payload.dump(value))
     change(value)
     np.testing.assert_array_equal(np.asarray(payload.load(*data)), np.asarray(make()))
+
+
+LARGE = 70_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"a" * LARGE,
+        bytearray(b"b" * LARGE),
+        [b"c" * LARGE, 1, {"k": bytearray(b"d" * LARGE)}],
+        ((b"e" * LARGE,), {"x": [(b"f" * LARGE, "text")]}),
+        {"deep": [[[[b"g" * LARGE]]]]},
+        "h" * LARGE,
+        list(range(LARGE)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_large_values_come_back(value: Any) -> None:
+    back = round_trip(value)
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_large_bytes_travel_beside_the_pickle() -> None:
+    value = ((b"a" * LARGE, bytearray(b"b" * LARGE)), {"c": [memoryview(b"d" * LARGE)]})
+    data = payload.dump(value)
+    assert len(data.data) < 1000
+    assert sorted(map(len, data.buffers)) == [LARGE] * 3
+    (one, two), more = payload.load(*taken(data))
+    assert (one, two, more["c"]) == (b"a" * LARGE, b"b" * LARGE, [b"d" * LARGE])
+
+
+def test_bytes_that_occur_twice_travel_once_and_are_one_object() -> None:
+    value = b"a" * LARGE
+    data = payload.dump([value, {"again": value}])
+    assert len(data.buffers) == 1
+    first, second = payload.load(*taken(data))
+    assert first is second["again"]
+
+
+def test_bytes_and_arrays_in_one_message_keep_apart() -> None:
+    value = [np.arange(LARGE), b"a" * LARGE, np.ones(LARGE), b"b" * LARGE]
+    back = round_trip(value)
+    np.testing.assert_array_equal(back[0], value[0])
+    np.testing.assert_array_equal(back[2], value[2])
+    assert (back[1], back[3]) == (value[1], value[3])
+
+
+def test_a_memoryview_arrives_as_bytes() -> None:
+    assert round_trip(memoryview(b"a" * LARGE)) == b"a" * LARGE
+    assert round_trip(memoryview(b"ab" * LARGE)[::2]) == b"a" * LARGE
+
+
+def test_the_senders_memory_is_let_go_with_the_payload() -> None:
+    value = bytearray(LARGE)
+    data = payload.dump([value])
+    with pytest.raises(BufferError):
+        value.clear()
+    del data
+    value.clear()
+
+
+def test_copies_are_made_once_and_of_what_can_change_only() -> None:
+    fixed, array = b"a" * LARGE, np.ones(LARGE)
+    borrowed = payload.dump([fixed, array]).buffers
+    assert isinstance(borrowed, payload.Borrowed)
+    copies = borrowed.copied()
+    array[:] = 2
+    assert borrowed.copied() is copies
+    assert any(copy is fixed for copy in copies)
+    assert np.frombuffer(next(c for c in copies if c is not fixed))[0] == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 9 * 2**20 + 5])
+def test_bytes_of_a_view_are_equal_to_it(size: int) -> None:
+    view = memoryview(bytearray(b"abcdefg" * (size // 7 + 1)))[:size]
+    assert as_bytes(view) == bytes(view)
+    assert hash(as_bytes(view)) == hash(bytes(view))
+
+
+def test_bytes_of_all_of_a_bytes_object_are_that_object() -> None:
+    value = b"a" * 100
+    assert as_bytes(memoryview(value)) is value
+    assert as_bytes(memoryview(value)[1:]) == value[1:]
 
 
 def test_lambdas_and_local_classes_travel_by_value() -> None:

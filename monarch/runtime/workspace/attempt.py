@@ -25,7 +25,7 @@ from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, decode, encode
 from monarch_sync.push import HostView, Outgoing, Push
 from monarch_sync.report import HostReport, SyncReport
-from monarch_sync.scan import Scanner
+from monarch_sync.scanner import Scanner
 from monarch_sync.workspace import Workspace
 
 __all__ = ["Attempt", "Memory", "Owner"]

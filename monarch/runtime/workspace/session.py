@@ -6,15 +6,18 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from monarch.runtime.proc_agent import ProcAgent
-from monarch.runtime.workspace.attempt import Owner
-from monarch.runtime.workspace.author import Author
 from monarch.runtime.workspace.reload_agent import ReloadAgent, project_roots
 from monarch.wire.address import ProcAddress
-from monarch_sync.report import SyncReport
-from monarch_sync.workspace import Workspace
+
+if TYPE_CHECKING:
+    from monarch.runtime.workspace.attempt import Owner
+    from monarch.runtime.workspace.author import Author
+    from monarch_sync.report import SyncReport
+    from monarch_sync.workspace import Workspace
 
 __all__ = ["WorkspaceSession", "open_session", "session_of"]
 
@@ -39,6 +42,9 @@ class WorkspaceSession:
     ) -> SyncReport:
         """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: this process, unless
         given. Blocks; see ``Author.push``."""
+        # Few processes ever push.
+        from monarch.runtime.workspace.author import Author
+
         author = self._authors.get(workspace)
         if author is None:
             author = self._authors[workspace] = Author(self._agent.node, workspace)

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import Any
 
 from monarch.actor import Actor, Future, ProcMesh, current_rank, endpoint
+from monarch.tools.network import AddrType, get_ipaddr
 
 __all__ = ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"]
 
@@ -19,7 +20,7 @@ class SPMDActor(Actor):
     """Runs ordinary SPMD scripts, one copy a proc, with the ranks of the mesh."""
 
     @endpoint
-    def get_host_port(self, use_ipaddr: Any = None) -> tuple[str, int]:
+    def get_host_port(self, use_ipaddr: AddrType | None = None) -> tuple[str, int]:
         """An address of this machine, and a TCP port that is free there now."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,7 +46,7 @@ class SPMDActor(Actor):
         return True
 
 
-def _host_name(use_ipaddr: Any) -> str:
+def _host_name(use_ipaddr: AddrType | None) -> str:
     if use_ipaddr is None:
         name = socket.gethostname()
         try:
@@ -53,9 +54,7 @@ def _host_name(use_ipaddr: Any) -> str:
         except OSError:
             return "127.0.0.1"
         return name
-    family = socket.AF_INET6 if "6" in str(use_ipaddr) else socket.AF_INET
-    address: str = socket.getaddrinfo(socket.gethostname(), None, family)[0][4][0]  # type: ignore[assignment]
-    return address
+    return get_ipaddr(socket.gethostname(), 0, use_ipaddr)
 
 
 def _environment(addr: str, port: int) -> dict[str, str]:
@@ -80,7 +79,10 @@ def _environment(addr: str, port: int) -> dict[str, str]:
 
 
 def _steps(
-    proc_mesh: ProcMesh, master_addr: str | None, master_port: int | None, use_ipaddr: Any
+    proc_mesh: ProcMesh,
+    master_addr: str | None,
+    master_port: int | None,
+    use_ipaddr: AddrType | None,
 ) -> Generator[Future[Any], Any, None]:
     """The calls that it takes, one after the other; whoever drives it sends back the answers."""
     if (master_addr is None) != (master_port is None):
@@ -97,7 +99,7 @@ async def setup_torch_elastic_env_async(
     proc_mesh: ProcMesh,
     master_addr: str | None = None,
     master_port: int | None = None,
-    use_ipaddr: Any = None,
+    use_ipaddr: AddrType | None = None,
 ) -> None:
     """Give every proc of the mesh the environment of ``torch.distributed``'s ``env://``.
 
@@ -114,7 +116,7 @@ def setup_torch_elastic_env(
     proc_mesh: ProcMesh,
     master_addr: str | None = None,
     master_port: int | None = None,
-    use_ipaddr: Any = None,
+    use_ipaddr: AddrType | None = None,
 ) -> None:
     """``setup_torch_elastic_env_async`` for code that is not async."""
     steps = _steps(proc_mesh, master_addr, master_port, use_ipaddr)

@@ -1,0 +1,1 @@
+"""Homes of names that ``monarch.actor`` has too."""

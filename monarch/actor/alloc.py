@@ -1,0 +1,134 @@
+"""The older way to procs: an allocator allocates what a specification asks for.
+
+Thin, over the same host agents as everything else; ``monarch.job`` and ``attach_to_workers`` are
+the current ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from typing import Any
+
+from monarch.actor.attach import attach_to_workers
+from monarch.actor.future import Future
+from monarch.actor.host_mesh import HostMesh, this_host
+from monarch.actor.proc_mesh import ProcMesh
+from monarch.runtime.promise import Promise
+
+__all__ = [
+    "Alloc",
+    "AllocConstraints",
+    "AllocSpec",
+    "LocalAllocator",
+    "ProcessAllocator",
+    "RemoteAllocator",
+    "StaticRemoteAllocInitializer",
+]
+
+_HOSTS = "hosts"
+
+
+class AllocConstraints:
+    """Labels that hosts must have; only initializers of remote hosts look at them."""
+
+    def __init__(self, match_labels: Mapping[str, str] | None = None) -> None:
+        self.match_labels = dict(match_labels or {})
+
+
+class AllocSpec:
+    """How many procs: ``AllocSpec(AllocConstraints(), hosts=2, gpus=8)``."""
+
+    def __init__(self, constraints: AllocConstraints, **sizes: int) -> None:
+        self.constraints = constraints
+        self.extent = dict(sizes)
+
+
+class Alloc:
+    """What was allocated; ``ProcMesh.from_alloc`` makes procs of it. May be awaited."""
+
+    def __init__(self, hosts: HostMesh, per_host: dict[str, int]) -> None:
+        self._hosts = hosts
+        self._per_host = per_host
+
+    @property
+    def initialized(self) -> Future[bool]:
+        """True once every host has accepted us; raises what kept one from it."""
+        return self._hosts.initialized
+
+    def _spawn(self, setup: Callable[[], Any] | None) -> ProcMesh:
+        return self._hosts.spawn_procs(self._per_host, setup)
+
+    def __await__(self) -> Generator[Any, None, Alloc]:
+        yield from self.initialized.__await__()
+        return self
+
+
+class LocalAllocator:
+    """Allocates on this machine."""
+
+    def allocate(self, spec: AllocSpec) -> Alloc:
+        return Alloc(this_host(), spec.extent)
+
+
+class ProcessAllocator(LocalAllocator):
+    """Allocates on this machine. The program to start procs with is ours, whatever is given."""
+
+    def __init__(
+        self,
+        program: str = "",
+        args: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.env = dict(env or {})
+
+
+class StaticRemoteAllocInitializer:
+    """Host agents at known addresses."""
+
+    def __init__(self, *addrs: str) -> None:
+        self.addrs = list(addrs)
+
+    async def initialize_alloc(self, match_labels: dict[str, str]) -> list[str]:
+        return list(self.addrs)
+
+
+class RemoteAllocator:
+    """Allocates on the hosts whose agents' addresses ``initializer`` gives."""
+
+    def __init__(self, world_id: str = "", initializer: Any = None, **_: Any) -> None:
+        self.world_id = world_id
+        self._initializer = initializer
+
+    def allocate(self, spec: AllocSpec) -> Alloc:
+        """Attach to as many hosts as ``spec`` asks for, the first of those that are known.
+
+        Raises ``ValueError`` if there are fewer.
+        """
+        per_host = dict(spec.extent)
+        wanted = per_host.pop(_HOSTS, 1)
+        known = _run(self._initializer.initialize_alloc(spec.constraints.match_labels))
+        if len(known) < wanted:
+            raise ValueError(f"{wanted} hosts were asked for, and {len(known)} are known: {known}")
+        # Older addresses have the form tcp!host:port.
+        workers = [address.replace("!", "://", 1) for address in known[:wanted]]
+        return Alloc(attach_to_workers(workers=workers), per_host)
+
+
+def _run(work: Coroutine[Any, Any, list[str]]) -> list[str]:
+    """The result of a coroutine, whether or not a loop runs on this thread."""
+    done: Promise[tuple[list[str], BaseException | None]] = Promise()
+
+    def run() -> None:
+        try:
+            done.set((asyncio.run(work), None))
+        except BaseException as error:
+            done.set(([], error))
+
+    threading.Thread(target=run, daemon=True).start()
+    done.wait()
+    result, failure = done.value
+    if failure is not None:
+        raise failure
+    return result

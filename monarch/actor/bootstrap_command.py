@@ -1,0 +1,61 @@
+"""Which program procs are started with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from monarch.wire.message import Command
+
+__all__ = ["BootstrapCommand", "default_bootstrap_cmd"]
+
+_MODULE = ("-m", "monarch.runtime.zygote")
+
+
+class BootstrapCommand:
+    """A program that starts a proc: it must end up as ``python -m monarch.runtime.zygote``.
+
+    Wrappers (numactl, a profiler, a shell that ends in ``exec``) go in front of that; take
+    ``default_bootstrap_cmd()`` and change it. The proc has the environment of its host with
+    ``env`` on top, where ``None`` takes a variable out; without ``inherit_env``, ``env`` alone.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        arg0: str | None,
+        args: Sequence[str],
+        env: Mapping[str, str | None],
+        inherit_env: bool = True,
+    ) -> None:
+        for name, value in env.items():
+            if not isinstance(name, str) or not isinstance(value, str | None):
+                raise TypeError(f"env maps names to texts or None, not {name!r} to {value!r}")
+        self.program = program
+        self.arg0 = arg0
+        self.args = list(args)
+        self.env: dict[str, str | None] = dict(env)
+        self.inherit_env = inherit_env
+
+    def with_env(self, env: Mapping[str, str | None]) -> BootstrapCommand:
+        """A copy with these variables too."""
+        merged = {**self.env, **env}
+        return BootstrapCommand(self.program, self.arg0, self.args, merged, self.inherit_env)
+
+    def _as_command(self) -> Command:
+        return Command(self.program, self.arg0, tuple(self.args), self.env, self.inherit_env)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BootstrapCommand):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"BootstrapCommand({self.program!r}, {self.arg0!r}, {self.args}, {self.env})"
+
+
+def default_bootstrap_cmd(program: str | None = None) -> BootstrapCommand:
+    """This interpreter, or the one at ``program``, as a command to start procs with."""
+    return BootstrapCommand(program or sys.executable, None, _MODULE, {})

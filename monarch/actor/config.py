@@ -1,0 +1,12 @@
+"""What programs may set: assign to ``monarch.actor.config.<name>``."""
+
+from __future__ import annotations
+
+from monarch.runtime import actor_log
+
+__all__ = ["prefix_python_logs_with_actor"]
+
+prefix_python_logs_with_actor = True
+"""Whether records of ``logging`` begin with the actor that they come from."""
+
+actor_log.set_switch(lambda: prefix_python_logs_with_actor)

@@ -1,0 +1,66 @@
+"""Actors of which there is one in the whole program, found by name from anywhere in it.
+
+They live in the client's process, under a registry that is an actor there too. So their messages
+are handled one after the other, and two callers at once get the same controller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch.actor.actor import Actor
+from monarch.actor.actor_mesh import ActorMesh
+from monarch.actor.endpoint import endpoint
+from monarch.actor.future import Future
+from monarch.actor.host_mesh import this_proc
+from monarch.actor.mesh_ref import MeshRef
+from monarch.errors import MeshFailure
+from monarch.mesh import Shape
+from monarch.runtime import client_agent, process
+
+__all__ = ["get_or_spawn_controller"]
+
+_NAME = "controllers"
+
+
+class _Registry(Actor):
+    def __init__(self) -> None:
+        self._controllers: dict[str, ActorMesh[Any]] = {}
+        self._failures: dict[str, MeshFailure] = {}
+
+    @endpoint
+    def get_or_spawn(
+        self, name: str, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ActorMesh[Any]:
+        failure = self._failures.get(name)
+        if failure is not None:
+            raise ValueError(f"Failure on {name}: {failure.report()}")
+        if name not in self._controllers:
+            self._controllers[name] = this_proc().spawn(name, cls, *args, **kwargs)
+        return self._controllers[name]
+
+    def __supervise__(self, failure: MeshFailure) -> bool:
+        # Whoever asks for it next is told; the others have nothing to do with it.
+        if failure.mesh_name not in self._controllers:
+            return False
+        self._failures.setdefault(failure.mesh_name, failure)
+        return True
+
+
+def get_or_spawn_controller(name: str, cls: type, *args: Any, **kwargs: Any) -> Future[Any]:
+    """The actor called ``name`` that this program has one of, made when there is none yet.
+
+    It lives in the client's process, and may be asked for in any proc. Raises ``ActorError``
+    (of a ``ValueError``) once the controller has failed.
+    """
+    root = process.current().root
+    ref = MeshRef(f"{root.uid}.{_NAME}", _NAME, _Registry, Shape.unity(), [root])
+    registry: ActorMesh[Any] = ActorMesh(ref)
+    return registry.get_or_spawn.call_one(name, cls, args, kwargs)  # type: ignore[no-any-return]
+
+
+def _spawn_registry(agent: client_agent.ClientAgent) -> None:
+    this_proc()._spawn(f"{agent.node.uid}.{_NAME}", _NAME, _Registry)
+
+
+client_agent.on_demand(_NAME, _spawn_registry)

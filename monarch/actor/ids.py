@@ -1,0 +1,137 @@
+"""Names of actors and processes, as programs see them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+
+__all__ = ["ActorAddr", "ProcId", "Uid"]
+
+_DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_NUM_DIGITS = 11  # enough for 64 bits
+_UID = re.compile(rf"([^<>@\s]*)(?:<([{_DIGITS}]+)>)?")
+_ADDR = re.compile(r"(.*)<([^<>]+)>\.([^@]+)@(.*)")
+
+
+@dataclass(frozen=True)
+class Uid:
+    """A name that is unique: of one instance (``label<number>``), or a singleton's (``label``)."""
+
+    label: str | None
+    instance_value: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.instance_value is None and not self.label:
+            raise ValueError("a uid needs a label or a number")
+        if self.instance_value is not None and not 0 <= self.instance_value < 1 << 64:
+            raise ValueError(f"{self.instance_value} does not fit into 64 bits")
+
+    @staticmethod
+    def anonymous() -> Uid:
+        """A fresh one without a label."""
+        return Uid.instance()
+
+    @staticmethod
+    def instance(label: str | None = None) -> Uid:
+        """A fresh one."""
+        return Uid(label, secrets.randbits(64))
+
+    @staticmethod
+    def instance_from_value(value: int, label: str | None = None) -> Uid:
+        return Uid(label, value)
+
+    @staticmethod
+    def from_string(uid: str) -> Uid:
+        """The uid that ``str()`` wrote. Raises ``ValueError`` for anything else."""
+        match = _UID.fullmatch(uid)
+        if match is None:
+            raise ValueError(f"not a uid: {uid!r}; one is label, label<number> or <number>")
+        value = None
+        if match[2]:
+            value = 0
+            for digit in match[2]:
+                value = value * len(_DIGITS) + _DIGITS.index(digit)
+        return Uid(match[1] or None, value)
+
+    @property
+    def is_instance(self) -> bool:
+        return self.instance_value is not None
+
+    @property
+    def is_singleton(self) -> bool:
+        return self.instance_value is None
+
+    def __str__(self) -> str:
+        label = self.label or ""
+        if self.instance_value is None:
+            return label
+        rest, digits = self.instance_value, ""
+        for _ in range(_NUM_DIGITS):
+            rest, digit = divmod(rest, len(_DIGITS))
+            digits = _DIGITS[digit] + digits
+        return f"{label}<{digits}>"
+
+
+@dataclass(frozen=True)
+class ProcId:
+    """The name of a process."""
+
+    uid: Uid
+
+    @staticmethod
+    def from_string(proc_id: str) -> ProcId:
+        return ProcId(Uid.from_string(proc_id))
+
+    @property
+    def label(self) -> str | None:
+        return self.uid.label
+
+    def __str__(self) -> str:
+        return str(self.uid)
+
+
+@dataclass(frozen=True)
+class ActorAddr:
+    """One actor: its name, the process that it lives in, and where that listens.
+
+    ``uid`` is the actor mesh's; in one process it names one actor.
+    """
+
+    addr: str
+    proc_name: str
+    actor_name: str
+    uid: str = "0"
+
+    @property
+    def label(self) -> str | None:
+        return self.actor_name or None
+
+    @property
+    def proc_label(self) -> str | None:
+        return self.proc_name or None
+
+    @property
+    def pid(self) -> str:
+        """The older name of ``uid``."""
+        return self.uid
+
+    @property
+    def proc_id(self) -> str:
+        return f"{self.proc_name}@{self.addr}"
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is the client itself."""
+        return self.uid == "root"
+
+    @staticmethod
+    def from_string(actor_addr_str: str) -> ActorAddr:
+        """The address that ``str()`` wrote. Raises ``ValueError`` for anything else."""
+        match = _ADDR.fullmatch(actor_addr_str)
+        if match is None:
+            raise ValueError(f"not the address of an actor: {actor_addr_str!r}")
+        return ActorAddr(match[4], match[3], match[1], match[2])
+
+    def __str__(self) -> str:
+        return f"{self.actor_name}<{self.uid}>.{self.proc_id}"

@@ -1,0 +1,79 @@
+"""What ``logging_option`` of the meshes does: where lines go, and how they look."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from monarch.actor.gather import gather
+from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import LogOptions, SetLogLevel
+
+__all__ = ["DEFAULT_WINDOW", "flush_printed", "hosts_of", "set_logging"]
+
+
+class _Default(int):
+    """A number that can be told from the same number given by hand."""
+
+
+DEFAULT_WINDOW: float | None = _Default(3)
+
+
+async def set_logging(
+    hosts: Iterable[ProcAddress],
+    procs: Sequence[ProcAddress],
+    group: Uid,
+    stream_to_client: bool,
+    aggregate_window_sec: float | None,
+    level: int,
+    *,
+    later_procs: bool = False,
+) -> None:
+    """Have it so for ``procs``; for all procs of ``hosts`` with ``later_procs``."""
+    if not 0 <= level <= 255:
+        raise ValueError(f"a log level lies between 0 and 255, not at {level}")
+    if aggregate_window_sec is DEFAULT_WINDOW and not stream_to_client:
+        aggregate_window_sec = None
+    if aggregate_window_sec is not None and not stream_to_client:
+        raise RuntimeError("cannot set aggregate window without streaming to client")
+    if aggregate_window_sec is not None and aggregate_window_sec <= 0:
+        raise ValueError(f"an aggregate window takes time, not {aggregate_window_sec} seconds")
+    node = process.current().node
+    window = float(aggregate_window_sec or 0)
+    outcomes = []
+    for host in hosts:
+        uids = tuple(proc.uid for proc in procs if proc.host_uid == host.uid)
+        named = () if later_procs else uids
+        outcomes.append(
+            node.request(
+                host,
+                lambda port, named=named: LogOptions(  # type: ignore[misc]
+                    named, group, stream_to_client, window, level, port, node.uid
+                ),
+            )
+        )
+    for proc in procs:
+        if proc.uid == node.uid:
+            logging.getLogger().setLevel(level)
+            continue
+        outcomes.append(node.request(proc, lambda port: SetLogLevel(level, port, node.uid)))
+    # A proc that is dead has no level; that is for its calls to say.
+    await gather(outcomes, lambda outcome: None)
+
+
+def flush_printed() -> None:
+    """Show what has arrived, unfinished windows too."""
+    agent = process.current()
+    if isinstance(agent, ClientAgent):
+        agent.printer.flush()
+
+
+def hosts_of(procs: Iterable[ProcAddress]) -> list[ProcAddress]:
+    """The host agents of ``procs``, each once."""
+    found: dict[Uid, ProcAddress] = {}
+    for proc in procs:
+        if proc.host_uid:
+            found[proc.host_uid] = ProcAddress(proc.host_uid, proc.host_urls, proc.machine)
+    return list(found.values())

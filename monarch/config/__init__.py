@@ -1,0 +1,37 @@
+"""Settings of the runtime, in upstream's call style: ``configure(heartbeat_seconds=2.0)``.
+
+Upstream's own names are accepted too: some stand for settings of ours
+(``configure(cleanup_timeout="5s")``), the others are kept and have no effect. In tests,
+``with configured(...)`` and ``@parametrize_config(...)`` change settings for a while.
+"""
+
+from monarch.config.parametrize import parametrize_config, parametrize_config_pointwise
+from monarch.config.settings import (
+    Settings,
+    clear_runtime_config,
+    configure,
+    configured,
+    get_global_config,
+    get_runtime_config,
+    inherit_config,
+    inherited_config,
+    runtime_dir,
+    settings,
+)
+from monarch.config.upstream import Encoding
+
+__all__ = [
+    "Encoding",
+    "Settings",
+    "clear_runtime_config",
+    "configure",
+    "configured",
+    "get_global_config",
+    "get_runtime_config",
+    "inherit_config",
+    "inherited_config",
+    "parametrize_config",
+    "parametrize_config_pointwise",
+    "runtime_dir",
+    "settings",
+]

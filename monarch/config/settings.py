@@ -1,0 +1,213 @@
+"""The settings in force in this process, and how they are changed.
+
+Every setting can also be given in the environment as ``MONARCH_<NAME>`` in capitals, which
+child processes inherit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from monarch.config.duration import parse_duration
+from monarch.config.upstream import UPSTREAM, Encoding
+
+__all__ = [
+    "Settings",
+    "clear_runtime_config",
+    "configure",
+    "configured",
+    "get_global_config",
+    "get_runtime_config",
+    "inherit_config",
+    "inherited_config",
+    "runtime_dir",
+    "settings",
+]
+
+_PLAIN = (bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings and their defaults. Durations are seconds."""
+
+    heartbeat_seconds: float = 1.0
+    heartbeat_timeout_seconds: float = 10.0
+    attach_timeout_seconds: float = 30.0
+    cleanup_timeout_seconds: float = 3.0
+    stop_timeout_seconds: float = 10.0
+    exit_timeout_seconds: float = 1.0
+    hang_timeout_seconds: float = 12.0
+    log_tail_lines: int = 20
+    log_file_bytes: int = 64 * 2**20
+    log_dir: str = ""
+    switch_interval_seconds: float = 0.0005
+    max_message_bytes: int = 10 * 2**30
+    shared_memory_bytes: int = 4 * 2**30
+    runtime_dir: str = ""
+    flow_window_messages: int = 8192
+    flow_window_bytes: int = 64 * 2**20
+    flow_patience_seconds: float = 1.0
+    spill_dir: str = ""
+    tree_min_hosts: int = 16
+    tree_degree: int = 16
+
+    def with_environment(self) -> Settings:
+        """These settings, with what ``MONARCH_<NAME>`` variables say instead."""
+        found: dict[str, Any] = {}
+        for field in fields(self):
+            text = os.environ.get(f"MONARCH_{field.name.upper()}")
+            if text is not None:
+                found[field.name] = _from_text(text, type(getattr(self, field.name)))
+        return replace(self, **found)
+
+
+def _from_text(text: str, kind: type) -> Any:
+    if kind is bool:
+        return text.strip().lower() not in ("", "0", "false", "no", "off")
+    return kind(text)
+
+
+_base = Settings().with_environment()
+_current = _base
+_runtime: dict[str, Any] = {}
+
+
+def settings() -> Settings:
+    """The settings in force."""
+    return _current
+
+
+def configure(**values: Any) -> None:
+    """Change settings of this process and of the procs it spawns from now on.
+
+    Settings are ours, or upstream's by their names there. Durations of ours take seconds or a text
+    like ``"1m 30s"``. Nothing changes where one is wrong: raises ``ValueError`` for an unknown
+    name, ``TypeError`` for a wrong type.
+    """
+    accepted = {name: _accept(name, value) for name, value in values.items()}
+    changed = dict(_runtime)
+    for name, value in accepted.items():
+        for alias in _aliases(name):
+            changed.pop(alias, None)
+        changed.pop(name, None)
+        changed[name] = value
+    _use(changed)
+
+
+def _use(runtime: dict[str, Any]) -> None:
+    """Put these values over the defaults and the environment; later ones win."""
+    global _current, _runtime
+    ours: dict[str, Any] = {}
+    for name, value in runtime.items():
+        if name not in UPSTREAM:
+            ours[name] = value
+        elif UPSTREAM[name].ours:
+            ours[UPSTREAM[name].ours] = UPSTREAM[name].for_ours(value)
+    _runtime = runtime
+    _current = replace(_base, **ours)
+
+
+def _aliases(name: str) -> list[str]:
+    """Upstream's names for a setting of ours: who sets ours does not mean theirs any longer."""
+    return [alias for alias, upstream in UPSTREAM.items() if upstream.ours == name]
+
+
+def _accept(name: str, value: Any) -> Any:
+    """The value as it is kept."""
+    if name in UPSTREAM:
+        return UPSTREAM[name].accept(name, value)
+    known = {field.name: type(getattr(_base, field.name)) for field in fields(_base)}
+    if name not in known:
+        near = difflib.get_close_matches(name, [*known, *UPSTREAM], 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(
+            f"unknown setting {name!r}{hint} Known ones: {', '.join(sorted(known))}; and those of "
+            "upstream"
+        )
+    kind = known[name]
+    if kind is float and isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise TypeError(f"setting {name!r} takes float, not str: {error}") from None
+    accepted = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"setting {name!r} takes {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+@contextmanager
+def configured(**values: Any) -> Iterator[dict[str, Any]]:
+    """``configure`` for the length of a ``with`` block, which gets all settings in force."""
+    before = _runtime
+    try:
+        configure(**values)
+        yield get_global_config()
+    finally:
+        _use(before)
+
+
+def get_global_config() -> dict[str, Any]:
+    """All settings in force, ours and upstream's, as a dictionary of its own."""
+    return {**{name: _upstream_value(name) for name in UPSTREAM}, **asdict(_current)}
+
+
+def _upstream_value(name: str) -> Any:
+    upstream = UPSTREAM[name]
+    if name in _runtime:
+        return _runtime[name]
+    if upstream.ours in _runtime:
+        return upstream.from_ours(_runtime[upstream.ours])
+    return upstream.default
+
+
+def get_runtime_config() -> dict[str, Any]:
+    """What ``configure`` has set: the values that are neither defaults nor from the environment."""
+    return dict(_runtime)
+
+
+def clear_runtime_config() -> None:
+    """Take back all that ``configure`` has set."""
+    _use({})
+
+
+def inherited_config() -> dict[str, Any]:
+    """What procs that are spawned from here take over, as data for a message."""
+    plain = {name: value for name, value in _runtime.items() if type(value) in _PLAIN}
+    encodings = {
+        name: value.value for name, value in _runtime.items() if isinstance(value, Encoding)
+    }
+    # Where sockets lie is a matter of each machine.
+    plain.pop("runtime_dir", None)
+    return {**plain, **encodings}
+
+
+def inherit_config(values: dict[str, Any]) -> None:
+    """Take over what ``inherited_config`` of our owner said."""
+    kinds = {name: UPSTREAM[name].kind for name in values if name in UPSTREAM}
+    configure(
+        **{
+            name: Encoding(value) if kinds.get(name) is Encoding else value
+            for name, value in values.items()
+        }
+    )
+
+
+def runtime_dir() -> str:
+    """A directory that only this user can enter, for Unix sockets. Made when missing."""
+    base = settings().runtime_dir or os.path.join(tempfile.gettempdir(), f"monarch-{os.getuid()}")
+    os.makedirs(base, mode=0o700, exist_ok=True)
+    status = os.lstat(base)
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(
+            f"{base} must belong to you and be closed to others (mode 0700); remove it, or set "
+            "MONARCH_RUNTIME_DIR to a directory of your own"
+        )
+    return base

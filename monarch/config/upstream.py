@@ -1,0 +1,132 @@
+"""The settings that upstream knows by other names, or that have no meaning here.
+
+Programs set them, so each is accepted with upstream's type, kept, and given back. ``ours`` says
+which setting of ours follows it; where there is none, it has no effect.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Any, NamedTuple
+
+from monarch.config.duration import format_duration, parse_duration
+
+__all__ = ["UPSTREAM", "Encoding", "UpstreamSetting"]
+
+
+class Encoding(enum.Enum):
+    """How upstream encodes messages. Here there is one way."""
+
+    Bincode = "bincode"
+    Json = "json"
+    Multipart = "multipart"
+
+
+_URL = re.compile(r"(tcp|ipc|inproc|unix|metatls|tls|local)://.+|[^@]+@(tcp|ipc)://.+")
+_TRANSPORTS = ("tcp", "ipc", "tls", "metatls", "metatls-hostname", "unix", "local")
+
+
+class UpstreamSetting(NamedTuple):
+    """``kind`` is "duration", "transport", or the type itself."""
+
+    kind: Any
+    default: Any
+    ours: str = ""
+
+    def accept(self, name: str, value: Any) -> Any:
+        """The value as it is kept; raises ``TypeError`` or ``ValueError``."""
+        if self.kind == "duration":
+            return _duration(name, value)
+        if self.kind == "transport":
+            return _transport(name, value)
+        accepted = (int, float) if self.kind is float else (self.kind,)
+        if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
+            raise TypeError(
+                f"setting {name!r} takes {self.kind.__name__}, not {type(value).__name__}"
+            )
+        return value
+
+    def for_ours(self, value: Any) -> Any:
+        """The same as a value of the setting of ours."""
+        return parse_duration(value) if self.kind == "duration" else value
+
+    def from_ours(self, value: Any) -> Any:
+        return format_duration(value) if self.kind == "duration" else value
+
+
+def _duration(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"setting {name!r} takes a duration like '30s', not {type(value).__name__}")
+    try:
+        return format_duration(parse_duration(value))
+    except ValueError as error:
+        raise TypeError(f"Invalid duration format for {name!r}: {error}") from None
+
+
+def _transport(name: str, value: Any) -> Any:
+    # The kinds of transport belong to monarch.actor, which lies above.
+    if type(value).__name__ in ("ChannelTransport", "BindSpec"):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(
+            f"setting {name!r} takes a ChannelTransport or a URL, not {type(value).__name__}"
+        )
+    if value not in _TRANSPORTS and not _URL.fullmatch(value):
+        raise ValueError(f"{value!r} is neither a kind of transport nor a URL to listen at")
+    return value
+
+
+UPSTREAM: dict[str, UpstreamSetting] = {
+    # What we have too.
+    "cleanup_timeout": UpstreamSetting("duration", "3s", "cleanup_timeout_seconds"),
+    "process_exit_timeout": UpstreamSetting("duration", "10s", "stop_timeout_seconds"),
+    "host_spawn_ready_timeout": UpstreamSetting("duration", "30s", "attach_timeout_seconds"),
+    "message_delivery_timeout": UpstreamSetting("duration", "30s", "heartbeat_timeout_seconds"),
+    "codec_max_frame_length": UpstreamSetting(int, 10 * 2**30, "max_message_bytes"),
+    "tail_log_lines": UpstreamSetting(int, 0, "log_tail_lines"),
+    # What has no meaning here.
+    "actor_queue_dispatch": UpstreamSetting(bool, True),
+    "actor_spawn_max_idle": UpstreamSetting("duration", "30s"),
+    "channel_net_rx_buffer_full_check_interval": UpstreamSetting("duration", "5s"),
+    "channel_tcp_congestion": UpstreamSetting(str, ""),
+    "default_encoding": UpstreamSetting(Encoding, Encoding.Multipart),
+    "default_transport": UpstreamSetting("transport", "unix"),
+    "enable_dest_actor_reordering_buffer": UpstreamSetting(bool, True),
+    "enable_file_capture": UpstreamSetting(bool, False),
+    "enable_log_forwarding": UpstreamSetting(bool, False),
+    "force_file_log": UpstreamSetting(bool, False),
+    "get_actor_state_max_idle": UpstreamSetting("duration", "1m"),
+    "get_proc_state_max_idle": UpstreamSetting("duration", "1m"),
+    "max_cast_dimension_size": UpstreamSetting(int, 16),
+    "mesh_admin_addr": UpstreamSetting(str, "[::]:1729"),
+    "mesh_attach_config_timeout": UpstreamSetting("duration", "10s"),
+    "mesh_bootstrap_enable_pdeathsig": UpstreamSetting(bool, True),
+    "mesh_orphan_timeout": UpstreamSetting("duration", "1m"),
+    "mesh_proc_spawn_max_idle": UpstreamSetting("duration", "30s"),
+    "mesh_terminate_concurrency": UpstreamSetting(int, 16),
+    "mesh_terminate_timeout": UpstreamSetting("duration", "10s"),
+    "message_ack_every_n_messages": UpstreamSetting(int, 1000),
+    "message_ack_time_interval": UpstreamSetting("duration", "500ms"),
+    "message_latency_sampling_rate": UpstreamSetting(float, 0.01),
+    "message_ttl_default": UpstreamSetting(int, 64),
+    "prefix_with_rank": UpstreamSetting(bool, True),
+    "proc_stop_max_idle": UpstreamSetting("duration", "30s"),
+    "rdma_allow_tcp_fallback": UpstreamSetting(bool, True),
+    "rdma_disable_ibverbs": UpstreamSetting(bool, False),
+    "rdma_ibverbs_target": UpstreamSetting(str, ""),
+    "rdma_max_chunk_size_mb": UpstreamSetting(int, 64),
+    "rdma_peer_device_affinity": UpstreamSetting(bool, False),
+    "rdma_runtime_worker_threads": UpstreamSetting(int, 1),
+    "read_log_buffer": UpstreamSetting(int, 100),
+    "remote_alloc_allowed_port_range": UpstreamSetting(slice, slice(0, 65535)),
+    "remote_alloc_bind_to_inaddr_any": UpstreamSetting(bool, False),
+    "remote_alloc_bootstrap_addr": UpstreamSetting(str, ""),
+    "remote_allocator_heartbeat_interval": UpstreamSetting("duration", "5m"),
+    "shared_asyncio_runtime": UpstreamSetting(bool, False),
+    "small_write_threshold": UpstreamSetting(int, 256),
+    "split_max_buffer_age": UpstreamSetting("duration", "50ms"),
+    "split_max_buffer_size": UpstreamSetting(int, 5),
+    "stop_actor_timeout": UpstreamSetting("duration", "10s"),
+    "supervision_watchdog_timeout": UpstreamSetting("duration", "2m"),
+}

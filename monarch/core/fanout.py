@@ -1,0 +1,236 @@
+"""How one message gets to many hosts: along a tree, and to which members of it.
+
+A **tree** spans the hosts of a proc mesh, in their order. Whoever holds a part of that order, a
+range of hosts, cuts it into as many pieces as the degree allows and hands each piece to the
+first host in it, which does the same with the rest of its own. The sender holds the whole. So a
+route depends on nothing but the tree, and one sender's messages to one host always take the same
+one, which is what keeps them in order.
+
+A host that is dead cannot hand on: whoever would have handed it a piece hands on in its stead,
+and no other route changes.
+
+**Members** are places in the mesh, in the order of their ranks in what is addressed: the mesh
+itself, a slice, or a mesh of actors on a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from monarch.mesh import Slice
+from monarch.wire.address import ProcAddress, Uid
+
+__all__ = [
+    "Branch",
+    "Members",
+    "Place",
+    "Tree",
+    "Wire",
+    "branches",
+    "depth",
+    "heads_above",
+    "place_of",
+    "proc_uid",
+]
+
+Wire = tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
+"""Members in a message: for each part an offset, sizes and strides."""
+
+
+class Tree(NamedTuple):
+    """The hosts of a proc mesh, ``per_host`` procs on each, and how wide to branch."""
+
+    mesh: Uid
+    hosts: tuple[ProcAddress, ...]
+    per_host: int
+    degree: int
+
+    @property
+    def everybody(self) -> Members:
+        return Members([Slice.new_row_major([len(self.hosts) * self.per_host])])
+
+    def below(self, host: int, dead: Sequence[int] = ()) -> list[int]:
+        """The hosts to which ``host`` hands on, or has handed on."""
+        num = len(self.hosts)
+        return [
+            other
+            for other in range(num)
+            if other not in dead and host in heads_above(other, num, self.degree, dead)
+        ]
+
+
+def proc_uid(mesh: Uid, place: int) -> Uid:
+    """The uid of the proc at ``place`` in a mesh with a tree."""
+    return f"{mesh}.{place}"
+
+
+def place_of(uid: Uid) -> tuple[Uid, int] | None:
+    """The mesh and the place of a proc with such a uid; ``None`` for others."""
+    mesh, dot, place = uid.partition(".")
+    return (mesh, int(place)) if dot and place.isdecimal() else None
+
+
+class Branch(NamedTuple):
+    """A range of hosts, whose first one gets the message for all."""
+
+    start: int
+    stop: int
+
+
+def branches(start: int, stop: int, degree: int, dead: Sequence[int] = ()) -> list[Branch]:
+    """The pieces of a range of hosts, each with a living head."""
+    found: list[Branch] = []
+    size, rest = divmod(stop - start, degree)
+    while start < stop:
+        end = start + size + (rest > 0)
+        rest -= 1
+        if start in dead:
+            found.extend(branches(start + 1, end, degree, dead))
+        else:
+            found.append(Branch(start, end))
+        start = end
+    return found
+
+
+def heads_above(host: int, num_hosts: int, degree: int, dead: Sequence[int] = ()) -> list[int]:
+    """The hosts that hand on what is for ``host``, in their order from the sender."""
+    above: list[int] = []
+    start, stop = 0, num_hosts
+    while True:
+        start, stop = next(b for b in branches(start, stop, degree, dead) if b[0] <= host < b[1])
+        if start == host:
+            return above
+        above.append(start)
+        start += 1
+
+
+def depth(num_hosts: int, degree: int) -> int:
+    """The number of hops from the sender to the farthest host."""
+    longest = 0
+    for start, stop in branches(0, num_hosts, degree):
+        longest = max(longest, 1 + (depth(stop - start - 1, degree) if stop - start > 1 else 0))
+        if start:
+            break  # The first piece is as long as any; the second may be one shorter.
+    return longest
+
+
+class Members:
+    """Places in a mesh, one for each rank of what is addressed."""
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self, parts: Sequence[Slice]) -> None:
+        self.parts = tuple(parts)
+        self.size = sum(map(len, self.parts))
+
+    @classmethod
+    def of(cls, places: Sequence[int], sizes: Sequence[int] = ()) -> Members:
+        """The members at ``places``, by rank; compact where they lie evenly in shape ``sizes``."""
+        even = _even(places, sizes)
+        return cls([even] if even is not None else Slice.from_list(places))
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> Members:
+        return cls([Slice(offset=o, sizes=s, strides=t) for o, s, t in wire])
+
+    def to_wire(self) -> Wire:
+        return tuple((p.offset, tuple(p.sizes), tuple(p.strides)) for p in self.parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Members, (self.parts,)
+
+    def __iter__(self) -> Iterator[int]:
+        for part in self.parts:
+            yield from part
+
+    def count(self, start: int, stop: int) -> int:
+        """How many of them lie in a range of places."""
+        return sum(
+            _count(part.offset, list(zip(part.sizes, part.strides, strict=True)), start, stop)
+            for part in self.parts
+        )
+
+    def within(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The (place, rank) of those in a range, which is short, in order of their places."""
+        found = []
+        for place in range(start, stop):
+            base = 0
+            for part in self.parts:
+                if place in part:
+                    found.append((place, base + part.index(place)))
+                    break
+                base += len(part)
+        return found
+
+
+class Place:
+    """Where the members of an actor mesh, or of a slice of it, are in a tree.
+
+    ``whole`` are those of the actor mesh itself, for what concerns all of them.
+    """
+
+    __slots__ = ("members", "tree", "whole")
+
+    def __init__(self, tree: Tree, members: Members, whole: Members | None = None) -> None:
+        self.tree = tree
+        self.members = members
+        self.whole = whole or members
+
+    def over(self, ranks: Sequence[int], sizes: Sequence[int]) -> Place:
+        """The part with the members of these ranks."""
+        places = list(self.members)
+        return Place(self.tree, Members.of([places[rank] for rank in ranks], sizes), self.whole)
+
+    def at(self, rank: int) -> Members:
+        """The member of one rank."""
+        for part in self.members.parts:
+            if rank < len(part):
+                return Members([Slice(offset=part.get(rank), sizes=[], strides=[])])
+            rank -= len(part)
+        raise IndexError(rank)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Place, (self.tree, self.members, self.whole)
+
+
+def _even(places: Sequence[int], sizes: Sequence[int]) -> Slice | None:
+    """One slice with just these places in this order, if there is one of shape ``sizes``."""
+    shape = Slice.new_row_major(sizes)
+    if not places or len(shape) != len(places):
+        return None
+    unit = [shape.strides[dim] if size > 1 else 0 for dim, size in enumerate(sizes)]
+    strides = [places[step] - places[0] for step in unit]
+    if min(strides, default=0) < 0:
+        return None
+    try:
+        even = Slice(offset=places[0], sizes=sizes, strides=strides)
+    except ValueError:
+        return None
+    return even if all(a == b for a, b in zip(even, places, strict=True)) else None
+
+
+def _count(offset: int, dims: list[tuple[int, int]], start: int, stop: int) -> int:
+    total, last = 1, offset
+    for size, stride in dims:
+        total *= size
+        last += (size - 1) * stride
+    if not total or last < start or offset >= stop:
+        return 0
+    if start <= offset and last < stop:
+        return total
+    # Along the longest stride, all but the parts at the ends lie wholly inside or outside.
+    longest = max(range(len(dims)), key=lambda dim: dims[dim][1] * (dims[dim][0] > 1))
+    size, stride = dims[longest]
+    rest = dims[:longest] + dims[longest + 1 :]
+    inner = last - offset - (size - 1) * stride
+    first_whole = max(0, -((offset - start) // stride))
+    end_whole = min(size, (stop - 1 - inner - offset) // stride + 1)
+    num_whole = max(0, end_whole - first_whole)
+    found = num_whole * (total // size)
+    first_part = max(0, -((offset + inner - start) // stride))
+    end_part = min(size, (stop - 1 - offset) // stride + 1)
+    for step in range(first_part, end_part):
+        if not (num_whole and first_whole <= step < end_whole):
+            found += _count(offset + step * stride, rest, start, stop)
+    return found

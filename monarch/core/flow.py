@@ -1,0 +1,81 @@
+"""How much may be on its way to one receiver.
+
+A **lane** is what one process sends to one actor, or into one port, of another. At most a window
+of its messages may be sent and not yet taken out of the receiver's mailbox. The sender finds out
+with **marks**: after every part of the window it sends a message that the receiver answers when
+its turn comes. The receiver takes a lane's messages in order, so the answer says that everything
+before the mark has been taken. Nothing need be counted over there, and there is one mark for
+hundreds of messages.
+
+A full lane always has a mark under way, so that room is always announced.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+__all__ = ["Lane", "Window"]
+
+_MARKS_IN_MESSAGES = 16
+_MARKS_IN_BYTES = 4
+
+
+class Window(NamedTuple):
+    """What may be under way: a number of messages, and of bytes of payload."""
+
+    num_messages: int
+    num_bytes: int
+
+
+class Lane:
+    """Bookkeeping of one lane at its sender. The caller's lock guards it."""
+
+    __slots__ = (
+        "_marked", "_num_bytes", "_num_messages", "_open_bytes", "_open_messages", "_part",
+        "_window",
+    )  # fmt: skip
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._part = Window(
+            max(1, window.num_messages // _MARKS_IN_MESSAGES),
+            max(1, window.num_bytes // _MARKS_IN_BYTES),
+        )
+        self._num_messages = 0
+        self._num_bytes = 0
+        self._open_messages = 0
+        self._open_bytes = 0
+        self._marked: deque[Window] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be sent: of any size, because nothing may be too big to send."""
+        return (
+            self._num_messages < self._window.num_messages
+            and self._num_bytes < self._window.num_bytes
+        )
+
+    @property
+    def num_under_way(self) -> int:
+        """Messages that are not known to be taken."""
+        return self._num_messages
+
+    def sent(self, num_bytes: int) -> bool:
+        """A message leaves; true when a mark must follow it."""
+        self._num_messages += 1
+        self._num_bytes += num_bytes
+        self._open_messages += 1
+        self._open_bytes += num_bytes
+        part = self._part
+        if self._open_messages < part.num_messages and self._open_bytes < part.num_bytes:
+            return False
+        self._marked.append(Window(self._open_messages, self._open_bytes))
+        self._open_messages = self._open_bytes = 0
+        return True
+
+    def answered(self) -> None:
+        """The oldest mark was answered: what left before it has been taken."""
+        taken = self._marked.popleft()
+        self._num_messages -= taken.num_messages
+        self._num_bytes -= taken.num_bytes

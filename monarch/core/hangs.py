@@ -1,0 +1,49 @@
+"""Who was asked whether it is there, and has not answered for too long. Time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["Hangs"]
+
+
+class Hangs:
+    """Asks each peer again once it has answered; tells of a silence when it gets too long.
+
+    A silence is told once, and its end once. Nothing follows from it: a peer that hangs is not
+    dead, and may go on at any moment.
+    """
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self._timeout = timeout_seconds
+        self._asked: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def due(self, uids: Iterable[str], now: float) -> list[str]:
+        """Of ``uids``, those that have answered all questions; they count as asked now."""
+        due = [uid for uid in uids if uid not in self._asked]
+        self._asked.update(dict.fromkeys(due, now))
+        return due
+
+    def answered(self, uid: str, now: float) -> float | None:
+        """It is there; the seconds of its silence, if that had been told."""
+        asked = self._asked.pop(uid, now)
+        if uid not in self._told:
+            return None
+        self._told.discard(uid)
+        return now - asked
+
+    def forget(self, uid: str) -> None:
+        self._asked.pop(uid, None)
+        self._told.discard(uid)
+
+    def overdue(self, now: float) -> list[tuple[str, float]]:
+        """Whose silence has become too long since last asked, with the seconds."""
+        silent = [(uid, now - asked) for uid, asked in self._asked.items()]
+        late = [(uid, s) for uid, s in silent if s >= self._timeout and uid not in self._told]
+        self._told.update(uid for uid, _ in late)
+        return late
+
+    def silence(self, uid: str, now: float) -> float:
+        """For how long a peer has been too silent; 0 for one that is not."""
+        return now - self._asked[uid] if uid in self._told else 0.0

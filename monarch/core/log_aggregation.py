@@ -1,0 +1,168 @@
+"""Many lines that say the same, made into one with a count.
+
+Two lines are similar when less than 15 % of the longer one's characters have to change. A line
+joins the most similar group there is; the group shows its first line, with the words in which
+others differ as ``<<a, b>>``. It does not matter which rank a line comes from, so lines that one
+rank repeats count too.
+
+The work is bounded, whatever comes: there are so many groups, so many comparisons, and so many
+lines that are looked at. Lines beyond are counted, and the last of them kept as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import NamedTuple
+
+from monarch.core.edit_distance import edit_distance
+
+__all__ = ["Aggregate", "Aggregator", "Source", "Summary"]
+
+_THRESHOLD = 0.15
+_MAX_GROUPS = 256
+_MAX_KNOWN = 4096
+_MAX_LINES = 10_000
+_MAX_COMPARISONS = 6_000
+_MAX_COMPARED_CHARS = 400
+_MAX_VARIANTS = 4
+_NUM_LAST = 20
+
+_NUMBER = re.compile(r"\d+")
+_SPACES = re.compile(r"(\s+)")
+
+
+class Source(NamedTuple):
+    """Whose line it is."""
+
+    name: str
+    rank: int
+
+
+class Aggregate(NamedTuple):
+    """``num_lines`` similar lines; ``text`` stands for all of them."""
+
+    num_lines: int
+    text: str
+    sources: tuple[Source, ...]
+
+
+class Summary(NamedTuple):
+    """What a window held; ``num_more`` lines were only counted, ``last`` are the latest of them."""
+
+    aggregates: list[Aggregate]
+    num_more: int
+    last: list[tuple[Source, str]]
+
+
+class _Group:
+    def __init__(self, text: str, source: Source) -> None:
+        self.first = text
+        self.count = 1
+        self.sources = {source: None}
+        self._words = _SPACES.split(text)
+        self._variants: dict[int, dict[str, None]] = {}
+
+    def add(self, text: str, source: Source) -> None:
+        self.count += 1
+        self.sources[source] = None
+        words = _SPACES.split(text)
+        if len(words) != len(self._words):
+            return
+        for position, (mine, theirs) in enumerate(zip(self._words, words, strict=True)):
+            if mine != theirs:
+                variants = self._variants.setdefault(position, {})
+                if len(variants) < _MAX_VARIANTS:
+                    variants[theirs] = None
+
+    def again(self, source: Source) -> None:
+        self.count += 1
+        self.sources[source] = None
+
+    @property
+    def text(self) -> str:
+        words = list(self._words)
+        for position, variants in self._variants.items():
+            values = [words[position], *variants]
+            shown = ", ".join(values[:_MAX_VARIANTS])
+            words[position] = f"<<{shown}{', ...' if len(values) > _MAX_VARIANTS else ''}>>"
+        return "".join(words)
+
+
+class Aggregator:
+    """The lines of one window."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._groups: list[_Group] = []
+        self._known: dict[str, _Group] = {}
+        self._by_shape: dict[str, list[_Group]] = {}
+        self._num_lines = 0
+        self._num_comparisons = 0
+        self._num_more = 0
+        self._last: deque[tuple[Source, str]] = deque(maxlen=_NUM_LAST)
+
+    def __bool__(self) -> bool:
+        return bool(self._groups or self._num_more)
+
+    def add(self, text: str, source: Source) -> None:
+        """Take one line, without its end."""
+        group = self._known.get(text)
+        if group is not None:
+            group.again(source)
+            return
+        self._num_lines += 1
+        if self._num_lines > _MAX_LINES:
+            self._count(text, source)
+            return
+        shape = _NUMBER.sub("0", text)
+        group = self._most_similar(text, shape)
+        if group is not None:
+            group.add(text, source)
+        elif len(self._groups) < _MAX_GROUPS:
+            group = _Group(text, source)
+            self._groups.append(group)
+            self._by_shape.setdefault(shape, []).append(group)
+        else:
+            self._count(text, source)
+            return
+        if len(self._known) < _MAX_KNOWN:
+            self._known[text] = group
+
+    def take(self) -> Summary:
+        """All that was added since the last time, groups in the order of their first lines."""
+        aggregates = [
+            Aggregate(group.count, group.text, tuple(group.sources)) for group in self._groups
+        ]
+        summary = Summary(aggregates, self._num_more - len(self._last), list(self._last))
+        self._reset()
+        return summary
+
+    def _count(self, text: str, source: Source) -> None:
+        self._num_more += 1
+        self._last.append((source, text))
+
+    def _most_similar(self, text: str, shape: str) -> _Group | None:
+        # Lines that differ in numbers only are what a training loop prints: look there first.
+        same_shape = self._by_shape.get(shape, ())
+        best = self._best(text, same_shape)
+        if best is None and len(text) <= _MAX_COMPARED_CHARS:
+            best = self._best(text, self._groups)
+        return best
+
+    def _best(self, text: str, groups: list[_Group] | tuple[()]) -> _Group | None:
+        best, least = None, _THRESHOLD
+        length = len(text)
+        for group in groups:
+            longer = max(length, len(group.first))
+            if abs(length - len(group.first)) >= least * longer:
+                continue
+            self._num_comparisons += 1
+            if self._num_comparisons > _MAX_COMPARISONS:
+                return best or (group if groups is not self._groups else None)
+            share = edit_distance(group.first, text) / longer
+            if share < least:
+                best, least = group, share
+        return best

@@ -1,0 +1,61 @@
+"""Lines that wait for a reader who is slower than the writer: the first and the last are kept."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+__all__ = ["Backlog", "Block"]
+
+
+class Block(NamedTuple):
+    """Whole lines of one stream; ``num_dropped`` lines that came before them are missing."""
+
+    stream: int
+    lines: bytes
+    num_dropped: int
+
+
+class Backlog:
+    """At most ``max_bytes`` of lines. Where more come, the oldest waiting ones are dropped.
+
+    What was taken is beyond recall, so with a slow reader it is the middle that is missing.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._blocks: deque[tuple[int, bytes]] = deque()
+        self.num_bytes = 0
+        self._num_dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def put(self, stream: int, lines: bytes) -> None:
+        """Add whole lines; each ends with a newline."""
+        if len(lines) > self._max_bytes:
+            cut = lines.index(b"\n", len(lines) - self._max_bytes - 1) + 1
+            if cut < len(lines):
+                self._drop_all()
+                self._num_dropped += lines.count(b"\n", 0, cut)
+                lines = lines[cut:]
+        self._blocks.append((stream, lines))
+        self.num_bytes += len(lines)
+        while self.num_bytes > self._max_bytes and len(self._blocks) > 1:
+            self._drop_first()
+
+    def take(self) -> Block:
+        """The oldest lines. Raises ``IndexError`` when there are none."""
+        stream, lines = self._blocks.popleft()
+        self.num_bytes -= len(lines)
+        num_dropped, self._num_dropped = self._num_dropped, 0
+        return Block(stream, lines, num_dropped)
+
+    def _drop_first(self) -> None:
+        _, lines = self._blocks.popleft()
+        self.num_bytes -= len(lines)
+        self._num_dropped += lines.count(b"\n")
+
+    def _drop_all(self) -> None:
+        while self._blocks:
+            self._drop_first()

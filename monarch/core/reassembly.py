@@ -1,0 +1,131 @@
+"""Bulk that travels in chunks, and the order of messages around it.
+
+Chunks let small messages through between them: the rest of a bulk is sent only as the receiver
+asks for it. A message whose bulk is still on its way keeps its place in its sender's order: what
+the sender sent after it is held back until it is complete.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+__all__ = ["Assembly", "Order", "chunks_of"]
+
+T = TypeVar("T")
+
+
+def chunks_of(pieces: Sequence[memoryview], chunk_bytes: int) -> Iterator[list[memoryview]]:
+    """``pieces`` cut into chunks of ``chunk_bytes``: each a list of parts, in order."""
+    chunk: list[memoryview] = []
+    room = chunk_bytes
+    for piece in pieces:
+        start = 0
+        while start < len(piece):
+            part = piece[start : start + room]
+            chunk.append(part)
+            start += len(part)
+            room -= len(part)
+            if room == 0:
+                yield chunk
+                chunk, room = [], chunk_bytes
+    if chunk:
+        yield chunk
+
+
+class Assembly:
+    """Fills the ``places`` of a message's pieces with what arrives, in order."""
+
+    def __init__(self, places: Sequence[memoryview]) -> None:
+        self._places = deque(place for place in places if len(place))
+        self._filled = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._places
+
+    def feed(self, parts: Sequence[memoryview]) -> bool:
+        """Take the parts of a chunk. False if they do not fit, which no honest sender does."""
+        for part in parts:
+            if not len(part) or not self._places:
+                return False
+            end = self._filled + len(part)
+            place = self._places[0]
+            if end > len(place):
+                return False
+            place[self._filled : end] = part
+            self._filled = end
+            if end == len(place):
+                self._places.popleft()
+                self._filled = 0
+        return True
+
+
+class Order(Generic[T]):
+    """Keeps each sender's messages in order while some of them are incomplete."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, deque[_Entry[T]]] = {}
+        """By sender. Empty almost always, which each message that arrives asks."""
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def holds(self, sender: str) -> bool:
+        """Whether what ``sender`` sends has to wait."""
+        return sender in self.waiting
+
+    def begin(self, sender: str, key: object) -> None:
+        """A message of ``sender`` has begun to arrive; ``complete`` names it by ``key``."""
+        self.waiting.setdefault(sender, deque()).append(_Entry(key))
+
+    def add(self, sender: str, message: T) -> None:
+        """A whole message has arrived that has to wait."""
+        entry: _Entry[T] = _Entry(None)
+        entry.message = message
+        self.waiting[sender].append(entry)
+
+    def complete(self, sender: str, key: object, message: T) -> list[T]:
+        """A message is whole: it, and those behind it, as far as they may go now."""
+        waiting = self.waiting.get(sender)
+        if waiting is None:
+            return []
+        for entry in waiting:
+            if entry.key == key:
+                entry.message = message
+        return self._let_go(sender, waiting)
+
+    def skip(self, sender: str, key: object) -> list[T]:
+        """A message will never be whole, because whoever handed it on is gone; its sender is not.
+
+        Returns what need not wait for it any longer.
+        """
+        waiting = self.waiting.get(sender)
+        if waiting is None:
+            return []
+        lost = [entry for entry in waiting if entry.key == key]
+        for entry in lost:
+            waiting.remove(entry)
+        return self._let_go(sender, waiting)
+
+    def _let_go(self, sender: str, waiting: deque[_Entry[T]]) -> list[T]:
+        free = []
+        while waiting and (first := waiting[0].message) is not None:
+            free.append(first)
+            waiting.popleft()
+        if not waiting:
+            del self.waiting[sender]
+        return free
+
+    def drop(self, sender: str) -> None:
+        """``sender`` is gone. Nothing is let go that was sent after what will never be whole."""
+        self.waiting.pop(sender, None)
+
+
+class _Entry(Generic[T]):
+    __slots__ = ("key", "message")
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        self.message: T | None = None

@@ -1,0 +1,48 @@
+"""Which parts of a stretch of memory are taken.
+
+First fit from the front, so that little memory is touched, and what was touched last, which the
+processor still has in its caches, is used again first. Neighbouring free parts are joined.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+__all__ = ["Regions"]
+
+
+class Regions:
+    """The regions of ``start`` to ``end``: each begins and ends at a multiple of ``unit``."""
+
+    def __init__(self, start: int, end: int, unit: int) -> None:
+        self._unit = unit
+        self._taken: dict[int, int] = {}
+        self._free = [(start, end)]
+
+    @property
+    def is_unused(self) -> bool:
+        return not self._taken
+
+    def take(self, size: int) -> int | None:
+        """The offset of a region of at least ``size``; ``None`` where none is free."""
+        size = max(1, -(-size // self._unit)) * self._unit
+        for index, (start, end) in enumerate(self._free):
+            if end - start >= size:
+                if end - start == size:
+                    del self._free[index]
+                else:
+                    self._free[index] = (start + size, end)
+                self._taken[start] = size
+                return start
+        return None
+
+    def give_back(self, offset: int) -> None:
+        """Free the region at ``offset``, which must be taken."""
+        start, end = offset, offset + self._taken.pop(offset)
+        index = bisect_left(self._free, (start, end))
+        if index < len(self._free) and self._free[index][0] == end:
+            end = self._free.pop(index)[1]
+        if index > 0 and self._free[index - 1][1] == start:
+            index -= 1
+            start = self._free.pop(index)[0]
+        self._free.insert(index, (start, end))

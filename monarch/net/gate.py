@@ -1,0 +1,194 @@
+"""Who gets in over TCP: those who hold the job's secret, and nobody else.
+
+A listener speaks CURVE. A stranger who does not know its public key (it is derived from the
+secret and never sent) fails in ZeroMQ's own thread, before a byte of his reaches Python; one
+who does must also own the connectors' key, for which ZeroMQ asks here (ZAP, RFC 27). Whoever is
+turned away is logged once a kind, by address.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import itertools
+import logging
+import socket as sockets
+import struct
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import zmq
+from zmq.utils import z85
+
+from monarch.net.loop import Loop
+from monarch.net.rare_log import RareLog
+from monarch.wire.keys import JobKeys
+
+__all__ = ["Gate", "is_loopback"]
+
+_HANDSHAKE_MS = 5_000
+_BACKLOG = 1024
+_MAX_BATCH = 64
+_DOMAIN = b"monarch"
+_ZAP_URL = "inproc://zeromq.zap.01"
+# Not the events of failed handshakes: when somebody listens to these, ZeroMQ (4.3.5) loses the
+# error's number on the way, and keeps the bad connection.
+_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_EVENT = struct.Struct("=Hi")
+_log = logging.getLogger("monarch.net")
+
+
+class Gate:
+    """Guards the TCP listeners of one ZeroMQ context. All but ``bind`` is for the I/O loop."""
+
+    def __init__(self, loop: Loop, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._loop = loop
+        self._context = context
+        self._rare = RareLog(_log)
+        self._allowed: set[bytes] = set()
+        self._answerer: zmq.Socket[bytes] | None = None
+        self._watched: list[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = []
+        self._numbers = itertools.count()
+
+    def bind(self, listener: zmq.Socket[bytes], url: str, keys: JobKeys | None) -> None:
+        """Bind to a TCP URL, for holders of ``keys`` alone; ``None`` limits the handshakes only."""
+        listener.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        listener.setsockopt(zmq.BACKLOG, _BACKLOG)
+        if keys is not None:
+            self._allowed.add(keys.connector.public)
+            self._loop.run_on_loop(self._answer_for_strangers)
+            listener.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+            listener.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            listener.setsockopt(zmq.CURVE_SERVER, 1)
+            listener.setsockopt(zmq.CURVE_PUBLICKEY, keys.listener.public)
+            listener.setsockopt(zmq.CURVE_SECRETKEY, keys.listener.private)
+        listener.bind(_numeric(url))
+        bound: bytes = listener.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
+        self._loop.run_on_loop(lambda: self._watch(listener, bound.rstrip(b"\0").decode()))
+
+    def _answer_for_strangers(self) -> None:
+        if self._answerer is None:
+            self._answerer = self._context.socket(zmq.REP)
+            self._answerer.setsockopt(zmq.LINGER, 0)
+            self._answerer.bind(_ZAP_URL)
+            self._loop.add_reader(_fd(self._answerer), self._judge)
+            self._judge()
+
+    def _judge(self) -> None:
+        # Until there is none: the descriptor tells of changes only.
+        while self._answerer is not None:
+            try:
+                request = self._answerer.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._answerer.send_multipart(self._verdict(request))
+
+    def _verdict(self, request: Sequence[bytes]) -> list[bytes]:
+        version, number, domain, address, _, mechanism, *credentials = request
+        is_known = version == b"1.0" and domain == _DOMAIN and mechanism == b"CURVE"
+        if is_known and len(credentials) == 1 and self._is_allowed(credentials[0]):
+            return [version, number, b"200", b"OK", b"", b""]
+        self._rare.warning(
+            "key", "turned away %s: its key is not of this job", address.decode("ascii", "replace")
+        )
+        return [version, number, b"400", b"not of this job", b"", b""]
+
+    def _is_allowed(self, key: bytes) -> bool:
+        # In constant time: how long it takes tells nothing about the key.
+        return any(hmac.compare_digest(z85.encode(key), one) for one in self._allowed)
+
+    def _watch(self, listener: zmq.Socket[bytes], url: str) -> None:
+        """Log who is turned away before Python gets to see anything of them."""
+        name = f"inproc://watch-{next(self._numbers)}"
+        listener.monitor(name, _EVENTS)
+        events = self._context.socket(zmq.PAIR)
+        events.setsockopt(zmq.LINGER, 0)
+        # ZeroMQ's own thread would wait for room, and with it everybody's messages.
+        events.setsockopt(zmq.RCVHWM, 0)
+        events.connect(name)
+        self._watched.append((listener, events))
+        watcher = _Watcher(self._loop, events, url, self._rare)
+        self._loop.add_reader(_fd(events), watcher.read)
+        watcher.read()
+
+    def close(self) -> None:
+        """On the loop, or once it has ended; before the listeners are closed."""
+        for listener, events in self._watched:
+            listener.disable_monitor()
+            self._loop.remove_reader(_fd(events))
+            events.close(0)
+        self._watched.clear()
+        if self._answerer is not None:
+            self._loop.remove_reader(_fd(self._answerer))
+            self._answerer.close(0)
+            self._answerer = None
+
+
+class _Watcher:
+    """Reads what happens at one listener."""
+
+    def __init__(self, loop: Loop, events: zmq.Socket[bytes], url: str, log: RareLog) -> None:
+        self._loop = loop
+        self._events = events
+        self._url = url
+        self._rare = log
+        self._knocking: dict[int, str] = {}
+
+    def read(self) -> None:
+        for _ in range(_MAX_BATCH):
+            if self._events.closed:
+                return
+            try:
+                message = self._events.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._take(*_EVENT.unpack(message[0]))
+        self._loop.call_soon(self.read)
+
+    def _take(self, event: int, value: int) -> None:
+        if event == zmq.EVENT_ACCEPTED:
+            self._knocking[value] = _caller(value)
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            # One of them, we are not told which: better to miss a stranger than to accuse a peer.
+            self._knocking.clear()
+        elif value in self._knocking:
+            self._rare.warning(
+                self._url,
+                "turned away %s, who came to %s and did not show that it belongs to this job",
+                self._knocking.pop(value),
+                self._url,
+            )
+
+
+def _fd(socket: zmq.Socket[bytes]) -> int:
+    number: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
+    return number
+
+
+def _caller(fd: int) -> str:
+    """Who is at the other end of a socket of ZeroMQ's, if it is still there."""
+    try:
+        borrowed = sockets.socket(fileno=fd)
+    except OSError:
+        return "somebody"
+    try:
+        return str(borrowed.getpeername()[0])
+    except OSError:
+        return "somebody"
+    finally:
+        borrowed.detach()
+
+
+def _numeric(url: str) -> str:
+    """A TCP URL with its host name resolved: ZeroMQ binds to addresses only."""
+    parts = urlsplit(url)
+    return f"tcp://{sockets.gethostbyname(parts.hostname or '')}:{parts.port}"
+
+
+def is_loopback(url: str) -> bool:
+    """Whether only this machine can reach a TCP URL."""
+    try:
+        address = urlsplit(_numeric(url)).hostname or ""
+        return ipaddress.ip_address(address).is_loopback
+    except (OSError, ValueError):
+        return False

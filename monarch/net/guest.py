@@ -1,0 +1,28 @@
+"""Threads that poll in the I/O loop's place while they wait: see ``monarch.net.turn``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from monarch.net.cork import flush
+from monarch.net.io_loop import IoLoop
+
+__all__ = ["invite", "wait_until"]
+
+_local = threading.local()
+
+
+def invite(loop: IoLoop | None) -> None:
+    """From here on this thread polls for ``loop`` when it waits."""
+    _local.loop = loop
+
+
+def wait_until(done: Callable[[], bool], timeout: float | None = None) -> None:
+    """Before this thread blocks: write what is held back, and, if it is a guest of a loop, poll
+    for it until ``done()`` or for ``timeout`` seconds. May return early: block then.
+    """
+    flush()
+    loop: IoLoop | None = getattr(_local, "loop", None)
+    if loop is not None:
+        loop.serve(done, timeout)

@@ -1,0 +1,56 @@
+"""Warnings about what strangers and broken peers do: once a kind, and then in numbers.
+
+Whoever can reach a port could otherwise fill the disk with log lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any
+
+__all__ = ["RareLog"]
+
+_MAX_KINDS = 256
+
+
+class RareLog:
+    """Logs the first of a kind at once, and then at most one line a minute for each kind."""
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        every_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._every = every_seconds
+        self._clock = clock
+        self._kinds: dict[Hashable, tuple[float, int]] = {}
+        self._lock = threading.Lock()
+
+    def warning(self, kind: Hashable, text: str, *values: object) -> None:
+        self._write(logging.WARNING, kind, text, values, None)
+
+    def exception(self, kind: Hashable, text: str, *values: object) -> None:
+        """With the traceback of the exception that is being handled."""
+        self._write(logging.ERROR, kind, text, values, True)
+
+    def _write(
+        self, level: int, kind: Hashable, text: str, values: tuple[Any, ...], trace: bool | None
+    ) -> None:
+        now = self._clock()
+        with self._lock:
+            if kind not in self._kinds and len(self._kinds) >= _MAX_KINDS:
+                kind = None  # Whoever makes up kinds shares one.
+            told, unsaid = self._kinds.get(kind, (now - self._every, 0))
+            is_due = now - told >= self._every
+            self._kinds[kind] = (now, 0) if is_due else (told, unsaid + 1)
+        if not is_due:
+            return
+        if unsaid:
+            text += " (and %d more of this kind before)"
+            values = (*values, unsaid)
+        self._log.log(level, text, *values, exc_info=trace)

@@ -1,0 +1,143 @@
+"""Memory that processes of one machine share: segments, and views of the regions in them.
+
+A segment is anonymous (a memfd): it has no name that could be left behind, and is gone with the
+last process that maps it, however that ends. It begins with a byte for each *hold*, that of one
+receiver on one region. The owner of the segment sets the byte when it sends; the receiver clears
+it when its last view of the region is gone; the owner looks before it uses a region again. So
+giving back takes no message and no lock, and may happen on any thread that collects garbage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import mmap
+import os
+import pickle
+import weakref
+from typing import Any
+
+__all__ = ["NUM_HOLDS", "PAGE_BYTES", "Segment", "view_region"]
+
+PAGE_BYTES = mmap.PAGESIZE
+
+NUM_HOLDS = 4 * PAGE_BYTES
+"""How many holds a segment has room for, and where its regions begin."""
+
+_MADV_POPULATE_WRITE = 23
+
+_STRIDE = 16 * 2**20
+"""No other thread runs Python code while so much memory is being found."""
+
+
+class Segment:
+    """A segment as one process sees it, its owner or another."""
+
+    def __init__(self, fd: int) -> None:
+        """Map the memory behind ``fd``, which is the segment's from here on."""
+        self.fd = fd
+        self.size = os.fstat(fd).st_size
+        self.shared = mmap.mmap(fd, self.size)
+        self._private: mmap.mmap | None = None
+        self._backed = 0
+
+    @classmethod
+    def create(cls, size: int) -> Segment:
+        """New memory. It takes up room only where ``back`` has been called. Raises ``OSError``."""
+        fd = os.memfd_create("monarch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            # Who maps it may rely on its size: shorter, reading it would end the process.
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            return cls(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @property
+    def private(self) -> mmap.mmap:
+        """The same memory, in which nobody else sees what we change."""
+        if self._private is None:
+            self._private = mmap.mmap(self.fd, self.size, access=mmap.ACCESS_COPY)
+        return self._private
+
+    def back(self, end: int) -> None:
+        """See to it that there is memory up to ``end``. Raises ``OSError`` where there is not.
+
+        Without it, writing where there is none would end the process by SIGBUS.
+        """
+        end = -(-end // PAGE_BYTES) * PAGE_BYTES
+        for start in range(self._backed, end, _STRIDE):
+            size = min(_STRIDE, end - start)
+            try:
+                self.shared.madvise(_MADV_POPULATE_WRITE, start, size)
+            except (OSError, ValueError):  # A kernel before 5.14, or no memory: this tells which.
+                os.posix_fallocate(self.fd, start, size)
+        self._backed = max(self._backed, end)
+
+    def __del__(self) -> None:
+        # The mappings stay until the last view of them is gone; the descriptor need not.
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self.fd)
+
+
+def view_region(
+    segment: Segment, offset: int, size: int, hold: int, *, private: bool
+) -> memoryview:
+    """A view of a region, writable. ``hold`` is cleared once nobody here looks at it any more.
+
+    Arrays made from the view, and slices of it, count. ``private``: others look at the region
+    too, and must not see what is written to it here.
+    """
+    memory = segment.private if private else segment.shared
+    size = -(-size // PAGE_BYTES) * PAGE_BYTES
+    block = _block_type(size).from_buffer(memory, offset)
+    lease = _Lease(block, _returned)
+    lease.flags = segment.shared
+    lease.hold = hold
+    lease.pages = (memory, offset, size) if private else None
+    lease.pid = os.getpid()
+    _leases[id(lease)] = lease
+    # Not memoryview(block): that has a format which cannot be cast to bytes.
+    return pickle.PickleBuffer(block).raw()
+
+
+@functools.lru_cache(maxsize=64)
+def _block_type(size: int) -> Any:
+    return ctypes.c_ubyte * size
+
+
+class _Lease(weakref.ref):  # type: ignore[type-arg]
+    """Notices that the last view of a region is gone."""
+
+    __slots__ = ("flags", "hold", "pages", "pid")
+    flags: mmap.mmap
+    hold: int
+    pages: tuple[mmap.mmap, int, int] | None
+    pid: int
+
+
+_leases: dict[int, _Lease] = {}
+
+
+def _returned(lease: Any) -> None:
+    # Runs wherever garbage is collected, in the middle of anything: no locks, no logging.
+    _leases.pop(id(lease), None)
+    if lease.pid != os.getpid():
+        return  # A forked copy of ourselves: the region is still the original's.
+    if lease.pages is not None:
+        memory, offset, size = lease.pages
+        # Drop our own version of the pages, or the next message in them would not be seen.
+        memory.madvise(mmap.MADV_DONTNEED, offset, size)
+    lease.flags[lease.hold] = 0
+
+
+def _keep_all() -> None:
+    """A forked child has the same views, and nobody notices when it is done with them."""
+    for lease in list(_leases.values()):
+        lease.pid = 0
+
+
+os.register_at_fork(after_in_parent=_keep_all)

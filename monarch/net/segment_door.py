@@ -1,0 +1,67 @@
+"""Where a process takes in the segments of others: a datagram socket that descriptors come by.
+
+What has been handed in is in the kernel's hands: it arrives even if the sender has died since.
+Nobody is handed anything but by the path, which lies in a directory of the user's alone.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+
+__all__ = ["SegmentDoor", "door_path", "hand_over"]
+
+_MAX_NAME = 256
+
+
+def door_path(url: str) -> str:
+    """The path of the door of the process that listens at ``url``, an ``ipc://`` one."""
+    return url.removeprefix("ipc://") + ".m"
+
+
+class SegmentDoor:
+    """Takes in descriptors; ``take`` gives those that have come."""
+
+    def __init__(self, path: str) -> None:
+        """Raises ``OSError`` where there can be no socket at ``path``."""
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._socket.setblocking(False)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            self._socket.bind(path)
+            os.chmod(path, 0o600)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def take(self) -> list[tuple[str, int]]:
+        """The names and descriptors that have arrived; the caller closes these."""
+        arrived: list[tuple[str, int]] = []
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._socket, _MAX_NAME, 1)
+            except OSError:
+                return arrived
+            for fd in fds[:1]:
+                arrived.append((data.decode(errors="replace"), fd))
+
+    def close(self) -> None:
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+
+def hand_over(path: str, name: str, fd: int) -> None:
+    """Hand ``fd`` to the process behind the door at ``path``. Raises ``OSError`` if it cannot
+    be done now: nobody is there, or too much waits there already.
+    """
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendmsg([name.encode()], [rights], socket.MSG_DONTWAIT, path)

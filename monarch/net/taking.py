@@ -1,0 +1,25 @@
+"""Handing what has arrived to whoever receives it, without letting a bad message do harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from monarch.errors import WireError
+from monarch.net.rare_log import RareLog
+from monarch.net.transport import Frames, Receive
+
+__all__ = ["take"]
+
+
+def take(receive: Receive, frames: Frames, peer: Callable[[], str], rare: RareLog) -> None:
+    """Call ``receive``. What it raises is logged, once a kind, with the name of the ``peer``.
+
+    The connection goes on: the next message is a whole one again.
+    """
+    try:
+        receive(frames)
+    except WireError as error:
+        kind = str(error)[:20]
+        rare.warning(kind, "dropped a message from %s: %s", peer(), error)
+    except Exception as error:
+        rare.exception(type(error).__name__, "could not take a message from %s", peer())

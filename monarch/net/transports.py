@@ -1,0 +1,75 @@
+"""All the transports of a process behind one: the URL says which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monarch.net.io_loop import IoLoop
+from monarch.net.transport import Connection, Receive, Transport
+from monarch.net.unix_transport import UnixTransport
+from monarch.wire.keys import JobKeys
+
+if TYPE_CHECKING:
+    from monarch.net.zmq_transport import ZmqTransport
+
+__all__ = ["Transports"]
+
+
+class Transports:
+    """``ipc://`` URLs go over Unix sockets, ``tcp://`` URLs over ZeroMQ, made when first used."""
+
+    def __init__(
+        self,
+        loop: IoLoop,
+        receive: Receive,
+        keys: JobKeys | None = None,
+        *,
+        max_message_bytes: int = -1,
+    ) -> None:
+        self._loop = loop
+        self._receive = receive
+        self._keys = keys
+        self._is_insecure = False
+        self._max_message_bytes = max_message_bytes
+        self._unix = UnixTransport(loop, receive, max_message_bytes=max_message_bytes)
+        self._tcp: ZmqTransport | None = None
+
+    def use_keys(self, keys: JobKeys) -> None:
+        """Use these keys over TCP from here on."""
+        self._keys = keys
+        if self._tcp is not None:
+            self._tcp.use_keys(keys)
+
+    def allow_insecure(self) -> None:
+        """Listen over TCP beyond loopback without keys from here on."""
+        self._is_insecure = True
+        if self._tcp is not None:
+            self._tcp.allow_insecure()
+
+    def listen(self, url: str) -> str:
+        return self._of(url).listen(url)
+
+    def connect(self, url: str) -> Connection:
+        return self._of(url).connect(url)
+
+    def _of(self, url: str) -> Transport:
+        if url.startswith("ipc://"):
+            return self._unix
+        if self._tcp is None:
+            # ZeroMQ costs two threads and an import that most processes never need.
+            from monarch.net.zmq_transport import ZmqTransport
+
+            self._tcp = ZmqTransport(
+                self._loop,
+                self._receive,
+                self._keys,
+                insecure=self._is_insecure,
+                max_message_bytes=self._max_message_bytes,
+            )
+        return self._tcp
+
+    def close(self) -> None:
+        """Leave the network. Idempotent."""
+        self._unix.close()
+        if self._tcp is not None:
+            self._tcp.close()

@@ -1,0 +1,81 @@
+"""Who polls: the loop's own thread, or a guest that has nothing else to do.
+
+A guest takes the turn, and gives it back when it goes off with a message; it is expected to be
+back soon, so nobody is woken. An alarm brings the loop's own thread back where it is not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from monarch.net.alarm import Alarm
+
+__all__ = ["Turn"]
+
+_AWAY_SECONDS = 0.001
+_TAKEOVER_SECONDS = 0.05
+
+
+class Turn:
+    """The right to poll; one thread has it, or nobody for a moment. Lent only if ``lends``."""
+
+    def __init__(self, lends: bool) -> None:
+        self.holder = 0
+        self.is_wanted = False
+        self._turn = threading.Lock()
+        self._guest = threading.Lock()
+        self._alarm = Alarm() if lends else None
+        self._has_ended = False
+
+    def begin(self) -> None:
+        """On the loop's own thread, which has the first turn."""
+        self._turn.acquire()
+        self.holder = threading.get_ident()
+
+    def take(self, wake: Callable[[], bool]) -> bool:
+        """Whether the calling guest polls from here on. ``wake`` ends a poll in progress."""
+        if self._alarm is None or not self._guest.acquire(blocking=False):
+            return False
+        if not self._turn.acquire(blocking=False):
+            self.is_wanted = True
+            # A callback that blocks is a fault, but must not take the guest with it.
+            if not wake() or not self._turn.acquire(timeout=_TAKEOVER_SECONDS):
+                self._guest.release()
+                return False
+        if self._has_ended:
+            self._turn.release()
+            self._guest.release()
+            return False
+        self.holder = threading.get_ident()
+        self._alarm.unset()
+        return True
+
+    def give_back(self, *, at_once: bool) -> None:
+        """The guest goes away; ``at_once``: and the loop's own thread must not wait for it."""
+        assert self._alarm is not None
+        self.holder = 0
+        self._alarm.set(0.0 if at_once else _AWAY_SECONDS)
+        self._turn.release()
+        self._guest.release()
+
+    def lend(self) -> None:
+        """Let a guest poll; returns when the turn is one's own again. On the own thread."""
+        assert self._alarm is not None
+        self.is_wanted = False
+        self.holder = 0
+        self._alarm.set(_TAKEOVER_SECONDS)  # The guest may have given up waiting.
+        self._turn.release()
+        while True:
+            self._alarm.wait()
+            if self._turn.acquire(blocking=False):
+                self.holder = threading.get_ident()
+                return
+
+    def end(self) -> None:
+        """Nobody polls any more. On the own thread, in its turn."""
+        self._has_ended = True
+        self._turn.release()
+        if self._alarm is not None:
+            with self._guest:
+                self._alarm.close()

@@ -1,0 +1,83 @@
+"""Unix sockets that only their user can reach.
+
+The mode is right from the first moment, the folder cannot be somebody else's trap, and a name
+is taken from the dead only. Abstract names, which know no owner, are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from socket import AF_UNIX
+from socket import socket as RawSocket
+
+__all__ = ["check_folder", "check_owner", "open_private"]
+
+_BACKLOG = 4096
+
+
+def open_private(path: str) -> RawSocket:
+    """A listening socket of mode 0600 at ``path``.
+
+    Raises ``OSError`` where somebody listens already, ``PermissionError`` for a folder that
+    others could exchange.
+    """
+    check_folder(path)
+    if _is_answered(path):
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+    if os.path.lexists(path):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise OSError(errno.EADDRINUSE, "something that is no socket is there")
+        os.unlink(path)
+    listener = RawSocket(AF_UNIX)
+    try:
+        # Before it has a name: there is no moment at which others could connect.
+        os.fchmod(listener.fileno(), 0o600)
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def check_folder(path: str) -> None:
+    """Raise ``PermissionError`` where others could put something else at ``path``."""
+    if path.startswith("@"):
+        raise PermissionError(
+            f"ipc://{path} is an abstract name, which any user of this machine could take or "
+            "reach; use the path of a file"
+        )
+    folder = os.path.dirname(path) or "."
+    status = os.stat(folder)
+    is_shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+    if status.st_uid not in (os.getuid(), 0) or is_shared:
+        raise PermissionError(
+            f"refusing to use the Unix socket {path}: others can write to its folder, and could "
+            f"put a socket of theirs in its place. Use a folder of your own with mode 0700"
+        )
+
+
+def check_owner(path: str) -> None:
+    """Raise ``PermissionError`` where the socket at ``path`` is there and is another user's."""
+    try:
+        check_folder(path)
+        owner = os.lstat(path).st_uid
+    except FileNotFoundError:
+        return
+    if owner not in (os.getuid(), 0):
+        raise PermissionError(
+            f"refusing to connect to {path}: it belongs to another user (uid {owner})"
+        )
+
+
+def _is_answered(path: str) -> bool:
+    """Whether somebody listens; a file left by the dead does not count."""
+    with RawSocket(AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True

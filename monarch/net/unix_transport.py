@@ -1,0 +1,190 @@
+"""The transport between processes of one machine: Unix stream sockets.
+
+ZeroMQ has a thread of its own on both sides of a socket; here the sender writes into the
+kernel's buffer itself, and the receiver's I/O loop reads it: two thread switches a message
+fewer, and two threads a process.
+
+Security: a socket is open to its user alone, lies in a directory that only the user can enter,
+and the kernel's word on who connects is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import socket
+import struct
+from typing import Any
+
+from monarch.net.framing import FramingError, Unframer
+from monarch.net.io_loop import IoLoop
+from monarch.net.rare_log import RareLog
+from monarch.net.taking import take
+from monarch.net.transport import Connection, Receive
+from monarch.net.unix_connection import UnixConnection
+from monarch.net.unix_socket import check_owner, open_private
+from monarch.wire.keys import JobKeys
+
+__all__ = ["UnixTransport"]
+
+_log = logging.getLogger("monarch.net")
+
+_READ_BYTES = 256 * 1024
+_MAX_READS = 16
+_PAUSE_SECONDS = 0.1
+
+
+class UnixTransport:
+    """All Unix sockets of a process."""
+
+    def __init__(self, loop: IoLoop, receive: Receive, *, max_message_bytes: int = -1) -> None:
+        self._loop = loop
+        self._receive = receive
+        self._max_message_bytes = max_message_bytes
+        self._listeners: dict[socket.socket, str] = {}
+        self._accepted: set[socket.socket] = set()
+        self._connections: set[UnixConnection] = set()
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._rare = RareLog(_log)
+        self._is_closed = False
+
+    def listen(self, url: str) -> str:
+        """Bind ``ipc://PATH``. Raises ``OSError`` where somebody listens already, and
+        ``PermissionError`` in a folder that others can write to."""
+        path = url.removeprefix("ipc://")
+        try:
+            listener = open_private(path)
+        except OSError as error:
+            if error.errno is None:
+                raise
+            raise OSError(error.errno, f"cannot listen at {url}: {error.strerror}") from None
+        self._listeners[listener] = path
+        self._loop.run_on_loop(lambda: self._watch(listener))
+        return url
+
+    def _watch(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self._loop.add_reader(listener.fileno(), lambda: self._accept(listener))
+
+    def connect(self, url: str) -> Connection:
+        """Raises ``PermissionError`` for a socket of another user."""
+        path = url.removeprefix("ipc://")
+        check_owner(path)
+        connection = UnixConnection(self._loop, path, self._connections.discard)
+        self._connections.add(connection)
+        if self._is_closed:
+            connection.close()
+        return connection
+
+    def use_keys(self, keys: JobKeys) -> None:
+        """Unix sockets need none."""
+
+    def allow_insecure(self) -> None:
+        """Nothing here is reached from beyond the machine."""
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                incoming, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._rare.warning(error.errno, "a connection could not be accepted: %s", error)
+                # It would be offered again at once, and for ever.
+                self._loop.remove_reader(listener.fileno())
+                self._loop.call_later(_PAUSE_SECONDS, lambda: self._watch(listener))
+                return
+            if not self._is_allowed(incoming):
+                incoming.close()
+                continue
+            incoming.setblocking(False)
+            self._accepted.add(incoming)
+            peer = functools.partial(_describe, incoming)
+            unframer = Unframer(
+                lambda frames, peer=peer: take(self._receive, frames, peer, self._rare),  # type: ignore[misc]
+                self._max_message_bytes,
+            )
+            self._loop.add_reader(incoming.fileno(), _reader(self, incoming, unframer))
+
+    def read(self, incoming: socket.socket, unframer: Unframer) -> None:
+        """Read what has arrived; a bounded amount, so that others get their turn."""
+        try:
+            for _ in range(_MAX_READS):
+                room = unframer.room
+                count = incoming.recv_into(self._buffer if room is None else room)
+                if not count:
+                    self._drop(incoming)
+                    return
+                if room is not None:
+                    unframer.filled(count)
+                    continue
+                unframer.feed(self._buffer[:count])
+                if count < _READ_BYTES:
+                    return
+        except BlockingIOError:
+            return
+        except (OSError, FramingError) as error:
+            if isinstance(error, FramingError):
+                peer = _describe(incoming)
+                self._rare.warning("framing", "closed a connection of %s: it sent %s", peer, error)
+            self._drop(incoming)
+
+    def _drop(self, incoming: socket.socket) -> None:
+        self._accepted.discard(incoming)
+        self._loop.remove_reader(incoming.fileno())
+        incoming.close()
+
+    def close(self) -> None:
+        """Close everything; what was sent gets half a second to leave. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for connection in list(self._connections):
+            connection.close(linger_seconds=0.5)
+        try:
+            self._loop.run_on_loop(self._close_sockets, timeout=1.0)
+        except TimeoutError:
+            return  # The loop is stuck, and what it watches with it.
+        except RuntimeError:
+            self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for incoming in list(self._accepted):
+            self._drop(incoming)
+        for listener, path in self._listeners.items():
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self._listeners.clear()
+
+    def _is_allowed(self, incoming: socket.socket) -> bool:
+        """Whether our own user, or root, is at the other end."""
+        pid, uid = _credentials(incoming)
+        if uid in (os.geteuid(), 0):
+            return True
+        self._rare.warning(
+            uid, "refused process %d of another user (uid %d) on a Unix socket", pid, uid
+        )
+        return False
+
+
+def _reader(transport: UnixTransport, incoming: socket.socket, unframer: Unframer) -> Any:
+    return lambda: transport.read(incoming, unframer)
+
+
+def _credentials(incoming: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end, on the kernel's word."""
+    size = struct.calcsize("3i")
+    found = incoming.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid, uid, _ = struct.unpack("3i", found)
+    return pid, uid
+
+
+def _describe(incoming: socket.socket) -> str:
+    try:
+        return f"process {_credentials(incoming)[0]}"
+    except OSError:
+        return "a process of this machine"

@@ -1,0 +1,62 @@
+"""Python log records say which actor they come from: ``[actor=<root>.<module.Class name>] ``.
+
+Done where records are made, so that every handler shows it, whoever added it and when. Records
+without a message stay so: some libraries carry structured data in them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from monarch.runtime.context import running
+
+__all__ = ["name_the_client", "set_switch", "start"]
+
+_client_name = ""
+
+
+def _always() -> bool:
+    return True
+
+
+_is_on: Callable[[], bool] = _always
+
+
+def set_switch(is_on: Callable[[], bool]) -> None:
+    """Where to look up, for each record, whether to mark it."""
+    global _is_on
+    _is_on = is_on
+
+
+def name_the_client() -> None:
+    """Mark records from outside of actors too: the client has asked who it is."""
+    global _client_name
+    _client_name = "<root>"
+    start()
+
+
+@functools.cache
+def start() -> None:
+    """Mark the records of this process from now on."""
+    make = logging.getLogRecordFactory()
+
+    def make_marked(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        name = _current_name()
+        if name and record.msg and _is_on():
+            prefix = f"[actor={name}] "
+            record.actor_prefix = prefix
+            record.msg = (prefix.replace("%", "%%") if record.args else prefix) + str(record.msg)
+        return record
+
+    logging.setLogRecordFactory(make_marked)
+
+
+def _current_name() -> str:
+    now = running.get()
+    if now is None:
+        return _client_name
+    return now.record.title

@@ -1,0 +1,82 @@
+"""Which CPUs and which memory a process may use.
+
+Options as numactl and taskset name them: ``cpus`` and ``physcpubind`` list CPUs, ``cpunodebind``
+the memory nodes whose CPUs are meant, ``membind`` those whose memory is. They are carried out by
+system calls, so neither of the two programs need be installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Mapping
+
+from monarch.core.cpu_list import parse_cpu_list
+
+__all__ = ["bind_process", "check_binding"]
+
+_CPU_OPTIONS = ("cpus", "physcpubind", "cpunodebind")
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+_MPOL_BIND = 2
+_NODES = "/sys/devices/system/node"
+
+
+def check_binding(options: Mapping[str, str]) -> None:
+    """Raise ``ValueError`` for options that no machine could carry out."""
+    unknown = sorted(set(options) - {*_CPU_OPTIONS, "membind"})
+    if unknown:
+        raise ValueError(
+            f"unknown proc_bind options {unknown}; known: {', '.join(_CPU_OPTIONS)}, membind"
+        )
+    for text in options.values():
+        parse_cpu_list(text)
+
+
+def bind_process(options: Mapping[str, str]) -> None:
+    """Bind this process, which has one thread still, and the threads that it makes later.
+
+    Raises ``ValueError`` for CPUs or nodes that this machine does not have.
+    """
+    cpus: frozenset[int] | None = None
+    for name in _CPU_OPTIONS:
+        if name in options:
+            named = parse_cpu_list(options[name])
+            found = _cpus_of(named) if name == "cpunodebind" else named
+            cpus = found if cpus is None else cpus & found
+    if cpus is not None:
+        try:
+            os.sched_setaffinity(0, cpus)
+        except OSError as error:
+            raise ValueError(f"proc_bind {dict(options)} names no CPU of this machine") from error
+    if "membind" in options:
+        _bind_memory(parse_cpu_list(options["membind"]))
+
+
+def _cpus_of(nodes: frozenset[int]) -> frozenset[int]:
+    cpus: frozenset[int] = frozenset()
+    for node in nodes:
+        try:
+            with open(f"{_NODES}/node{node}/cpulist", encoding="ascii") as file:
+                text = file.read().strip()
+        except OSError:
+            raise ValueError(f"proc_bind: this machine has no memory node {node}") from None
+        if text:
+            cpus |= parse_cpu_list(text)
+    return cpus
+
+
+def _bind_memory(nodes: frozenset[int]) -> None:
+    number = _SET_MEMPOLICY.get(platform.machine())
+    if number is None:
+        raise ValueError(f"proc_bind: membind is not known on {platform.machine()}")
+    num_bits = 1024
+    mask = (ctypes.c_ubyte * (num_bits // 8))()
+    for node in nodes:
+        if node >= num_bits:
+            raise ValueError(f"proc_bind: this machine has no memory node {node}")
+        mask[node // 8] |= 1 << (node % 8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(number, _MPOL_BIND, mask, num_bits + 1) != 0:
+        why = os.strerror(ctypes.get_errno())
+        raise ValueError(f"proc_bind: memory cannot be bound to nodes {sorted(nodes)} here: {why}")

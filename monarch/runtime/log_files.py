@@ -1,0 +1,137 @@
+"""What procs printed, in files on their host: a directory a run, a file a rank.
+
+    <log_dir>/<date>-<time>-<machine>-<pid of the host agent>/<mesh>/<rank>.log
+
+A file holds stdout and stderr, line by line as they came. When it grows beyond its half of
+``log_file_bytes``, it becomes ``<rank>.log.1`` in place of the one before. Directories of runs
+that are over are removed when they are old, or many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import time
+
+from monarch.config import runtime_dir, settings
+from monarch.wire.address import Uid, machine_id
+
+__all__ = ["LogFile", "LogFiles"]
+
+_log = logging.getLogger("monarch.host")
+
+_KEPT_RUNS = 20
+_KEPT_SECONDS = 7 * 24 * 3600.0
+_UNUSUAL = re.compile(r"[^\w.-]+")
+
+
+class LogFiles:
+    """The run of this host agent. Nothing is made before something is written."""
+
+    def __init__(self) -> None:
+        self._directory = ""
+        self._meshes: dict[Uid, str] = {}
+        self._is_broken = False
+
+    def file(self, mesh: Uid, name: str, rank: int) -> LogFile:
+        """The file of one proc; ``mesh`` tells meshes of one name apart."""
+        return LogFile(self, mesh, name, rank)
+
+    def directory_of(self, mesh: Uid, name: str) -> str:
+        """Where the files of a mesh lie; made when missing. Raises ``OSError``."""
+        if mesh not in self._meshes:
+            if not self._directory:
+                self._directory = _new_run()
+            base = os.path.join(self._directory, _UNUSUAL.sub("_", name).strip(".") or "mesh")
+            path, number = base, 1
+            while path in self._meshes.values():
+                number += 1
+                path = f"{base}-{number}"
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            self._meshes[mesh] = path
+        return self._meshes[mesh]
+
+    def broke(self, error: OSError) -> None:
+        """Say, once, that files cannot be written."""
+        if not self._is_broken:
+            self._is_broken = True
+            _log.warning("what procs print is not kept in files: %s", error)
+
+
+class LogFile:
+    """Bounded in size; made with its first line."""
+
+    def __init__(self, files: LogFiles, mesh: Uid, name: str, rank: int) -> None:
+        self._files = files
+        self._mesh, self._name, self._rank = mesh, name, rank
+        self._fd = -1
+        self._num_bytes = 0
+        self._max_bytes = settings().log_file_bytes // 2
+        self.path = ""
+
+    def write(self, lines: bytes) -> None:
+        """Add whole lines. Never raises: where files cannot be written, there are none."""
+        if self._max_bytes <= 0:
+            return
+        try:
+            if self._fd < 0 or self._num_bytes + len(lines) > self._max_bytes:
+                self._open()
+            view = memoryview(lines)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            self._num_bytes += len(lines)
+        except OSError as error:
+            self._max_bytes = 0
+            self.close()
+            self._files.broke(error)
+
+    def _open(self) -> None:
+        directory = self._files.directory_of(self._mesh, self._name)
+        self.path = os.path.join(directory, f"{self._rank}.log")
+        if self._fd >= 0:
+            self.close()
+            os.replace(self.path, f"{self.path}.1")
+        self._fd = os.open(
+            self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        self._num_bytes = 0
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _new_run() -> str:
+    base = settings().log_dir or os.path.join(runtime_dir(), "logs")
+    os.makedirs(base, mode=0o700, exist_ok=True)
+    _sweep(base)
+    when = time.strftime("%Y%m%d-%H%M%S")
+    path = os.path.join(base, f"{when}-{machine_id()[:6]}-{os.getpid()}")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path
+
+
+def _sweep(base: str) -> None:
+    """Remove the runs that are over, but for the newest few; those too once they are old."""
+    over = sorted(name for name in os.listdir(base) if _is_over(base, name))
+    too_old = time.time() - _KEPT_SECONDS
+    for index, name in enumerate(over):
+        path = os.path.join(base, name)
+        with contextlib.suppress(OSError):
+            if index < len(over) - _KEPT_RUNS or os.stat(path).st_mtime < too_old:
+                shutil.rmtree(path)
+
+
+_RUN = re.compile(r"\d{8}-\d{6}-(\w{6})-(\d+)")
+
+
+def _is_over(base: str, name: str) -> bool:
+    """Whether ``name`` is a run of this machine whose host agent is no more."""
+    match = _RUN.fullmatch(name)
+    if match is None or os.path.islink(os.path.join(base, name)):
+        return False
+    return match[1] == machine_id()[:6] and not os.path.exists(f"/proc/{match[2]}")

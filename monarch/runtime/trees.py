@@ -1,0 +1,190 @@
+"""The trees that this process sends along: see ``core.fanout``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from monarch.core.call_table import CallTable
+from monarch.core.fanout import Branch, Members, Tree, branches, place_of, proc_uid
+from monarch.errors import MeshFailure
+from monarch.mesh import Slice
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Bytes, Envelope, encode
+from monarch.wire.message import (
+    Answer,
+    AnyMessage,
+    Cast,
+    Credit,
+    Grow,
+    PortMark,
+    ProcDown,
+    Replies,
+    Reply,
+    Retire,
+)
+
+__all__ = ["Trees", "grow_branches"]
+
+_DIRECT = (Reply, Replies, Answer, PortMark, Credit, Retire)
+_MANY_PORTS = 1024
+
+
+class Network(Protocol):
+    """What is needed of the node."""
+
+    casting: threading.RLock
+    calls: CallTable
+    on_host_met: Callable[[ProcAddress], None]
+
+    @property
+    def uid(self) -> Uid: ...
+
+    address: ProcAddress
+
+    def transmit(self, to: ProcAddress, envelope: Envelope) -> None: ...
+
+    def failure_of(self, uid: Uid) -> MeshFailure | None: ...
+
+
+class TreeRoute:
+    """One sender's way along one tree. All of its messages to the mesh take it, in order."""
+
+    def __init__(self, node: Network, tree: Tree) -> None:
+        self.tree = tree
+        self._node = node
+        self._number = 0
+        self._dead = [i for i, host in enumerate(tree.hosts) if node.failure_of(host.uid)]
+        self._is_grown = False
+        self._branches: list[Branch] = []
+        self._ports: list[int] = []
+
+    def send(
+        self,
+        members: Members,
+        message: AnyMessage,
+        data: Bytes = b"",
+        buffers: Sequence[Bytes] = (),
+        port: int = 0,
+    ) -> None:
+        """Send to some members; answers to ``port`` are gathered on their way back."""
+        node, tree = self._node, self.tree
+        with node.casting:
+            if not self._is_grown:
+                self._grow()
+            if port:
+                self._note(port)
+            self._number += 1
+            cast = Cast(
+                tree.mesh, node.uid, self._number, 0, 0, tuple(self._dead), members.to_wire(),
+                encode(message), node.address if port else None, port,
+            )  # fmt: skip
+            for start, stop in self._branches:
+                if members.count(start * tree.per_host, stop * tree.per_host):
+                    host = tree.hosts[start]
+                    part = msgspec.structs.replace(cast, start=start, stop=stop)
+                    node.transmit(host, Envelope(host.uid, part, data, buffers))
+
+    def _grow(self) -> None:
+        self._is_grown = True
+        node, tree = self._node, self.tree
+        self._branches = branches(0, len(tree.hosts), tree.degree, self._dead)
+        grow = Grow(
+            tree.mesh, node.address, 0, tree.hosts, tree.per_host, tree.degree, tuple(self._dead)
+        )
+        for host, part in grow_branches(grow, self._branches):
+            node.transmit(host, Envelope(host.uid, part))
+
+    def _note(self, port: int) -> None:
+        self._ports.append(port)
+        if len(self._ports) > _MANY_PORTS:
+            calls = self._node.calls
+            self._ports = [port for port in self._ports if calls.sink(port) is not None]
+
+    def host_down(self, uid: Uid, reason: str) -> None:
+        """A host is lost: calls under way through it have no answer; later ones go around it."""
+        with self._node.casting:
+            lost = [i for i, host in enumerate(self.tree.hosts) if host.uid == uid]
+            if not lost or lost[0] in self._dead:
+                return
+            below = self.tree.below(lost[0], self._dead)
+            self._dead.append(lost[0])
+            self._is_grown = False
+            ports = list(self._ports)
+        for host in below:
+            for place in range(host * self.tree.per_host, (host + 1) * self.tree.per_host):
+                target = proc_uid(self.tree.mesh, place)
+                failure = MeshFailure(
+                    target, (), f"the host that hands its messages on was lost ({reason}); it may "
+                    "or may not have got this one, later ones go another way", "proc",
+                )  # fmt: skip
+                for port in ports:
+                    sink = self._node.calls.sink(port)
+                    if sink is not None and sink.down(target, failure):
+                        self._node.calls.close(port)
+
+
+class Trees:
+    """The routes of a process, by the proc meshes that they lead to."""
+
+    def __init__(self, node: Network) -> None:
+        self._node = node
+        self._routes: dict[Uid, TreeRoute] = {}
+        self._lock = threading.Lock()
+
+    def route(self, tree: Tree) -> TreeRoute:
+        """The way along ``tree``, the same each time."""
+        route = self._routes.get(tree.mesh)
+        if route is None:
+            for host in tree.hosts:
+                self._node.on_host_met(host)
+            with self._lock:
+                route = self._routes.setdefault(tree.mesh, TreeRoute(self._node, tree))
+        return route
+
+    def leads_to(self, uid: Uid) -> bool:
+        """Whether messages to this proc go along a tree."""
+        found = place_of(uid)
+        return found is not None and found[0] in self._routes
+
+    def send(self, to: ProcAddress, envelope: Envelope) -> bool:
+        """Send an agent's message along the tree that leads to a proc, if there is one.
+
+        So it keeps its place among the calls. Answers belong to no order, and go directly, as do
+        agreements about bulk that came directly.
+        """
+        if not self._routes or isinstance(envelope.message, _DIRECT):
+            return False
+        found = place_of(to.uid)
+        route = self._routes.get(found[0]) if found is not None else None
+        if found is None or route is None:
+            return False
+        one = Members([Slice(offset=found[1], sizes=[], strides=[])])
+        route.send(one, envelope.message, envelope.payload, envelope.buffers)
+        return True
+
+    def procs_on(self, host: Uid) -> list[Uid]:
+        """The procs of a host to which messages go along trees; most are no peers of ours."""
+        return [
+            proc_uid(tree.mesh, number * tree.per_host + place)
+            for tree in [route.tree for route in list(self._routes.values())]
+            for number, address in enumerate(tree.hosts)
+            if address.uid == host
+            for place in range(tree.per_host)
+        ]
+
+    def host_down(self, uid: Uid, down: ProcDown) -> None:
+        for route in list(self._routes.values()):
+            route.host_down(uid, down.reason)
+
+
+def grow_branches(grow: Grow, parts: Sequence[Branch]) -> list[tuple[ProcAddress, Grow]]:
+    """What the heads of ``parts`` are told, each about its own part."""
+    found = []
+    for start, stop in parts:
+        hosts = grow.hosts[start - grow.start : stop - grow.start]
+        found.append((hosts[0], msgspec.structs.replace(grow, start=start, hosts=hosts)))
+    return found

@@ -1,0 +1,40 @@
+"""A message that nobody waits for and that could not be delivered, as its sender sees it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["HOOK", "Undelivered", "wants_undelivered"]
+
+HOOK = "_handle_undeliverable_message"
+
+
+class Undelivered(NamedTuple):
+    """What ``_handle_undeliverable_message`` is given."""
+
+    source: str
+    target: str
+    method: str
+    reason: str
+
+    def sender(self) -> str:
+        """The actor that sent it."""
+        return self.source
+
+    def dest(self) -> str:
+        """Who it was for."""
+        return self.target
+
+    def error_msg(self) -> str:
+        """Why it did not get there."""
+        return self.reason
+
+    def __str__(self) -> str:
+        what = f"{self.method}() to" if self.method else "a value to the port of"
+        return f"{what} {self.target}, sent by {self.source}, was not delivered: {self.reason}"
+
+
+def wants_undelivered(instance: Any) -> bool:
+    """Whether an actor's class says itself what to do with such messages."""
+    hook = getattr(type(instance), HOOK, None)
+    return hook is not None and hook.__module__ != "monarch.actor.actor"

@@ -1,0 +1,105 @@
+"""A mesh of hosts from within a job that ``torchrun`` has started.
+
+One rank a machine starts a host agent there, all tell their addresses through the store that the
+ranks share, and rank 0 becomes the client.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import Any, Protocol
+
+from monarch.actor import HostMesh, attach_to_workers
+from monarch.runtime.directory import new_directory
+from monarch.wire.address import new_uid
+
+__all__ = ["host_mesh_from_store"]
+
+_workers: list[subprocess.Popen[bytes]] = []
+
+
+class Store(Protocol):
+    """What is needed of a ``torch.distributed.Store``: ``get`` waits until a key is there."""
+
+    def set(self, key: str, value: str) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+
+def host_mesh_from_store(
+    store: Store | Any,
+    *,
+    monarch_port: int = 0,
+    name: str = "monarch_worker",
+    transport: str = "ipc",
+    rank: int | None = None,
+    local_rank: int | None = None,
+    world_size: int | None = None,
+    local_world_size: int | None = None,
+) -> HostMesh | None:
+    """The machines of this job as a mesh, on rank 0; ``None`` on all other ranks.
+
+    To be called by every rank. What is not given is read from the environment that torchrun sets
+    (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE). ``transport`` is "ipc", for one machine, or
+    "tcp", which takes an explicit ``monarch_port`` and, beyond one machine, the same
+    MONARCH_JOB_SECRET in the environment of all ranks. The agents end with the rank that started
+    them. Raises ``RuntimeError`` for a variable that is missing, ``ValueError`` for sizes that do
+    not fit, another transport, or a missing port.
+    """
+    rank = _given_or_env(rank, "RANK")
+    local_rank = _given_or_env(local_rank, "LOCAL_RANK")
+    world_size = _given_or_env(world_size, "WORLD_SIZE")
+    local_world_size = _given_or_env(local_world_size, "LOCAL_WORLD_SIZE")
+    if local_world_size < 1 or world_size % local_world_size:
+        raise ValueError(
+            f"WORLD_SIZE ({world_size}) is not divisible by LOCAL_WORLD_SIZE ({local_world_size}): "
+            "every machine needs the same number of ranks"
+        )
+    if local_rank == 0:
+        url = _worker_url(transport, monarch_port, name)
+        store.set(_key(rank // local_world_size), _start_worker(url, name))
+    if rank != 0:
+        return None
+    num_hosts = world_size // local_world_size
+    urls = [store.get(_key(host)).decode() for host in range(num_hosts)]
+    return attach_to_workers(name=name, workers=urls)
+
+
+def _given_or_env(value: int | None, variable: str) -> int:
+    if value is not None:
+        return value
+    text = os.environ.get(variable)
+    if text is None:
+        raise RuntimeError(
+            f"{variable} is not set: run this under torchrun, or pass {variable.lower()}="
+        )
+    return int(text)
+
+
+def _key(host: int) -> str:
+    return f"monarch/worker/{host}"
+
+
+def _worker_url(transport: str, port: int, name: str) -> str:
+    """Where the agent of this machine is to listen, and how others reach it."""
+    if transport == "ipc":
+        return f"ipc://{new_directory(new_uid())}/{name}"
+    if transport != "tcp":
+        raise ValueError(f"unsupported transport {transport!r}; use 'ipc' or 'tcp'")
+    if port <= 0:
+        raise ValueError("monarch_port must be an explicit port for tcp: others must know it")
+    return f"tcp://{socket.gethostname()}:{port}@tcp://0.0.0.0:{port}"
+
+
+def _start_worker(url: str, name: str) -> str:
+    """Start a host agent that ends with us; the address for clients."""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "monarch.spmd.store_worker", url, name, str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _workers.append(worker)
+    return url.partition("@")[0]

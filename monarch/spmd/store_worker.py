@@ -1,0 +1,28 @@
+"""A host agent that ends with the process that started it: ``store_worker URL NAME PARENT``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+from monarch.runtime.host_main import serve_host
+from monarch.runtime.process_group import die_with_parent
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    url, name, parent = sys.argv[1:]
+    die_with_parent()
+    if os.getppid() != int(parent):
+        return  # It is gone already.
+    try:
+        serve_host(url, name)
+    finally:
+        if url.startswith("ipc://"):
+            shutil.rmtree(os.path.dirname(url.removeprefix("ipc://")), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Test your own actors without processes: hosts and procs that live in the test's process.
+
+    from monarch.testing import in_process
+
+    def test_a_dead_worker_is_replaced():
+        with in_process() as world:
+            workers = this_host().spawn_procs({"gpus": 4}).spawn("worker", Worker)
+            world.kill_proc(workers, rank=2)
+            ...
+
+Everything but the making of processes, the sockets and, with ``virtual_time=True``, the clock
+is the real runtime: messages are pickled, actors have their threads, failures travel as they
+do between machines; pids, environments and output are each proc's own, to Python code. What
+remains: modules and their globals are shared by all procs; an actor that blocks for ever in C
+code keeps its thread; ``with_python_executable`` and ``sync_workspace`` have no meaning here.
+"""
+
+from monarch.testing.clock import VirtualClock
+from monarch.testing.world import World, in_process
+
+__all__ = ["VirtualClock", "World", "in_process"]

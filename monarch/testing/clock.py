@@ -1,0 +1,185 @@
+"""A clock that only moves when the test says so, and the loops that go by it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from monarch.net.io_loop import IoLoop
+from monarch.net.loop import Timer
+
+__all__ = ["VirtualClock", "VirtualEventLoop", "VirtualIoLoop"]
+
+_SETTLE_SECONDS = 5.0
+"""Real time to wait for loops that are busy, before the clock moves on without them."""
+
+
+class VirtualClock:
+    """Time for heartbeats, timeouts of the runtime, and ``asyncio.sleep`` in async actors.
+
+    ``time.sleep`` and ``Future.get(timeout=...)`` go by the real clock: threads wait there.
+    """
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self._lock = threading.Lock()
+        self._due: list[float] = []
+        self._io_loops: list[VirtualIoLoop] = []
+        self._event_loops: list[VirtualEventLoop] = []
+
+    def time(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let ``seconds`` pass: all that falls due on the way happens, in its order.
+
+        Before each step the messages under way are delivered, so that a heartbeat that was
+        sent counts as heard. Actors that compute are not waited for.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not run backwards: {seconds}")
+        end = self._now + seconds
+        self.settle()
+        while (due := self._next_due(end)) is not None:
+            self._now = max(self._now, due)
+            self.settle()
+        self._now = end
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until no loop has anything left to do at this time."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while time.monotonic() < deadline:
+            before = self._num_runs()
+            barriers = self._pass_all()
+            if self._num_runs() - before == barriers:
+                return
+
+    def _next_due(self, end: float) -> float | None:
+        with self._lock:
+            while self._due and self._due[0] <= self._now:
+                heapq.heappop(self._due)
+            return self._due[0] if self._due and self._due[0] <= end else None
+
+    def _num_runs(self) -> int:
+        with self._lock:
+            runs = sum(loop.num_runs for loop in self._io_loops)
+            return runs + sum(loop.num_runs for loop in self._event_loops)
+
+    def _pass_all(self) -> int:
+        """Have each loop, woken to the present time, run something; how many did."""
+        with self._lock:
+            loops: list[VirtualIoLoop | VirtualEventLoop] = [*self._io_loops, *self._event_loops]
+        # Each is passed once more, because timers run after what was handed over.
+        return sum(loop.pass_by(_SETTLE_SECONDS) for loop in [*loops, *loops])
+
+    def note(self, when: float) -> None:
+        """Something falls due at ``when``."""
+        with self._lock:
+            heapq.heappush(self._due, when)
+
+    def io_loop(self) -> VirtualIoLoop:
+        """A loop for a node that goes by this clock."""
+        loop = VirtualIoLoop(self)
+        with self._lock:
+            self._io_loops.append(loop)
+        return loop
+
+    def event_loop(self) -> VirtualEventLoop:
+        """An asyncio loop that goes by this clock."""
+        loop = VirtualEventLoop(self)
+        with self._lock:
+            self._event_loops.append(loop)
+        return loop
+
+    def forget(self, loop: VirtualIoLoop | VirtualEventLoop) -> None:
+        """The loop has ended."""
+        with self._lock:
+            loops: list[Any] = (
+                self._io_loops if isinstance(loop, VirtualIoLoop) else self._event_loops
+            )
+            if loop in loops:
+                loops.remove(loop)
+
+
+class VirtualIoLoop(IoLoop):
+    """The real loop, with timers on a virtual clock."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.num_runs = 0
+
+    def time(self) -> float:
+        return self._clock.time()
+
+    def call_later(self, seconds: float, action: Callable[[], None]) -> Timer:
+        timer = super().call_later(seconds, action)
+        self._clock.note(timer.when)
+        return timer
+
+    def pass_by(self, timeout: float) -> bool:
+        """Wait until the loop has come round; whether it did."""
+        try:
+            self.run_on_loop(lambda: None, timeout)
+        except (TimeoutError, RuntimeError):
+            return False
+        return True
+
+    def stop(self, timeout: float = 5.0) -> None:
+        self._clock.forget(self)
+        super().stop(timeout)
+
+    def timeout(self) -> float | None:
+        # Real time means nothing to our timers: whoever moves the clock wakes us.
+        return 0.0 if self._soon else None
+
+    def _guard(self, action: Callable[[], object]) -> None:
+        self.num_runs += 1
+        super()._guard(action)
+
+
+class VirtualEventLoop(asyncio.SelectorEventLoop):
+    """The real asyncio loop, with ``call_later`` and ``sleep`` on a virtual clock."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.num_runs = 0
+        super().__init__()
+
+    def time(self) -> float:
+        return self._clock.time()
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        self._clock.note(when)
+        return super().call_at(when, callback, *args, context=context)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        self.num_runs += 1
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        handle = super().call_soon_threadsafe(callback, *args, context=context)
+        self.num_runs += 1
+        return handle
+
+    def pass_by(self, timeout: float) -> bool:
+        """Wait until the loop has come round; whether it did."""
+        passed = threading.Event()
+        try:
+            self.call_soon_threadsafe(passed.set)
+        except RuntimeError:
+            return False
+        passed.wait(timeout)
+        return True

@@ -1,0 +1,258 @@
+"""A proc that lives in the test's process, and what makes them for a host agent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from monarch.core.mailbox import Lift
+from monarch.net.loop import Loop
+from monarch.runtime.bootstrap import come_up, make_agent, mark_output, set_up
+from monarch.runtime.launcher import OnExited, OnForked
+from monarch.runtime.log_stream import label_mark
+from monarch.runtime.node import Node
+from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.proc_config import ProcConfig
+from monarch.testing.output import route_output
+from monarch.testing.script import Script
+from monarch.testing.threads import ProcEnded, belonging_to, end_all_of
+from monarch.wire.address import Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import SetLogLevel
+
+__all__ = ["InProcessAgent", "InProcessLauncher", "InProcessProc", "ProcTable", "ProcWorld"]
+
+# Beyond what any kernel gives out: to signal one by mistake hits nobody.
+ProcTable: TypeAlias = "dict[Uid, InProcessProc]"
+
+_pids = itertools.count(1 << 22)
+
+
+class ProcWorld(Protocol):
+    """What a proc takes from the world that it is in."""
+
+    script: Script
+    procs: ProcTable
+
+    def new_node(self, uid: Uid, machine: str) -> Node: ...
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop: ...
+
+
+class InProcessAgent(ProcAgent):
+    """The real agent, whose async actors run on a loop of the world's kind."""
+
+    world: ProcWorld
+
+    def asyncio_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = self.world.new_event_loop()
+                threading.Thread(
+                    target=_run_and_close, args=(self._loop,), name="monarch-asyncio", daemon=True
+                ).start()
+            return self._loop
+
+    def _on_call(self, envelope: Envelope) -> None:
+        route_output()
+        super()._on_call(self.world.script.applied(self.uid, envelope))
+
+    def drop_everything(self) -> None:
+        """End all actors as the death of their process would: without a word."""
+        for cell in self.cells:
+            cell.is_ended = True
+            cell.deliver(Lift(-1))  # Wakes it, and means nothing else.
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(loop.stop)
+
+
+def _run_and_close(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_cancel_all())
+    finally:
+        loop.close()
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class InProcessProc:
+    """One proc: a node, an agent and their threads. ``exited`` is called once, when it ends."""
+
+    def __init__(
+        self,
+        config: ProcConfig,
+        machine: str,
+        world: ProcWorld,
+        output: dict[int, int],
+        exited: Callable[[int], None],
+        setup: bytes = b"",
+    ) -> None:
+        self.uid = config.uid
+        self.pid = next(_pids)
+        self.environment = _changed(os.environ, config.env)
+        self._exited = exited
+        self._world = world
+        self._output = output
+        self._num_writers = 0
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self.ended = threading.Event()
+        with belonging_to(self):
+            self.node = world.new_node(config.uid, machine)
+            agent = make_agent(config, self.node, lambda: self.end(0), InProcessAgent)
+            assert isinstance(agent, InProcessAgent)
+            agent.world = world
+            self.agent = agent
+            mark_output(agent, self._mark)
+            self.node.handle(SetLogLevel, self._keep_log_level)
+            world.procs[self.uid] = self
+            if setup:
+                threading.Thread(target=self._set_up, args=(config, setup), daemon=True).start()
+            else:
+                come_up(config, self.node, self.pid)
+
+    def _set_up(self, config: ProcConfig, setup: bytes) -> None:
+        loop = self.agent.asyncio_loop()
+
+        def run(coroutine: Coroutine[Any, Any, None]) -> None:
+            asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+        come_up(config, self.node, self.pid, lambda: set_up(setup, config, self.agent, run))
+
+    def end(self, code: int) -> None:
+        """End with a status, or by the signal ``-code``. From any thread; idempotent.
+
+        The network goes first: what actors still do on their way out reaches nobody.
+        """
+        with self._lock:
+            if self._has_ended:
+                return
+            self._has_ended = True
+        self.node.close()
+        self.agent.drop_everything()
+        end_all_of(self)
+        with self._lock:
+            self._close_output()
+        self._world.procs.pop(self.uid, None)
+        self._exited(code)
+        self.ended.set()
+
+    def write(self, stream: int, text: str) -> None:
+        """Print to our stdout (1) or stderr (2). Waits while the pipe is full, as usual."""
+        self._write(stream, text.encode("utf-8", "replace"))
+
+    def _mark(self, label: str) -> None:
+        with contextlib.suppress(ProcEnded):
+            for stream in (1, 2):
+                self._write(stream, label_mark(label))
+
+    def _keep_log_level(self, envelope: Envelope) -> None:
+        # It would be that of the test's process, and so everybody's.
+        order = envelope.message
+        assert isinstance(order, SetLogLevel)
+        self.node.answer(order.sender, order.port)
+
+    def _write(self, stream: int, data: bytes) -> None:
+        with self._lock:
+            fd = self._output.get(stream)
+            self._num_writers += 1
+        try:
+            while data and fd is not None:
+                data = data[os.write(fd, data) :]
+        except OSError:
+            raise ProcEnded from None  # The reader has left, because we have ended.
+        finally:
+            with self._lock:
+                self._num_writers -= 1
+                if self._has_ended:
+                    self._close_output()
+
+    def _close_output(self) -> None:
+        """Close our ends of the pipes, unless a thread still writes: it closes them then."""
+        if self._num_writers == 0:
+            output, self._output = self._output, {}
+            for fd in output.values():
+                os.close(fd)
+
+
+def _changed(environment: Mapping[str, str], by: Mapping[str, str | None]) -> dict[str, str]:
+    changed = {**environment, **by}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+class InProcessLauncher:
+    """Makes procs for one host agent; takes the place of the zygote."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        on_forked: OnForked,
+        on_exited: OnExited,
+        machine: str,
+        world: ProcWorld,
+    ) -> None:
+        self._loop = loop
+        self._on_forked = on_forked
+        self._on_exited = on_exited
+        self._machine = machine
+        self._world = world
+        self._procs: dict[Uid, InProcessProc] = {}
+        self.is_alive = True
+
+    def drift(self) -> dict[str, str | None]:
+        """Nothing: the environment of these procs is the test's, as it is now."""
+        return {}
+
+    def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None:
+        def exited(code: int) -> None:
+            self._loop.call_soon(lambda: self._ended(config.uid, code))
+
+        if not self.is_alive:
+            raise OSError("this host has ended")
+        output = {1: os.dup(out), 2: os.dup(err)}
+        proc = InProcessProc(config, self._machine, self._world, output, exited, setup)
+        self._procs[config.uid] = proc
+        self._loop.call_soon(lambda: self._on_forked(config.uid, proc.pid))
+
+    def _ended(self, uid: Uid, code: int) -> None:
+        if self._procs.pop(uid, None) is not None:
+            self._on_exited(uid, code)
+
+    def preload(
+        self, modules: Sequence[str], done: Callable[[dict[str, str]], None] | None = None
+    ) -> None:
+        errors = {}
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                errors[name] = f"{type(error).__name__}: {error}"
+        if done is not None:
+            self._loop.call_soon(lambda: done(errors))
+
+    def kill(self, uid: Uid) -> None:
+        proc = self._procs.get(uid)
+        if proc is not None:
+            proc.end(-signal.SIGKILL)
+
+    def close(self) -> None:
+        """End every proc without a report, as when a host goes down."""
+        self.is_alive = False
+        procs, self._procs = self._procs, {}
+        for proc in procs.values():
+            proc.end(-signal.SIGKILL)

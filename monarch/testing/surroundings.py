@@ -1,0 +1,96 @@
+"""What every process has for itself, for procs that share one: a pid, an end, an environment.
+
+Within a world ``os.getpid``, ``os.kill``, ``os._exit`` and ``os.environ`` are about the proc that
+the calling thread belongs to. Other threads see the real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+from monarch.testing.output import route_output, unroute_output
+from monarch.testing.proc import InProcessProc, ProcTable
+from monarch.testing.threads import ProcEnded, owner_of_thread
+
+__all__ = ["simulated_surroundings"]
+
+
+def _proc() -> InProcessProc | None:
+    owner = owner_of_thread()
+    return owner if isinstance(owner, InProcessProc) else None
+
+
+class _Environment(MutableMapping[str, str]):
+    """``os.environ``, of whoever asks."""
+
+    def __init__(self, real: MutableMapping[str, str]) -> None:
+        self._real = real
+
+    def _own(self) -> MutableMapping[str, str]:
+        proc = _proc()
+        return self._real if proc is None else proc.environment
+
+    def __getitem__(self, name: str) -> str:
+        return self._own()[name]
+
+    def __setitem__(self, name: str, value: str) -> None:
+        self._own()[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._own()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own())
+
+    def __len__(self) -> int:
+        return len(self._own())
+
+    def copy(self) -> dict[str, str]:
+        return dict(self)
+
+    def __or__(self, other: dict[str, str]) -> dict[str, str]:
+        return {**self, **other}
+
+
+@contextmanager
+def simulated_surroundings(procs: ProcTable) -> Iterator[None]:
+    """A proc that ends itself, or is killed by its pid, ends alone; and so on."""
+    real_getpid, real_exit, real_kill = os.getpid, os._exit, os.kill
+
+    def getpid() -> int:
+        proc = _proc()
+        return real_getpid() if proc is None else proc.pid
+
+    def exit_proc(status: int) -> None:
+        proc = _proc()
+        if proc is None:
+            real_exit(status)
+        proc.end(status)
+        raise ProcEnded
+
+    def kill(pid: int, number: int) -> None:
+        proc = next((proc for proc in list(procs.values()) if proc.pid == pid), None)
+        if proc is None:
+            real_kill(pid, number)
+        elif number:
+            proc.end(-number)
+            if proc is _proc():
+                raise ProcEnded
+
+    fakes: list[tuple[Any, str, Any]] = [
+        (os, "getpid", getpid),
+        (os, "_exit", exit_proc),
+        (os, "kill", kill),
+        (os, "environ", _Environment(os.environ)),
+    ]
+    with contextlib.ExitStack() as undo:
+        for module, name, fake in fakes:
+            undo.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, fake)
+        route_output()
+        undo.callback(unroute_output)
+        yield

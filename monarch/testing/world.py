@@ -1,0 +1,253 @@
+"""Hosts, procs and their client in one process, and what a test may do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import monarch.actor
+from monarch.actor import ActorMesh, Endpoint, HostMesh, MeshFailure, ProcMesh, attach_to_workers
+from monarch.errors import SupervisionError
+from monarch.net.inproc_transport import InprocNetwork
+from monarch.net.io_loop import IoLoop
+from monarch.net.loop import Loop
+from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.directory import new_directory
+from monarch.runtime.host_service import HostService
+from monarch.runtime.launcher import OnExited, OnForked, StartLauncher
+from monarch.runtime.node import Node
+from monarch.runtime.proc_agent import ProcAgent
+from monarch.testing.clock import VirtualClock
+from monarch.testing.proc import InProcessAgent, InProcessLauncher, InProcessProc, ProcTable
+from monarch.testing.script import Hold, Script, dies, raises
+from monarch.testing.severable import SeverableTransport
+from monarch.testing.surroundings import simulated_surroundings
+from monarch.testing.threads import inherited, owner_of_thread
+from monarch.wire.address import Uid, new_uid
+from monarch.wire.host_url import HostUrl
+from monarch.wire.message import Command
+
+__all__ = ["World", "in_process"]
+
+_CLIENT_MACHINE = "machine-of-the-client"
+_END_SECONDS = 20.0
+
+
+class InProcessClient(InProcessAgent, ClientAgent):
+    """The real client, whose async actors run on a loop of the world's kind."""
+
+
+class World:
+    """What is simulated: a client with its own host, other hosts, and their procs.
+
+    ``faults`` are the failures that nobody handled. Those that are still there when the world
+    ends are raised then. ``clock`` is there with ``virtual_time`` only.
+    """
+
+    def __init__(self, virtual_time: bool = False) -> None:
+        self.clock: VirtualClock | None = VirtualClock() if virtual_time else None
+        self.faults: list[MeshFailure] = []
+        self._network = InprocNetwork()
+        self.script = Script()
+        self.procs: ProcTable = {}
+        self._holds: list[Hold] = []
+        self._transports: dict[Uid, SeverableTransport] = {}
+        self._hosts: dict[str, HostService] = {}
+        self._host_numbers = itertools.count()
+        self._directory = ""
+        self._client: InProcessClient | None = None
+        self._client_lock = threading.RLock()
+        self._is_over = False
+
+    @property
+    def host(self) -> HostMesh:
+        """The client's own machine: what ``this_host()`` gives."""
+        return monarch.actor.this_host()
+
+    def hosts(self, count: int) -> HostMesh:
+        """Attach to ``count`` more machines; a mesh with the dimension ``hosts``.
+
+        Each has a network address and heartbeats of its own: see ``cut_off``.
+        """
+        urls = [self._add_host() for _ in range(count)]
+        return attach_to_workers(workers=urls)
+
+    def kill_proc(
+        self, mesh: ProcMesh | ActorMesh[Any], rank: int = 0, signal: int = signal.SIGKILL
+    ) -> None:
+        """End the proc at ``rank`` of ``mesh`` by a signal, as the kernel would.
+
+        Everybody else learns of it as of a real death. Actors in it run no ``__cleanup__``.
+        """
+        self._proc_at(mesh, rank).end(-signal)
+
+    def kill_host(self, hosts: HostMesh, rank: int = 0) -> None:
+        """Switch a machine off: its procs end with it, and nobody is told.
+
+        The client notices by the heartbeats that stay out.
+        """
+        service = self._hosts.pop(hosts._hosts[rank].url)
+        self._sever(service)
+        service.close()
+
+    def cut_off(self, hosts: HostMesh, rank: int = 0) -> None:
+        """Pull the network cable of a machine: nothing comes in or out any more."""
+        self._sever(self._hosts[hosts._hosts[rank].url])
+
+    def fail(self, endpoint: Endpoint[..., Any], error: BaseException, *, nth: int = 1) -> None:
+        """Have the ``nth`` call of ``endpoint`` from now on raise ``error`` instead of running.
+
+        On each member of the mesh that the endpoint was taken from; a slice picks some.
+        """
+        self._add(endpoint, nth, raises(error))
+
+    def die(self, endpoint: Endpoint[..., Any], *, nth: int = 1, code: int = -9) -> None:
+        """Have the ``nth`` call of ``endpoint`` end the proc that it comes to.
+
+        ``code`` is an exit status, or minus the number of a signal.
+        """
+        self._add(endpoint, nth, dies(code))
+
+    def hold(self, endpoint: Endpoint[..., Any], *, nth: int = 1) -> Hold:
+        """Have the ``nth`` call of ``endpoint`` wait until it is released: a slow member.
+
+        An async actor waits with the loop of its whole proc.
+        """
+        hold = Hold()
+        self._holds.append(hold)
+        self._add(endpoint, nth, hold)
+        return hold
+
+    def wait_for_fault(self, timeout: float = 20.0) -> MeshFailure:
+        """The next failure that nobody handled, which it takes off ``faults``."""
+        deadline = time.monotonic() + timeout
+        while not self.faults:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no fault within {timeout} s")
+            time.sleep(0.002)
+        return self.faults.pop(0)
+
+    def _add(self, endpoint: Endpoint[..., Any], nth: int, does: Any) -> None:
+        mesh = endpoint._mesh
+        self.script.add(mesh.proc_uids, mesh.uid, endpoint._name, nth, does)
+
+    def _proc_at(self, mesh: ProcMesh | ActorMesh[Any], rank: int) -> InProcessProc:
+        procs = mesh._procs if isinstance(mesh, ProcMesh) else mesh._ref.procs
+        uid = procs[rank].uid
+        deadline = time.monotonic() + 20.0
+        # It may be on its way still: a spawn does not wait for it.
+        while uid not in self.procs:
+            if self._current().node.failure_of(uid) is not None or time.monotonic() > deadline:
+                raise ValueError(f"the proc at rank {rank} of {mesh} does not run (any more)")
+            time.sleep(0.002)
+        return self.procs[uid]
+
+    def _add_host(self) -> str:
+        number = next(self._host_numbers)
+        url = HostUrl.parse(f"ipc://{self._directory}/host-{number}")
+        machine = f"machine-{number}"
+        node = self.new_node(url.uid, machine)
+
+        def over() -> None:
+            del self._hosts[url.advertise]
+            node.close()
+
+        service = HostService(node, self._directory, machine, over, self._launchers(machine))
+        service.open(url)
+        self._hosts[url.advertise] = service
+        return url.advertise
+
+    def _sever(self, service: HostService) -> None:
+        for uid in [service.node.uid, *service.agent.procs]:
+            self._transports[uid].sever()
+
+    def new_node(self, uid: Uid, machine: str) -> Node:
+        def transport(loop: Loop, receive: Any) -> SeverableTransport:
+            made = SeverableTransport(loop, receive, self._network)
+            self._transports[uid] = made
+            return made
+
+        loop = self.clock.io_loop() if self.clock is not None else IoLoop()
+        return Node(uid, loop=loop, transport=transport, machine=machine)
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return self.clock.event_loop() if self.clock is not None else asyncio.new_event_loop()
+
+    def _launchers(self, machine: str) -> StartLauncher:
+        def start(
+            loop: Loop, on_forked: OnForked, on_exited: OnExited, command: Command | None
+        ) -> InProcessLauncher:
+            return InProcessLauncher(loop, on_forked, on_exited, machine, self)
+
+        return start
+
+    def _current(self) -> ProcAgent:
+        """Whose code asks: that of a proc, or the client's."""
+        owner = owner_of_thread()
+        if isinstance(owner, InProcessProc):
+            return owner.agent
+        with self._client_lock:
+            if self._client is None or (self._client.is_closed and not self._is_over):
+                node = self.new_node(new_uid(), _CLIENT_MACHINE)
+                self._client = InProcessClient(node, self._launchers(_CLIENT_MACHINE))
+                self._client.world = self
+            return self._client
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Be the world that this process is in."""
+        self._directory = new_directory(new_uid())
+        hook = monarch.actor.unhandled_fault_hook
+        monarch.actor.unhandled_fault_hook = self.faults.append  # type: ignore[assignment]
+        try:
+            with inherited(), simulated_surroundings(self.procs), process.found_by(self._current):
+                try:
+                    yield
+                finally:
+                    self._end()
+        finally:
+            monarch.actor.unhandled_fault_hook = hook
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _end(self) -> None:
+        self._is_over = True
+        for hold in self._holds:
+            hold.release()
+        procs = list(self.procs.values())
+        if self._client is not None:
+            self._client.close()
+        for service in list(self._hosts.values()):
+            service.close()
+        for proc in [*procs, *self.procs.values()]:
+            proc.end(-signal.SIGKILL)
+            # Another thread may be at it.
+            proc.ended.wait(_END_SECONDS)
+
+
+@contextmanager
+def in_process(*, virtual_time: bool = False) -> Iterator[World]:
+    """A world in which hosts and procs live in this process.
+
+    Within the block ``this_host()``, ``spawn_procs`` and all that follows from them make no
+    process and open no socket. With ``virtual_time`` heartbeats, timeouts and the sleep of async
+    actors wait for ``world.clock.advance(seconds)``.
+
+    Raises ``SupervisionError`` at the end for a failure that nobody handled, unless the test
+    took it from ``world.faults``.
+    """
+    world = World(virtual_time)
+    with world._running():
+        yield world
+    if world.faults:
+        raise SupervisionError(
+            f"nobody handled a failure in this test: {world.faults[0].report()}\nIf that is what "
+            "the test is about, take it with world.wait_for_fault()."
+        )

@@ -1,0 +1,1 @@
+"""Small helpers in upstream's places."""

@@ -1,0 +1,48 @@
+"""Addresses of machines by name."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import socket
+
+__all__ = ["AddrType", "get_ipaddr", "get_sockaddr"]
+
+
+class AddrType(enum.Enum):
+    """Which kind of address; ``Default`` is IPv6 where there is one, else IPv4."""
+
+    Default = "default"
+    IPv4 = "ipv4"
+    IPv6 = "ipv6"
+
+
+_FAMILIES = {
+    AddrType.Default: (socket.AF_INET6, socket.AF_INET),
+    AddrType.IPv4: (socket.AF_INET,),
+    AddrType.IPv6: (socket.AF_INET6,),
+}
+
+
+def get_ipaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Default) -> str:
+    """An address that other machines can use. Raises ``RuntimeError`` when there is none."""
+    return _resolve(hostname, port, addr_type)[1]
+
+
+def get_sockaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Default) -> str:
+    """The same with the port: ``10.0.0.1:80``, or ``[2001::1]:80``."""
+    family, address = _resolve(hostname, port, addr_type)
+    return f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
+
+
+def _resolve(hostname: str, port: int, addr_type: AddrType) -> tuple[int, str]:
+    for family in _FAMILIES[addr_type]:
+        try:
+            found = socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM)
+        except socket.gaierror:
+            continue
+        for _, _, _, _, where in found:
+            # A link-local address means nothing without naming the interface.
+            if not ipaddress.ip_address(str(where[0]).partition("%")[0]).is_link_local:
+                return family, str(where[0])
+    raise RuntimeError(f"{hostname} has no usable {addr_type.value} address")

@@ -1,0 +1,54 @@
+"""Large ``bytes`` made in one copy, into large pages where the system has them.
+
+The memory of a large new object is not there until it is first written to, page by page, which
+takes longer than the copy. With pages of 2 MiB there is 500 times less of that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+
+__all__ = ["as_bytes"]
+
+_LARGE_BYTES = 8 * 2**20
+_HEADER_BYTES = sys.getsizeof(b"") - 1
+_PAGE = mmap.PAGESIZE
+
+
+def as_bytes(view: memoryview) -> bytes:
+    """``bytes(view)``, faster for many MiB; ``view`` must be contiguous.
+
+    Where all of an object of that type is viewed, it is that object, not a copy.
+    """
+    whole = view.obj
+    if type(whole) is bytes and len(whole) == len(view):
+        return whole
+    if len(view) < _LARGE_BYTES or _madvise is None or view.readonly:
+        return bytes(view)
+    size = len(view)
+    made: bytes = _new_bytes(None, size)
+    address = id(made) + _HEADER_BYTES
+    start = (address + _PAGE - 1) & -_PAGE
+    _madvise(start, (address + size - start) & -_PAGE, mmap.MADV_HUGEPAGE)
+    # Nobody else has seen the object yet: filling it is what the C API allows at this point.
+    ctypes.memmove(address, ctypes.addressof(ctypes.c_ubyte.from_buffer(view)), size)
+    return made
+
+
+def _find_madvise() -> ctypes._NamedFuncPointer | None:
+    if not hasattr(mmap, "MADV_HUGEPAGE") or sys.implementation.name != "cpython":
+        return None
+    try:
+        madvise = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    madvise.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+    return madvise
+
+
+_madvise = _find_madvise()
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype = ctypes.py_object
+_new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]

@@ -1,0 +1,42 @@
+"""How the pieces of a message lie in one stretch of memory: one after another, aligned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["copy", "split", "total_size", "write"]
+
+_STRIDE = 8 * 2**20
+_ALIGNMENT = 64
+"""Of a cache line, and enough for any vector instruction that works on an array."""
+
+
+def total_size(sizes: Sequence[int]) -> int:
+    """How much room pieces of these sizes need, in bytes."""
+    return sum(map(_padded, sizes))
+
+
+def split(memory: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+    """The pieces' places in ``memory``."""
+    places = []
+    start = 0
+    for size in sizes:
+        places.append(memory[start : start + size])
+        start += _padded(size)
+    return places
+
+
+def write(pieces: Sequence[memoryview], memory: memoryview) -> None:
+    """Copy ``pieces`` to their places in ``memory``."""
+    for piece, place in zip(pieces, split(memory, [len(p) for p in pieces]), strict=True):
+        copy(piece, place)
+
+
+def copy(piece: memoryview, place: memoryview) -> None:
+    """Copy bytes; in strides, because no other thread runs Python code during one."""
+    for start in range(0, len(piece), _STRIDE):
+        place[start : start + _STRIDE] = piece[start : start + _STRIDE]
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

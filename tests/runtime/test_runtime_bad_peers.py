@@ -1,0 +1,272 @@
+"""Peers that are let in and are broken: an agent goes on, and leaves nobody waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from monarch.actor import attach_to_workers, shutdown_context
+from monarch.runtime import host_agent
+from monarch.runtime.host_agent import HostAgent
+from monarch.runtime.host_door import HostDoor
+from monarch.runtime.launcher import Launcher
+from monarch.runtime.node import Node
+from monarch.runtime.proc_config import ProcConfig
+from monarch.wire import message
+from monarch.wire.address import ProcAddress
+from monarch.wire.codec import Envelope, pack
+from monarch.wire.message import (
+    Attach,
+    Call,
+    Hello,
+    Inspect,
+    Preload,
+    ProcDown,
+    ProcSpec,
+    SpawnProcs,
+    StopProcs,
+)
+from tests.actors import Echo
+from tests.net.strangers import READY, greeting, say
+from tests.net.strangers import message as on_the_wire
+from tests.support import Program, free_port, wait_for
+from tests.wire.test_wire_codec import structs
+
+Start = Callable[..., Program]
+
+SECONDS = 30
+SECRET = bytes(range(32))
+
+
+class FakeLauncher:
+    """Takes the orders of a host agent and starts nothing."""
+
+    def __init__(self, loop: Any, on_forked: Any, on_exited: Any, python: str = "") -> None:
+        self._on_exited = on_exited
+        self.environment: dict[str, str] = {}
+        self.is_alive = True
+
+    def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None: ...
+
+    def drift(self) -> dict[str, str | None]:
+        return {}
+
+    def preload(self, modules: Any, done: Any = None) -> None:
+        if done:
+            done({})
+
+    def kill(self, uid: str) -> None:
+        self._on_exited(uid, -9)
+
+    def close(self) -> None: ...
+
+
+class Agent:
+    """A host agent on a node of its own, and a node that speaks to it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.node = Node("host")
+        self.agent = HostAgent(
+            self.node, folder, start_launcher=lambda *about: host_agent.Launcher(*about)
+        )
+        self.door = HostDoor(self.agent)
+        self.node.handle(Inspect, self._on_inspect)
+        self.node.start()
+        self.node.listen(f"ipc://{folder}/host")
+        self.peer = Node("peer")
+        self.peer.start()
+        self.peer.listen(f"ipc://{folder}/peer")
+        self.peer.handle(ProcDown, lambda envelope: self.downs.append(envelope.message))
+        self.downs: list[Any] = []
+
+    def _on_inspect(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Inspect)
+        self.node.answer(order.sender, order.port, self.agent.describe())
+
+    def send(self, one: Any) -> None:
+        self.peer.send(self.node.address, one)
+
+    def answers(self) -> None:
+        """It still answers a question."""
+        outcome = self.peer.request(self.node.address, lambda port: Inspect(port, "peer"))
+        assert outcome.wait(SECONDS)
+        assert not outcome.value.error
+
+    def close(self) -> None:
+        self.node.loop.run_on_loop(self.agent.close)
+        self.node.close()
+        self.peer.close()
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    monkeypatch.setattr("monarch.runtime.host_agent.Launcher", FakeLauncher)
+    folder = tempfile.mkdtemp(dir="/tmp")
+    agent = Agent(folder)
+    yield agent
+    agent.close()
+    shutil.rmtree(folder)
+
+
+HARMLESS = [cls for cls in message.Message.__subclasses__() if cls is not message.Message]
+
+
+@examples(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(sent=st.lists(st.one_of([structs(cls) for cls in HARMLESS]), min_size=1, max_size=8))
+def test_no_message_that_can_be_written_ends_an_agent(agent: Agent, sent: list[Any]) -> None:
+    for one in sent:
+        agent.send(one)
+    agent.answers()
+
+
+def test_the_death_of_nobody_takes_nobody_with_it(agent: Agent) -> None:
+    agent.send(ProcDown("", "a uid that is none"))
+    agent.answers()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda port: Attach(ProcAddress("peer"), -1, "me", port),
+        lambda port: Attach(ProcAddress("peer"), 2**63, "me", port),
+        lambda port: Preload(("no.such\0module",), port, "peer"),
+        lambda port: StopProcs(("nobody",), "because", 1.0, port, "peer"),
+        lambda port: StopProcs((), "because", float("inf"), port, "peer"),
+    ],
+    ids=["pid -1", "pid 2**63", "odd module", "stop a stranger", "stop for ever"],
+)
+def test_a_question_that_cannot_be_answered_is_answered_so(agent: Agent, make: Any) -> None:
+    agent.answers()
+    outcome = agent.peer.request(agent.node.address, make)
+    assert outcome.wait(SECONDS), "the peer waits for ever"
+    agent.answers()
+
+
+def _num_channels() -> int:
+    """Pipes and sockets that are open here."""
+    num = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            num += os.readlink(f"/proc/self/fd/{fd}").startswith(("pipe:", "socket:"))
+    return num
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ProcSpec("../../etc/x", 0),
+        ProcSpec("", 0),
+        ProcSpec("a\0b", 0),
+        ProcSpec("big", 0, {"A": "x" * 500_000}),
+        ProcSpec("lonely", 0, {"A": "\ud800"}),
+    ],
+    ids=["a path", "no name", "a zero", "a huge environment", "no text"],
+)
+def test_a_proc_that_cannot_be_made_is_reported_and_leaves_nothing(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, spec: ProcSpec
+) -> None:
+    monkeypatch.setattr("monarch.runtime.host_agent.Launcher", Launcher)
+    agent.answers()
+    num_open = _num_channels()
+    order = SpawnProcs("m", "mesh", agent.peer.address, "", (), (), (spec,))
+    # By hand: what cannot be encoded would not have come, and is as bad to pass on.
+    agent.node.loop.run_on_loop(lambda: agent.node.dispatch(Envelope("", order)))
+    wait_for(lambda: agent.downs, what="a report")
+    assert agent.downs[0].uid == spec.uid
+    assert "could not be started" in agent.downs[0].reason
+    assert not agent.agent.procs
+    launchers = agent.agent._templates.values()
+    assert all(launcher.is_alive for launcher in launchers), "it took the template with it"
+    # The template has its socket; the proc's pipes are closed.
+    wait_for(lambda: _num_channels() <= num_open + len(launchers), what="closed pipes")
+    agent.answers()
+
+
+def test_a_handler_that_raises_is_logged_once_a_kind(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "monarch"):
+        for number in range(20):
+            agent.send(Hello(ProcAddress(f"p{number}"), 1))
+        agent.answers()
+    assert len([r for r in caplog.records if "Hello" in r.getMessage()]) <= 1
+    assert agent.node.loop.run_on_loop(lambda: True)
+
+
+# Canaries: pickles that would leave a file, if anybody loaded them.
+
+
+class Canary:
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self._path,)
+
+
+def sing(path: str, *actors: str) -> list[bytes]:
+    """Calls with a canary in them, as bytes of an unencrypted connection."""
+    songs = []
+    pickled = pickle.dumps(Canary(path))
+    for actor in ("", *actors):
+        call = Call(actor, "echo", 0, ("gpus",), (1,), "me", "", 1, ProcAddress("me"))
+        frames = [bytes(one) for one in pack(Envelope("", call, pickled))]
+        songs.append(greeting("NULL") + READY + on_the_wire(*frames))
+        songs.append(greeting("CURVE") + READY + on_the_wire(*frames))
+        songs.append(on_the_wire(*frames))
+    return songs
+
+
+SERVE = """
+from monarch.actor import run_worker_loop_forever
+run_worker_loop_forever(address={url!r})
+"""
+
+
+def test_no_pickle_of_a_stranger_is_loaded_anywhere(program: Start, tmp_path: Path) -> None:
+    """Not by a host agent, not by its procs, not by the client: they all listen over TCP."""
+    url = f"tcp://127.0.0.1:{free_port()}"
+    agent = program(SERVE.format(url=url), MONARCH_JOB_SECRET=SECRET.hex())
+    hosts = attach_to_workers(workers=[url], secret=SECRET)
+    echo = hosts.spawn_procs({"gpus": 2}).spawn("echo", Echo)
+    assert echo.echo.call(1).get(timeout=SECONDS).values() == [1, 1]
+    path = str(tmp_path / "the-canary-has-sung")
+    ports = tcp_ports_of(agent.pid) | tcp_ports_of(os.getpid())
+    assert len(ports) >= 4, f"the agent, two procs and the client: {ports}"
+    for port in ports:
+        for song in sing(path):
+            say(f"tcp://127.0.0.1:{port}", song)
+    assert echo.echo.call(2).get(timeout=SECONDS).values() == [2, 2]
+    assert not os.path.exists(path)
+    # The canary can sing: a member's pickle is loaded.
+    echo.slice(gpus=0).echo.call_one(Canary(path)).get(timeout=SECONDS)
+    assert os.path.exists(path)
+    shutdown_context().get(timeout=SECONDS)
+
+
+def tcp_ports_of(pid: int) -> set[int]:
+    import psutil
+
+    top = psutil.Process(pid)
+    found = set()
+    for one in (top, *top.children(recursive=True)):
+        for connection in one.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                found.add(connection.laddr.port)
+    return found

@@ -1,0 +1,211 @@
+"""Everything that procs print is in files on their host, and reports say where."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import monarch.actor
+from monarch.actor import Actor, SupervisionError, endpoint, this_host
+from monarch.config import configured
+from monarch.runtime.log_files import LogFiles
+from tests.actors import Echo
+from tests.support import Printed, wait_for
+
+SECONDS = 30
+DOTS = "." * 80
+
+
+class Prints(Actor):
+    @endpoint
+    def lines(self, count: int, start: int = 0) -> None:
+        for number in range(start, start + count):
+            print(f"line {number}")
+
+    @endpoint
+    def flood(self, count: int) -> None:
+        for number in range(count):
+            print(f"line {number} {DOTS}")
+
+    @endpoint
+    def then_exit(self, count: int) -> None:
+        self.lines(count)
+        sys.stdout.write("without an end")
+        sys.stdout.flush()
+        os._exit(3)
+
+    @endpoint
+    def child(self) -> Any:
+        return this_host().spawn_procs().spawn("child", Echo)
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    faults: list[Any] = []
+    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
+    return faults
+
+
+def only_file(folder: Path, name: str) -> Path:
+    (path,) = folder.glob(f"**/{name}")
+    return path
+
+
+def test_a_file_a_rank_private_to_the_user(tmp_path: Path) -> None:
+    with configured(log_dir=str(tmp_path / "logs")):
+        files = LogFiles()
+        for rank in range(2):
+            file = files.file("uid", "train/ers", rank)
+            assert file.path == ""
+            file.write(b"one\n")
+            file.write(b"two\n")
+            file.close()
+            assert Path(file.path).read_bytes() == b"one\ntwo\n"
+        other = files.file("another uid", "train/ers", 0)
+        other.write(b"other\n")
+        other.close()
+    paths = sorted(tmp_path.glob("logs/*/*/*"))
+    assert {f"{path.parent.name}/{path.name}" for path in paths} == {
+        "train_ers/0.log",
+        "train_ers/1.log",
+        "train_ers-2/0.log",
+    }
+    for path in (*paths, paths[0].parent, paths[0].parent.parent, tmp_path / "logs"):
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077
+
+
+def test_a_file_is_bounded_and_keeps_what_is_newest(tmp_path: Path) -> None:
+    with configured(log_dir=str(tmp_path), log_file_bytes=2000):
+        file = LogFiles().file("uid", "mesh", 0)
+        for number in range(1000):
+            file.write(b"line %04d\n" % number)
+        file.close()
+    old, new = Path(f"{file.path}.1").read_bytes(), Path(file.path).read_bytes()
+    assert len(old) + len(new) <= 2000
+    lines = (old + new).splitlines()
+    assert lines == [b"line %04d" % number for number in range(1000 - len(lines), 1000)]
+
+
+def test_no_files_if_none_are_wanted(tmp_path: Path) -> None:
+    with configured(log_dir=str(tmp_path), log_file_bytes=0):
+        file = LogFiles().file("uid", "mesh", 0)
+        file.write(b"line\n")
+    assert (file.path, list(tmp_path.iterdir())) == ("", [])
+
+
+def test_a_folder_that_cannot_be_written_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "taken").write_text("not a folder")
+    with configured(log_dir=str(tmp_path / "taken")):
+        files = LogFiles()
+        for rank in range(2):
+            file = files.file("uid", "mesh", rank)
+            file.write(b"line\n")
+            file.write(b"line\n")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_old_runs_are_removed_and_running_ones_are_not(tmp_path: Path) -> None:
+    with configured(log_dir=str(tmp_path)):
+        first = LogFiles().file("uid", "mesh", 0)
+        first.write(b"line\n")
+        first.close()
+        mine = Path(first.path).parent.parent
+        machine = mine.name.split("-")[2]
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        for number in range(30):
+            (tmp_path / f"20260101-0000{number:02d}-{machine}-{ended.pid}").mkdir()
+        ancient = tmp_path / f"20260102-000000-{machine}-{ended.pid}"
+        ancient.mkdir()
+        os.utime(ancient, (0, 0))
+        (tmp_path / "something else").mkdir()
+        another = LogFiles().file("uid", "mesh", 1)
+        another.write(b"line\n")
+        another.close()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert mine.name in left
+    assert "something else" in left
+    assert ancient.name not in left
+    assert sum(name.startswith("20260101") for name in left) == 19
+
+
+def test_the_report_of_a_death_says_where_the_output_is(
+    faults: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = Printed(monkeypatch)
+    prints = this_host().spawn_procs({"gpus": 2}, name="dying").spawn("prints", Prints)
+    with pytest.raises(SupervisionError) as caught:
+        prints.slice(gpus=1).then_exit.call_one(500).get(timeout=SECONDS)
+    failure = caught.value.failure
+    assert failure is not None
+    assert failure.last_output[-2:] == ("line 499", "without an end")
+    path = Path(failure.log_file)
+    assert path.name == "1.log"
+    assert path.read_text() == "".join(f"line {n}\n" for n in range(500)) + "without an end"
+    assert str(path) in failure.report()
+    wait_for(lambda: faults)
+    assert str(path) in faults[0].report()
+    printed.wait_for("without an end\n")
+    # Each once, though the report has some of them too.
+    assert printed.lines() == [
+        *(f"[prints 1] line {number}" for number in range(500)),
+        "[prints 1] without an end",
+    ]
+
+
+def test_what_procs_of_actors_print_arrives_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = Printed(monkeypatch)
+    parent = this_host().spawn_procs().spawn("parent", Prints)
+    child = parent.child.call_one().get(timeout=SECONDS)
+    child.print.call_one("from below").get(timeout=SECONDS)
+    printed.wait_for(r"\[child 0\] from below\n")
+
+
+def test_a_client_that_stops_reading_delays_no_actor_and_gets_the_end(tmp_path: Path) -> None:
+    num_lines = 60_000
+    script = f"""
+    from pathlib import Path
+    from monarch.actor import *
+    from tests.runtime.test_runtime_log_files import Prints
+    prints = this_host().spawn_procs({{"gpus": 2}}).spawn("prints", Prints)
+    prints.flood.call({num_lines}).get()
+    Path({str(tmp_path / "printed")!r}).touch()
+    """
+    client = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "MONARCH_LOG_DIR": str(tmp_path / "logs")},
+    )
+    with client:
+        try:
+            # Nobody reads what it prints, and yet the actors come to their end.
+            wait_for((tmp_path / "printed").exists, timeout=60)
+            assert client.stdout is not None
+            printed = client.stdout.read().splitlines()
+            assert client.wait(SECONDS) == 0
+        finally:
+            client.kill()
+    for rank in range(2):
+        mine = [line for line in printed if line.startswith(f"[prints {rank}] ")]
+        lines = [line for line in mine if "dropped" not in line]
+        dropped = [line for line in mine if "dropped" in line]
+        assert lines[0] == f"[prints {rank}] line 0 {DOTS}"
+        assert lines[-1] == f"[prints {rank}] line {num_lines - 1} {DOTS}"
+        num_dropped = sum(int(line.split()[3].replace(",", "")) for line in dropped)
+        assert num_dropped > 0
+        assert len(lines) + num_dropped == num_lines
+        path = only_file(tmp_path, f"{rank}.log")
+        assert f"they are in {path}" in dropped[0]
+        assert path.read_text() == "".join(f"line {n} {DOTS}\n" for n in range(num_lines))

@@ -1,0 +1,146 @@
+"""Spans and metrics: to OpenTelemetry where there is one, else to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import Actor, endpoint, get_meter, span, this_host, traced
+from monarch.runtime import telemetry
+from tests.support import Program
+
+FAKE = Path(__file__).parent / "fake_opentelemetry"
+SECONDS = 20
+
+without = pytest.mark.skipif(telemetry.is_installed(), reason="OpenTelemetry is installed")
+
+PROGRAM = """
+    import asyncio
+    from monarch.actor import Actor, concurrent_endpoint, endpoint
+    from monarch.actor import get_meter, span, this_host, traced
+
+    class Sync(Actor):
+        @endpoint
+        def work(self, value):
+            with span("inner", 7):
+                return value
+
+        @endpoint(instrument=False)
+        def quiet(self):
+            get_meter().create_counter("done").add(2, {"a": "b"})
+
+        @endpoint
+        def fail(self):
+            raise ValueError("no")
+
+    class Async(Actor):
+        @endpoint
+        async def work(self, value):
+            return value
+
+        @concurrent_endpoint
+        async def beside(self):
+            await asyncio.sleep(0)
+
+    @traced
+    def plain():
+        pass
+
+    @traced(name="named")
+    async def coroutine():
+        pass
+
+    procs = this_host().spawn_procs()
+    sync, other = procs.spawn("sync", Sync), procs.spawn("async", Async)
+    assert sync.work.call_one(3).get(timeout=20) == 3
+    sync.initialized.get(timeout=20)
+    sync.quiet.call_one().get(timeout=20)
+    assert sync.fail.call_one().exception(timeout=20) is not None
+    assert other.work.call_one(4).get(timeout=20) == 4
+    other.beside.call_one().get(timeout=20)
+    try:
+        sync.work.call_one()
+    except TypeError:
+        print("checked")
+    plain()
+    asyncio.run(coroutine())
+    print("done")
+"""
+
+
+def test_calls_are_spans_where_somebody_listens(
+    program: Callable[..., Program], tmp_path: Path
+) -> None:
+    log = tmp_path / "telemetry"
+    running = program(PROGRAM, PYTHONPATH=str(FAKE), FAKE_TELEMETRY=str(log))
+    assert running.wait() == 0, running.story()
+    assert running.lines[-2:] == ["checked", "done"]
+    reports = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = [step for one in reports for key, step in one.items() if key in ("start", "end")]
+    assert steps == [
+        "sync.work", "inner", "inner", "sync.work", "sync.fail", "sync.fail",
+        "async.work", "async.work", "async.beside", "async.beside",
+        "plain", "plain", "named", "named",
+    ]  # fmt: skip
+    by_name = {one["start"]: one["attributes"] for one in reports if "start" in one}
+    assert by_name["sync.work"] == {"monarch.actor": "sync", "monarch.rank": 0}
+    assert by_name["inner"]["monarch.correlation_id"] == 7
+    assert by_name["plain"] == {}
+    assert [one["amount"] for one in reports if one.get("counter") == "done"] == [2]
+
+
+class Traced(Actor):
+    @endpoint
+    @traced
+    def work(self, value: int) -> int:
+        with span("inner"):
+            return value
+
+
+@without
+def test_without_opentelemetry_all_of_it_works_and_nothing_is_wrapped() -> None:
+    @traced(name="x")
+    async def double(value: int) -> int:
+        with span("y", correlation_id=3):
+            return value * 2
+
+    assert asyncio.run(double(4)) == 8
+    assert double.__name__ == "double"
+    mesh = this_host().spawn_procs().spawn("traced", Traced)
+    assert mesh.work.call_one(3).get(timeout=SECONDS) == 3
+    with pytest.raises(TypeError):
+        mesh.work.call_one()
+    with pytest.raises(KeyError), span("z"):
+        raise KeyError
+
+
+@without
+@pytest.mark.parametrize(
+    ("create", "use"),
+    [
+        ("create_counter", "add"),
+        ("create_up_down_counter", "add"),
+        ("create_histogram", "record"),
+        ("create_gauge", "set"),
+    ],
+)
+def test_without_opentelemetry_instruments_take_everything(create: str, use: str) -> None:
+    instrument: Any = getattr(get_meter(), create)("steps", unit="1", description="how many")
+    getattr(instrument, use)(1)
+    getattr(instrument, use)(1.5, {"rank": "3"})
+
+
+@without
+def test_without_opentelemetry_observable_instruments_are_never_asked() -> None:
+    def never(options: object) -> list[object]:
+        raise AssertionError("asked")
+
+    meter = get_meter()
+    meter.create_observable_counter("a", callbacks=[never])
+    meter.create_observable_up_down_counter("b", [never], "1", "text")
+    meter.create_observable_gauge("c")

@@ -1,0 +1,53 @@
+"""Who is told about a proc that he has only heard of."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import monarch.runtime.host_agent
+from monarch.wire.address import ProcAddress
+from monarch.wire.message import ProcSpec, ProcUp, SpawnProcs, Watch
+from tests.runtime.test_runtime_bad_peers import Agent, FakeLauncher
+from tests.support import wait_for
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    monkeypatch.setattr("monarch.runtime.host_agent.Launcher", FakeLauncher)
+    folder = tempfile.mkdtemp(dir="/tmp")
+    agent = Agent(folder)
+    yield agent
+    agent.close()
+    shutil.rmtree(folder)
+
+
+def order(agent: Agent) -> SpawnProcs:
+    return SpawnProcs("m", "mesh", agent.peer.address, "", (), (), (ProcSpec("late", 0),))
+
+
+def test_a_watch_may_come_before_the_order_to_make_the_proc(agent: Agent) -> None:
+    """It comes from an actor that was given a reference, over another connection."""
+    ups: list[Any] = []
+    agent.peer.handle(ProcUp, lambda envelope: ups.append(envelope.message))
+    agent.send(Watch("late", agent.peer.address))
+    agent.answers()
+    agent.send(order(agent))
+    agent.send(ProcUp(ProcAddress("late", ("ipc:///nowhere/late",)), 1))
+    wait_for(lambda: ups, what="the watcher is told")
+    assert ups[0].proc.uid == "late"
+    assert not agent.downs
+
+
+def test_who_watches_for_what_nobody_makes_is_told_in_the_end(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monarch.runtime.host_agent, "_EARLY_SECONDS", 0.05)
+    agent.send(Watch("never", agent.peer.address))
+    wait_for(lambda: agent.downs, what="the watcher is told")
+    assert "does not know it" in agent.downs[0].reason
+    assert not agent.agent._early

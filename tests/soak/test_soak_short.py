@@ -1,0 +1,25 @@
+"""A few seconds of `make soak`, so that it is known to run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_short_soak_finds_nothing_wrong() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.soak.main"],
+        env={**os.environ, "SOAK_SECONDS": "8", "SOAK_SEED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "soak: all well" in done.stdout
+    # It has done something.
+    assert " 0 messages" not in done.stdout.splitlines()[-4]
