@@ -55,8 +55,9 @@ class Turn:
         """The guest goes away; ``at_once``: and the loop's own thread must not wait for it."""
         assert self._alarm is not None
         self.holder = 0
-        self._alarm.set(0.0 if at_once else _AWAY_SECONDS)
         self._turn.release()
+        # After that: an alarm that goes off while the turn is still held is heard by nobody.
+        self._alarm.set(0.0 if at_once else _AWAY_SECONDS)
         self._guest.release()
 
     def lend(self) -> None:
