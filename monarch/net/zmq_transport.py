@@ -83,7 +83,7 @@ class ZmqTransport:
             raise
         bound: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
         self._listeners.append(socket)
-        self._loop.run_on_loop(lambda: self._watch(socket))
+        self._loop.call_soon(lambda: self._watch(socket))
         return bound.rstrip(b"\0").decode()
 
     def _watch(self, socket: zmq.Socket[bytes]) -> None:

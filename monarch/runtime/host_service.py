@@ -38,8 +38,12 @@ class HostService:
 
     def open(self, url: HostUrl) -> None:
         """Let clients in. Last of all, because whoever was waiting asks at once."""
-        self.node.listen(url.bind, advertise=url.advertise)
-        self.node.replace_address(host_urls=self.node.address.urls)
+
+        def listen() -> None:
+            self.node.listen(url.bind, advertise=url.advertise)
+            self.node.replace_address(host_urls=self.node.address.urls)
+
+        self.node.loop.run_on_loop(listen)
 
     def _on_shutdown(self, envelope: Envelope) -> None:
         order = envelope.message

@@ -181,6 +181,10 @@ class Node:
 
     def listen(self, url: str, advertise: str = "") -> str:
         """Receive at ``url``; others are told the host of ``advertise`` where it is given."""
+        # On the loop, so that nothing is received, and no address given away, without the url.
+        return self.loop.run_on_loop(lambda: self._listen(url, advertise))  # type: ignore[no-any-return]
+
+    def _listen(self, url: str, advertise: str) -> str:
         bound = self._transport.listen(url)
         if bound.startswith("ipc://"):
             self.bulk_receiver.open_door(bound)
