@@ -3,15 +3,21 @@
 A write costs a system call here and may wake a process there; a burst of small messages spends
 most of its time on that. So a connection writes its first message at once, and keeps what is sent
 next until the sender is about to wait for something: then nothing more will come, and it calls
-``flush``. A sender that never waits is covered by the I/O loop, which flushes after a moment.
+``flush``. A sender that never waits is covered by the I/O loop, which writes everything after a
+moment: one timer for all connections, because each one wakes the loop's thread.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Protocol
 
+from monarch.net.loop import Loop
+
 __all__ = ["Corked", "cork", "flush", "waits"]
+
+_MAX_HELD_SECONDS = 0.005
 
 
 class Corked(Protocol):
@@ -25,20 +31,32 @@ waits = 0
 
 _held: set[Corked] = set()
 _lock = threading.Lock()
+_due = 0.0
 
 
-def cork(connection: Corked) -> None:
-    """``connection`` holds something back: remember to flush it."""
+def cork(connection: Corked, loop: Loop) -> None:
+    """``connection`` holds something back: flush it soon, on ``loop`` at the latest."""
+    global _due
+    now = time.perf_counter()
     with _lock:
         _held.add(connection)
+        # By the clock and not by a flag: the loop that was asked may have ended before.
+        is_covered = now < _due
+        if not is_covered:
+            _due = now + _MAX_HELD_SECONDS
+    if not is_covered:
+        loop.call_later(_MAX_HELD_SECONDS, _write_all)
 
 
 def flush() -> None:
     """Write all that is held back in this process. Call it before waiting. From any thread."""
     global waits
     waits += 1
-    if not _held:
-        return
+    if _held:
+        _write_all()
+
+
+def _write_all() -> None:
     with _lock:
         held = list(_held)
         _held.clear()

@@ -22,11 +22,10 @@ _LAST_RETRY_SECONDS = 1.0
 _SEND_BUFFER_BYTES = 1 << 20
 _MAX_VECTORS = 512
 
-_QUIET_SECONDS = 0.001
+_QUIET_SECONDS = 0.005
 """A message that follows another one within this time, with no wait between them, is held back."""
-_MAX_HELD_SECONDS = 0.001
-_MAX_HELD_BYTES = 32 * 1024
-_MAX_HELD_MESSAGES = 64
+_MAX_HELD_BYTES = 64 * 1024
+_MAX_HELD_MESSAGES = 256
 
 
 class UnixConnection:
@@ -48,7 +47,6 @@ class UnixConnection:
         self._num_held = 0  # bytes, roughly
         self._last_write = 0.0
         self._num_waits = 0
-        self._has_timer = False
         self._socket: socket.socket | None = None
         self._is_watched = False
         self._is_closed = False
@@ -78,16 +76,8 @@ class UnixConnection:
                 self._flush()
                 return
             is_first = len(self._queue) == 1
-            sets_timer = not self._has_timer
-            self._has_timer = True
         if is_first:
-            cork.cork(self)
-        if sets_timer:
-            self._loop.call_later(_MAX_HELD_SECONDS, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._has_timer = False
-        self.uncork()
+            cork.cork(self, self._loop)
 
     def uncork(self) -> None:
         """Write what was held back. From any thread."""

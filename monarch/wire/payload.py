@@ -134,6 +134,8 @@ class _Buffers:
 
     def borrowed(self) -> Borrowed:
         views = [item if isinstance(item, memoryview) else item.view() for item in self.found]
+        if self.tensors is not None:
+            self.tensors.end()
         return Borrowed(views, self.tensors)
 
 

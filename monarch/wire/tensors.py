@@ -93,6 +93,13 @@ class TensorReducer:
         """What will know the contents of ``buffer`` once everything has been pickled."""
         return self._late.get(id(buffer))
 
+    def end(self) -> None:
+        """Everything is pickled: storages and their table need not know each other any more.
+
+        As a circle they would keep the sender's memory until the garbage is collected.
+        """
+        self._table.storages.clear()
+
     def _tensor(self, tensor: Any) -> Any:
         if tensor.device.type == "cuda":
             raise TypeError(

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -123,6 +126,22 @@ class OnGpu:
     """What a tensor on a GPU says of itself."""
 
     device = torch.device("cuda", 1)
+
+
+def test_what_was_sent_is_let_go_at_once() -> None:
+    memory = np.ones(10_000, np.float32)
+    is_there = weakref.ref(memory)
+    tensor = torch.frombuffer(memory, dtype=torch.float32)
+    gc.collect()
+    gc.disable()
+    try:
+        sent = payload.dump([tensor, tensor[:10]])
+        del memory, tensor
+        assert is_there() is not None, "it is borrowed until it has been sent"
+        del sent
+        assert is_there() is None
+    finally:
+        gc.enable()
 
 
 def test_a_cuda_tensor_is_refused_with_what_to_do_instead() -> None:
