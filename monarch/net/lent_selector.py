@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+from collections.abc import Callable
 
 from monarch.net.cork import flush
 from monarch.net.io_loop import IoLoop
@@ -11,18 +12,22 @@ __all__ = ["LentSelector"]
 
 
 class LentSelector(selectors.EpollSelector):
-    """Polls for the I/O loop too while asyncio has nothing to do."""
+    """Polls for the I/O loop too while asyncio has nothing to do.
 
-    def __init__(self, io: IoLoop) -> None:
+    Only while ``has_guests``: where no actor is async, a sync actor's thread should have the turn.
+    """
+
+    def __init__(self, io: IoLoop, has_guests: Callable[[], bool] = lambda: True) -> None:
         super().__init__()
         self._io = io
+        self._has_guests = has_guests
         self._is_watching = False
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= 0:
             return self._others(super().select(timeout))
         flush()
-        if not self._io.take_turn():
+        if not self._has_guests() or not self._io.take_turn():
             self._watch(False)
             return super().select(timeout)
         try:

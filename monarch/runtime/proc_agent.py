@@ -65,6 +65,7 @@ class ProcAgent:
         self._root: ProcAddress | None = None
         self._on_demand: dict[Uid, Callable[[], None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.has_async_actors = False
         self._lock = threading.Lock()
         self._fences: dict[int, _OpenFence] = {}
         self._owned_procs: dict[Uid, ProcAddress] = {}
@@ -87,6 +88,7 @@ class ProcAgent:
 
     def asyncio_loop(self) -> asyncio.AbstractEventLoop:
         """The loop for async actors; a client gets one on a thread of its own when needed."""
+        self.has_async_actors = True
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()

@@ -166,3 +166,24 @@ def test_an_asyncio_loop_is_a_guest_too(loop: IoLoop) -> None:
     assert threading.get_ident() in threads
     os.close(reader)
     os.close(writer)
+
+
+def test_an_asyncio_loop_without_guests_leaves_the_turn_to_others(loop: IoLoop) -> None:
+    has_guests = [False]
+    here = asyncio.SelectorEventLoop(LentSelector(loop, lambda: has_guests[0]))
+
+    async def holder() -> int:
+        return await asyncio.to_thread(loop.run_on_loop, lambda: loop._turn.holder, 10)
+
+    async def becomes(ident: int | None) -> None:
+        while await holder() != ident:
+            pass
+
+    def until(ident: int | None) -> None:
+        here.run_until_complete(asyncio.wait_for(becomes(ident), 10))
+
+    until(loop._thread.ident)
+    has_guests[0] = True
+    until(threading.get_ident())
+    here.run_until_complete(here.shutdown_default_executor())
+    here.close()
