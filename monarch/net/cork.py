@@ -17,7 +17,7 @@ from monarch.net.loop import Loop
 
 __all__ = ["Corked", "cork", "flush", "waits"]
 
-_MAX_HELD_SECONDS = 0.005
+_MAX_HELD_SECONDS = 0.003
 
 
 class Corked(Protocol):

@@ -22,7 +22,7 @@ _LAST_RETRY_SECONDS = 1.0
 _SEND_BUFFER_BYTES = 1 << 20
 _MAX_VECTORS = 512
 
-_QUIET_SECONDS = 0.005
+_QUIET_SECONDS = 0.002
 """A message that follows another one within this time, with no wait between them, is held back."""
 _MAX_HELD_BYTES = 64 * 1024
 _MAX_HELD_MESSAGES = 256
