@@ -50,6 +50,8 @@ _EARLY_SECONDS = 5.0
 """How much longer than a reference to a proc the order to make it may be on its way."""
 
 _MAX_GONE = 10_000
+"""How many ends of procs are remembered. Who asks for an older one is told, after a moment, that
+nobody here knows the proc: gone it is in either case."""
 
 _UID = re.compile(r"[A-Za-z0-9]+(\.[0-9]+)?")
 
@@ -116,6 +118,7 @@ class HostAgent:
         node.handle(Preload, self._on_preload)
         node.handle(Inspect, self._on_inspect)
         node.handle(ProcUp, self._on_proc_up)
+        node.on_peer_down.append(self._on_peer_down)
 
     def _on_spawn(self, envelope: Envelope) -> None:
         spawn = envelope.message
@@ -258,6 +261,22 @@ class HostAgent:
             self.node.send(mourner, self._gone[uid])
         else:
             self._mourners.setdefault(uid, {})[mourner.uid] = mourner
+
+    def forget_mourners(self) -> None:
+        """The client has left, and with it all who wait for procs that it had not ordered yet."""
+        self._mourners = {uid: who for uid, who in self._mourners.items() if uid in self.procs}
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        # On whatever thread noticed it.
+        self.node.loop.call_soon(lambda: self._forget_watcher(uid))
+
+    def _forget_watcher(self, uid: Uid) -> None:
+        """Whoever is gone need not be told of anybody's end."""
+        for proc in self.procs.values():
+            proc.watchers.pop(uid, None)
+        for mourned, mourners in list(self._mourners.items()):
+            if mourners.pop(uid, None) is not None and not mourners:
+                del self._mourners[mourned]
 
     def _give_up(self, uid: Uid) -> None:
         """Tell those who watch for a proc that nobody has ordered."""

@@ -29,6 +29,7 @@ from monarch.runtime.bulk_receiver import BulkReceiver
 from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.outgoing import Outgoing
 from monarch.runtime.peer import Peer
+from monarch.runtime.peer_table import PeerTable
 from monarch.runtime.promise import Promise
 from monarch.runtime.trees import Trees
 from monarch.wire.address import ProcAddress, Uid, machine_id
@@ -130,7 +131,7 @@ class Node:
         # Of an actor here, a message was not delivered: to whom, the method, and why.
         self.on_undelivered: Callable[[Uid, str, str, str], None] = lambda *about: None
         self.on_host_met: Callable[[ProcAddress], None] = lambda host: None
-        self._peers: dict[Uid, Peer] = {}
+        self._peers = PeerTable()
         self._introduced: dict[Uid, ProcAddress] = {}
         self._lock = threading.Lock()
         self._handlers: dict[type, Handler] = {}
@@ -323,8 +324,7 @@ class Node:
 
         Whatever was known of an earlier process of that uid is forgotten.
         """
-        with self._lock:
-            peer = self._peers[address.uid] = Peer(address)
+        peer = self._peers.replace(address)
         self.outgoing.down(address.uid)
         self._ending.discard(address.uid)
         if address.host_uid not in ("", address.uid, self.uid):
@@ -333,13 +333,16 @@ class Node:
 
     def _meet(self, address: ProcAddress) -> Peer:
         with self._lock:
-            peer = self._peers.get(address.uid)
-            if peer is not None:
+            address = self._introduced.get(address.uid, address)
+            peer, is_new = self._peers.find(address)
+            if not is_new:
                 return peer
-            address = self._introduced.pop(address.uid, address)
-            peer = self._peers[address.uid] = Peer(address)
+            self._introduced.pop(address.uid, None)
         if address.urls:
             self._open(peer, address)
+        if address.host_uid == self.uid != address.uid:
+            # Told of its end as its host agent; but if that was long ago, we may have forgotten.
+            self.send(self.address, Watch(address.uid, self.address))
         self._watch(address)
         return peer
 
@@ -350,8 +353,10 @@ class Node:
         self._watched.add(address.uid)
         host = _host_of(address)
         if self.failure_of(host.uid) is not None:
-            # Lost once; somebody who was given a proc on it may know that it is back.
+            # Lost once; somebody who was given a proc on it may know that it is back. If it is not,
+            # nobody answers for the proc, and only the silence tells.
             self.forget_peer(host.uid)
+            self.liveness.expect(host.uid, self.loop.time())
         self.send(host, Watch(address.uid, self.address))
         self.on_host_met(host)
 
@@ -369,8 +374,7 @@ class Node:
 
     def peer_up(self, address: ProcAddress) -> None:
         """A process listens at ``address``."""
-        with self._lock:
-            peer = self._peers.setdefault(address.uid, Peer(address))
+        peer, _ = self._peers.find(address)
         if not peer.is_up:
             self._open(peer, address)
 
@@ -393,6 +397,7 @@ class Node:
         lost = [down for down, _ in marked]
         with_them = [(d, f) for d in self._lost_with(lost) if (f := self._mark_down(d)) is not None]
         gone = with_them + marked
+        self._watched.difference_update(down.uid for down in downs)
         for down, _ in gone:
             self._watched.discard(down.uid)
             self.liveness.forget(down.uid)
@@ -411,8 +416,7 @@ class Node:
 
     def _mark_down(self, down: ProcDown) -> MeshFailure | None:
         """The failure, if it is news."""
-        with self._lock:
-            peer = self._peers.setdefault(down.uid, Peer(ProcAddress(down.uid)))
+        peer, _ = self._peers.find(ProcAddress(down.uid))
         failure = MeshFailure(
             down.name or down.uid, (), down.reason, "proc", down.host, tuple(down.last_output),
             expected=down.expected, log_file=down.log_file,
@@ -420,6 +424,7 @@ class Node:
         if not peer.down(failure):
             return None
         self._introduced.pop(down.uid, None)
+        self._peers.bury(down.uid)
         return failure
 
     def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
@@ -428,10 +433,9 @@ class Node:
         for down in hosts:
             if not down.uid:
                 continue  # What a broken peer says; to be on no host is not to be on that one.
-            with self._lock:
-                addresses = [peer.address for peer in self._peers.values()]
-                host = self._peers[down.uid].address
-            name = host.urls[0] if host.urls else down.host or down.uid
+            addresses, host = self._peers.addresses(), self._peers.get(down.uid)
+            urls = host.address.urls if host is not None else ()
+            name = urls[0] if urls else down.host or down.uid
             reason = f"its host {name} was lost: {down.reason}"
             expected = down.expected or down.uid in self._ending
             procs = [proc.uid for proc in addresses if proc.host_uid == down.uid]
@@ -444,9 +448,8 @@ class Node:
 
     def forget_peer(self, uid: Uid) -> None:
         """Close the connection to a process that has left in peace."""
-        with self._lock:
-            peer = self._peers.pop(uid, None)
-            self._introduced.pop(uid, None)
+        peer = self._peers.pop(uid)
+        self._introduced.pop(uid, None)
         self._watched.discard(uid)
         self.liveness.forget(uid)
         self.outgoing.down(uid)

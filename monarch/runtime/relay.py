@@ -66,6 +66,7 @@ class Relay:
         """The client has left, and with it everybody who sent through here."""
         self._trees.clear()
         self._dead.clear()
+        self._agent.forget_mourners()
 
     def _on_grow(self, envelope: Envelope) -> None:
         grow = envelope.message

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import monarch.runtime.host_agent
+from monarch.runtime.relay import Relay
 from monarch.wire.address import ProcAddress
-from monarch.wire.message import ProcSpec, ProcUp, SpawnProcs, Watch
+from monarch.wire.message import ProcDown, ProcSpec, ProcUp, SpawnProcs, Watch
 from tests.runtime.test_runtime_bad_peers import Agent, FakeLauncher
 from tests.support import wait_for
 
@@ -51,3 +52,30 @@ def test_who_watches_for_what_nobody_makes_is_told_in_the_end(
     wait_for(lambda: agent.downs, what="the watcher is told")
     assert "does not know it" in agent.downs[0].reason
     assert not agent.agent._early
+
+
+def on_loop(agent: Agent, do: Any) -> Any:
+    return agent.node.loop.run_on_loop(do)
+
+
+def test_who_waits_for_a_proc_is_forgotten_when_the_client_leaves(agent: Agent) -> None:
+    """A host agent that lives long must not keep what orders of former clients left behind."""
+    relay = Relay(agent.agent)
+    on_loop(agent, lambda: agent.agent.mourn("never", agent.peer.address))
+    agent.send(order(agent))
+    agent.answers()
+    on_loop(agent, lambda: agent.agent.mourn("late", agent.peer.address))
+    on_loop(agent, relay.forget)
+    assert list(agent.agent._mourners) == ["late"], "it lives still, and its end is to be told"
+
+
+def test_who_is_gone_is_told_nothing_more(agent: Agent) -> None:
+    agent.send(order(agent))
+    agent.send(Watch("late", ProcAddress("watcher", ("ipc:///nowhere/watcher",))))
+    agent.answers()
+    proc = agent.agent.procs["late"]
+    on_loop(agent, lambda: agent.agent.mourn("never", ProcAddress("watcher")))
+    assert "watcher" in proc.watchers
+    agent.send(ProcDown("watcher", "it was killed"))
+    wait_for(lambda: not agent.agent._mourners, what="it is forgotten")
+    assert "watcher" not in proc.watchers
