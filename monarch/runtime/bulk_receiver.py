@@ -14,7 +14,7 @@ import msgspec
 from monarch.config import settings
 from monarch.core.reassembly import Assembly, Order
 from monarch.errors import WireError
-from monarch.net.segment import NUM_HOLDS, Segment, view_region
+from monarch.net.segment import NUM_HOLDS, PAGE_BYTES, Segment, view_region
 from monarch.net.segment_door import SegmentDoor, door_path
 from monarch.runtime.bulk_sender import BulkNode
 from monarch.wire import layout, payload
@@ -94,7 +94,7 @@ class BulkReceiver:
             for name, fd in door.take():
                 sender, _, number = name.partition(" ")
                 try:
-                    self._segments.setdefault((sender, int(number)), Segment(fd))
+                    self._segments.setdefault((sender, int(number)), Segment.of_peer(fd))
                 except (OSError, ValueError) as error:
                     os.close(fd)
                     _log.warning("could not map the memory that %s shares: %s", sender, error)
@@ -107,7 +107,7 @@ class BulkReceiver:
             self._take_in()
         try:
             segment = self._segments[key]
-            if not 0 <= parcel.hold < NUM_HOLDS <= parcel.offset:
+            if not 0 <= parcel.hold < NUM_HOLDS <= parcel.offset or parcel.offset % PAGE_BYTES:
                 raise ValueError("it lies where no bulk can be")
             size = layout.total_size(parcel.sizes)
             view = view_region(segment, parcel.offset, size, parcel.hold, private=parcel.is_shared)

@@ -169,8 +169,13 @@ class Node:
 
     def _over_sockets(self, loop: Loop, receive: Receive) -> Transport:
         assert isinstance(loop, IoLoop), "sockets need a loop of the operating system"
-        limit = settings().max_message_bytes
-        return Transports(loop, receive, self.keys, max_message_bytes=limit)
+        return Transports(
+            loop,
+            receive,
+            self.keys,
+            max_message_bytes=settings().max_message_bytes,
+            max_frame_bytes=settings().max_frame_bytes,
+        )
 
     @property
     def uid(self) -> Uid:
