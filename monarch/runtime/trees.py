@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -28,6 +29,8 @@ from monarch.wire.message import (
 )
 
 __all__ = ["Trees", "grow_branches"]
+
+_log = logging.getLogger("monarch.node")
 
 _DIRECT = (Reply, Replies, Answer, PortMark, Credit, Retire)
 _MANY_PORTS = 1024
@@ -61,6 +64,7 @@ class TreeRoute:
         self._is_grown = False
         self._branches: list[Branch] = []
         self._ports: list[int] = []
+        self._has_told = False
 
     def send(
         self,
@@ -77,6 +81,8 @@ class TreeRoute:
                 self._grow()
             if port:
                 self._note(port)
+            else:
+                self._has_told = True
             self._number += 1
             cast = Cast(
                 tree.mesh, node.uid, self._number, 0, 0, tuple(self._dead), members.to_wire(),
@@ -104,12 +110,15 @@ class TreeRoute:
             calls = self._node.calls
             self._ports = [port for port in self._ports if calls.sink(port) is not None]
 
-    def host_down(self, uid: Uid, reason: str) -> None:
-        """A host is lost: calls under way through it have no answer; later ones go around it."""
+    def host_down(self, uid: Uid, reason: str) -> int:
+        """A host is lost: calls under way through it have no answer; later ones go around it.
+
+        Returns how many hosts may have missed something that nobody waits for an answer to.
+        """
         with self._node.casting:
             lost = [i for i, host in enumerate(self.tree.hosts) if host.uid == uid]
             if not lost or lost[0] in self._dead:
-                return
+                return 0
             below = self.tree.below(lost[0], self._dead)
             self._dead.append(lost[0])
             self._is_grown = False
@@ -125,6 +134,7 @@ class TreeRoute:
                     sink = self._node.calls.sink(port)
                     if sink is not None and sink.down(target, failure):
                         self._node.calls.close(port)
+        return len(below) if self._has_told else 0
 
 
 class Trees:
@@ -177,8 +187,16 @@ class Trees:
         ]
 
     def host_down(self, uid: Uid, down: ProcDown) -> None:
-        for route in list(self._routes.values()):
-            route.host_down(uid, down.reason)
+        routes = list(self._routes.values())
+        num_below = max((route.host_down(uid, down.reason) for route in routes), default=0)
+        if num_below and not down.expected:
+            known = (host for route in routes for host in route.tree.hosts if host.uid == uid)
+            _log.warning(
+                "the host %s was lost, which hands messages on to others (%d): broadcasts that it "
+                "had in hand have not reached them",
+                next((url for host in known for url in host.urls), uid),
+                num_below,
+            )
 
 
 def grow_branches(grow: Grow, parts: Sequence[Branch]) -> list[tuple[ProcAddress, Grow]]:
