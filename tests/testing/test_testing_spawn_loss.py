@@ -109,3 +109,14 @@ def test_an_order_that_cannot_be_sent_leaves_nothing_owned() -> None:
         agent = process.current()
         assert not agent.owned_procs()
         assert not agent.supervisor._machine._meshes
+
+
+def test_a_host_that_comes_back_and_is_lost_again_is_told_again() -> None:
+    """Its uid is that of its address, and so the cause has the same name twice."""
+    with in_process() as world:
+        hosts = world.hosts(1)
+        for turn in ("first", "second"):
+            hosts.initialized.get(timeout=SECONDS)
+            hosts.spawn_procs({"gpus": 1}, name=turn).initialized.get(timeout=SECONDS)
+            lose(process.current().node, hosts, 0)
+            assert world.wait_for_fault().mesh_name == turn
