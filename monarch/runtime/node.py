@@ -367,6 +367,7 @@ class Node:
 
     def _open(self, peer: Peer, address: ProcAddress) -> None:
         url = self._choose_url(address)
+        self._peers.locate(peer, address)
         hello = pack(Envelope(address.uid, Hello(self.address, PROTOCOL_VERSION)))
         peer.up(address, lambda: self._transport.connect(url), hello)
 
@@ -438,12 +439,12 @@ class Node:
         for down in hosts:
             if not down.uid:
                 continue  # What a broken peer says; to be on no host is not to be on that one.
-            addresses, host = self._peers.addresses(), self._peers.get(down.uid)
+            host = self._peers.get(down.uid)
             urls = host.address.urls if host is not None else ()
             name = urls[0] if urls else down.host or down.uid
             reason = f"its host {name} was lost: {down.reason}"
             expected = down.expected or down.uid in self._ending
-            procs = [proc.uid for proc in addresses if proc.host_uid == down.uid]
+            procs = self._peers.on_host(down.uid)
             found += [
                 ProcDown(uid, reason, name, expected=expected)
                 for uid in dict.fromkeys(procs + self.trees.procs_on(down.uid))

@@ -78,6 +78,57 @@ def test_one_that_comes_again_is_not_forgotten_as_the_dead_one() -> None:
     assert table.get("p0") is alive
 
 
+def test_the_living_procs_of_a_host_are_found_without_a_look_at_the_others() -> None:
+    table = PeerTable()
+    for number in range(4):
+        table.find(proc(number))
+    elsewhere = ProcAddress("p9", (), "", "another")
+    table.find(elsewhere)
+    assert table.on_host("host") == ["p0", "p1", "p2", "p3"]
+    die(table, proc(1))
+    table.pop("p2")
+    table.replace(ProcAddress("p3", (), "", "another"))
+    assert table.on_host("host") == ["p0"]
+    assert table.on_host("another") == ["p9", "p3"]
+    assert table.on_host("nowhere") == []
+    for uid in ("p0", "p3", "p9"):
+        table.pop(uid)
+    assert not table._on_host
+
+
+def test_a_peer_whose_host_is_learnt_later_is_lost_with_it(node: Any, tmp_path: Path) -> None:
+    one, other = node("me"), node("p")
+    other.listen(f"ipc://{tmp_path}/p")
+    one.transmit(ProcAddress("p"), Envelope("p", Inspect(0, "me")))
+    assert one._peers.on_host("host") == []
+    one.peer_up(ProcAddress("p", other.address.urls, "", "host", ("ipc:///nowhere/host",)))
+    assert one._peers.on_host("host") == ["p"]
+    one.peer_down(ProcDown("host", "it was switched off"))
+    assert "its host" in one.failure_of("p").reason
+    assert one._peers.on_host("host") == []
+
+
+class Untouchable(dict[str, Any]):
+    """Nobody goes through all of it."""
+
+    def values(self) -> Any:
+        raise AssertionError("a death made somebody look at all peers")
+
+    items = __iter__ = values  # type: ignore[assignment]
+
+
+def test_a_death_looks_at_those_alone_whom_it_concerns(node: Any) -> None:
+    one = node("me")
+    for number in range(3):
+        one.expect(proc(number))
+    one._peers._peers = Untouchable(one._peers._peers)
+    one._peers.get = one._peers._peers.get
+    one.trees._routes = Untouchable()
+    one.peer_down(ProcDown("p1", "it was killed"))
+    one.peer_down(ProcDown("host", "it was switched off"))
+    assert all(one.failure_of(f"p{number}") for number in range(3))
+
+
 def test_a_node_does_not_grow_with_those_that_die(node: Any) -> None:
     one = node("me")
     for number in range(100):
