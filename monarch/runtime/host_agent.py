@@ -147,7 +147,9 @@ class HostAgent:
             raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
         launcher = self._launcher(spec.command or spawn.command, spawn.preload)
         proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher)
-        proc.watchers.update(self._early.pop(spec.uid, {}))
+        early = self._early.pop(spec.uid, {})
+        early.pop(self.node.uid, None)  # Told in any case.
+        proc.watchers.update(early)
         self.procs[spec.uid] = proc
         label = f"{spawn.name} {spec.rank}"
         out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, label)
@@ -251,6 +253,8 @@ class HostAgent:
                 self.node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(watch.uid))
             self._early.setdefault(watch.uid, {})[watch.watcher.uid] = watch.watcher
             return
+        if watch.watcher.uid == self.node.uid:
+            return  # We are told of each of our procs, and would tell ourselves of it for ever.
         proc.watchers[watch.watcher.uid] = watch.watcher
         if proc.address is not None:
             self.node.send(watch.watcher, ProcUp(proc.address, proc.pid))
