@@ -128,7 +128,13 @@ class Endpoint(Generic[P, R]):
         return iter([make_future(promise, resolve) for promise in sink.promises])
 
     def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Tell all members, and wait for nobody. An endpoint that raises fails its actor."""
+        """Tell all members, and wait for nobody. An endpoint that raises fails its actor.
+
+        Nobody says whether it has arrived. Members that are dead do not get it; and on many
+        hosts, where hosts hand messages on to others, those below a host that is lost at this
+        moment may not get it either, though they live. A log line names the host then. Where
+        that must not go unnoticed, use ``call``.
+        """
         self._send_all(self._dump(args, kwargs), 0)
         sender = sending_actor()
         if sender:

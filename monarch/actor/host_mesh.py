@@ -172,33 +172,40 @@ class HostMesh(MeshTrait):
                 agent.root, self._command, tree is not None, inherited_config(),
             )  # fmt: skip
 
-        procs: list[ProcAddress] = []
-        for number, host in enumerate(self._hosts):
-            part = specs[number * num_per_host : (number + 1) * num_per_host]
-            _link(agent, host)
-            for spec in part:
-                proc = ProcAddress(
-                    spec.uid, (), host.address.machine, host.address.uid, host.address.urls
-                )
-                procs.append(proc)
-                if tree is None:
-                    node.expect(proc)
-            if tree is None:
-                node.send(host.address, order(part), setup)
-        if tree is not None:
-            # Each host agent gives its procs their uids and ranks.
-            route = node.trees.route(tree)
-            route.send(tree.everybody, order(specs[:num_per_host]), setup)
-        agent.own_procs(procs)
-        uids = [proc.uid for proc in procs]
+        procs = [
+            ProcAddress(spec.uid, (), host.address.machine, host.address.uid, host.address.urls)
+            for spec, host in zip(
+                specs, (host for host in self._hosts for _ in range(num_per_host)), strict=True
+            )
+        ]
+        # First: a host may be lost at any moment from here on, and that is told once.
         agent.supervisor.owned(
-            owner, uid, name, "proc", uids, lambda: _stop_quietly(procs),
+            owner, uid, name, "proc", [proc.uid for proc in procs], lambda: _stop_quietly(procs),
             lambda rank: f"{name}{Point(rank, shape.extent)}" if shape.labels else name,
         )  # fmt: skip
-        for proc in procs:
-            failure = node.failure_of(proc.host_uid)
+        try:
+            for number, host in enumerate(self._hosts):
+                _link(agent, host)
+                if tree is None:
+                    part = slice(number * num_per_host, (number + 1) * num_per_host)
+                    for proc in procs[part]:
+                        node.expect(proc)
+                    node.send(host.address, order(specs[part]), setup)
+            if tree is not None:
+                # Each host agent gives its procs their uids and ranks.
+                route = node.trees.route(tree)
+                route.send(tree.everybody, order(specs[:num_per_host]), setup)
+        except BaseException:
+            agent.supervisor.stopped(uid)
+            raise
+        agent.own_procs(procs)
+        for host in self._hosts:
+            failure = node.failure_of(host.address.uid)
             if failure is not None:
-                node.peer_down(ProcDown(proc.uid, f"its host is gone: {failure.reason}"))
+                # Some may have been told of as lost with it; these came after that.
+                why = f"its host is gone: {failure.reason}"
+                late = [ProcDown(p.uid, why) for p in procs if p.host_uid == host.address.uid]
+                node.peers_down(late, host.address.uid)
         return ProcMesh(uid, name, shape, procs, True, self._reference(), num_per_host, tree)
 
     def _tree(

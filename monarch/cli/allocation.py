@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from monarch.actor import HostMesh, run_worker_loop_forever
+from monarch.cli.host_table import show_hosts
 from monarch.cli.project import find_job, load_project, noted_job
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobTrait
@@ -113,21 +113,8 @@ def running_job() -> JobTrait:
 
 def _show(job: JobTrait) -> None:
     """A table of hosts and what runs on them. Looks without becoming their client."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("host", "pid", "generation", "client", "procs"):
-        table.add_column(column, overflow="fold")
     found = inspect_hosts(job)
-    for url, answer in found.items():
-        if "error" in answer:
-            table.add_row(url, "-", "-", "-", f"[red]{answer['error']}[/red]")
-            continue
-        procs = ", ".join(str(proc["name"]) for proc in answer["procs"]) or "none"
-        holder = answer["client"] if answer["client"] != who_am_i() else ""
-        table.add_row(
-            str(answer["host"]), str(answer["pid"]), str(answer["generation"] or "none"),
-            str(holder or "none"), procs,
-        )  # fmt: skip
-    Console().print(table)
+    show_hosts(found, who_am_i())
     for url, answer in found.items():
         for proc in answer.get("procs", ()):
             if proc.get("hangs"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 import click
@@ -47,6 +49,8 @@ def main() -> None:
             # What happened has been told; a fault wakes this thread as Ctrl-C does.
             sys.exit(1)
         print("interrupted", file=sys.stderr)
+        # What ends with the program has its time; who presses again does not want to wait for it.
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
         sys.exit(130)
     except ConfigError as error:
         print(f"monarch: {error}", file=sys.stderr)

@@ -18,6 +18,7 @@ import click
 from monarch.actor import HostMesh
 from monarch.cli.display import run_display
 from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project
+from monarch.config import configured, settings
 from monarch.config_file import load_config
 from monarch.errors import JobError
 from monarch.job import LocalJob
@@ -27,6 +28,7 @@ __all__ = ["run"]
 
 RECIPES = "monarch.recipes"
 _LOCAL_PROCS = 2
+_INTERRUPTED_SECONDS = 1.0
 
 
 @click.command()
@@ -64,10 +66,16 @@ def run(
         display.message(
             f"{recipe} on {where}: {_count(hosts.size(), 'host')} x {_count(num_procs, 'proc')}"
         )
+        grace_seconds = settings().stop_timeout_seconds
         try:
             runs(config, mesh, display)
+        except KeyboardInterrupt:
+            # What was worth saving has been saved. Actors may be far from done with a message.
+            grace_seconds = min(grace_seconds, _INTERRUPTED_SECONDS)
+            raise
         finally:
-            mesh.stop().get()
+            with configured(stop_timeout_seconds=grace_seconds):
+                mesh.stop().get()
 
 
 def _count(number: int, noun: str) -> str:

@@ -49,6 +49,7 @@ class Settings:
     log_dir: str = ""
     switch_interval_seconds: float = 0.0005
     max_message_bytes: int = 10 * 2**30
+    max_frame_bytes: int = 64 * 2**20
     shared_memory_bytes: int = 4 * 2**30
     runtime_dir: str = ""
     flow_window_messages: int = 8192

@@ -177,6 +177,10 @@ class Supervision:
             return []
         return [FailActor(owner, failure, error)]
 
+    def lives_again(self, origin: str) -> None:
+        """What died once has come back: its next death is another cause."""
+        self._faulted.discard(origin)
+
     def actor_begins(self, actor: str) -> None:
         """An actor is made here; one of this uid may have ended before."""
         self._ended.discard(actor)

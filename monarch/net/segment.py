@@ -36,12 +36,13 @@ class Segment:
     """A segment as one process sees it, its owner or another."""
 
     def __init__(self, fd: int) -> None:
-        """Map the memory behind ``fd``, which is the segment's from here on."""
-        self.fd = fd
+        """Map the memory behind ``fd``, which is the segment's once this has returned."""
         self.size = os.fstat(fd).st_size
         self.shared = mmap.mmap(fd, self.size)
         self._private: mmap.mmap | None = None
         self._backed = 0
+        # Last: where this fails, the descriptor is still the caller's to close, and only theirs.
+        self.fd = fd
 
     @classmethod
     def create(cls, size: int) -> Segment:
@@ -55,6 +56,21 @@ class Segment:
         except BaseException:
             os.close(fd)
             raise
+
+    @classmethod
+    def of_peer(cls, fd: int) -> Segment:
+        """Map what another process has handed in, if reading it can do no harm.
+
+        Raises ``ValueError`` or ``OSError`` for memory that could be taken from under us: to read
+        what is no longer there ends a process by SIGBUS.
+        """
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise ValueError("its size is not sealed")
+        if os.fstatvfs(fd).f_bsize != PAGE_BYTES:
+            raise ValueError("it is of huge pages, which may be missing when they are needed")
+        if os.fstat(fd).st_size <= NUM_HOLDS:
+            raise ValueError("it is too small to hold anything")
+        return cls(fd)
 
     @property
     def private(self) -> mmap.mmap:

@@ -10,6 +10,9 @@ import array
 import contextlib
 import os
 import socket
+import stat
+
+from monarch.net.unix_socket import check_folder, check_owner
 
 __all__ = ["SegmentDoor", "door_path", "hand_over"]
 
@@ -25,15 +28,19 @@ class SegmentDoor:
     """Takes in descriptors; ``take`` gives those that have come."""
 
     def __init__(self, path: str) -> None:
-        """Raises ``OSError`` where there can be no socket at ``path``."""
+        """Raises ``OSError`` where there can be no socket at ``path``, ``PermissionError`` for a
+        folder that others could exchange.
+        """
+        check_folder(path)
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.setblocking(False)
-            with contextlib.suppress(FileNotFoundError):
+            if os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode):
                 os.unlink(path)
+            # Before it has a name: there is no moment at which others could knock.
+            os.fchmod(self._socket.fileno(), 0o600)
             self._socket.bind(path)
-            os.chmod(path, 0o600)
         except BaseException:
             self._socket.close()
             raise
@@ -46,7 +53,9 @@ class SegmentDoor:
         arrived: list[tuple[str, int]] = []
         while True:
             try:
-                data, fds, _, _ = socket.recv_fds(self._socket, _MAX_NAME, 1)
+                data, fds, _, _ = socket.recv_fds(
+                    self._socket, _MAX_NAME, 1, socket.MSG_CMSG_CLOEXEC
+                )
             except OSError:
                 return arrived
             for fd in fds[:1]:
@@ -60,8 +69,9 @@ class SegmentDoor:
 
 def hand_over(path: str, name: str, fd: int) -> None:
     """Hand ``fd`` to the process behind the door at ``path``. Raises ``OSError`` if it cannot
-    be done now: nobody is there, or too much waits there already.
+    be done now: nobody is there, it is another user's, or too much waits there already.
     """
+    check_owner(path)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendmsg([name.encode()], [rights], socket.MSG_DONTWAIT, path)

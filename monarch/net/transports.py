@@ -25,12 +25,13 @@ class Transports:
         keys: JobKeys | None = None,
         *,
         max_message_bytes: int = -1,
+        max_frame_bytes: int = -1,
     ) -> None:
         self._loop = loop
         self._receive = receive
         self._keys = keys
         self._is_insecure = False
-        self._max_message_bytes = max_message_bytes
+        self._max_frame_bytes = max_frame_bytes
         self._unix = UnixTransport(loop, receive, max_message_bytes=max_message_bytes)
         self._tcp: ZmqTransport | None = None
 
@@ -64,7 +65,7 @@ class Transports:
                 self._receive,
                 self._keys,
                 insecure=self._is_insecure,
-                max_message_bytes=self._max_message_bytes,
+                max_frame_bytes=self._max_frame_bytes,
             )
         return self._tcp
 

@@ -29,10 +29,16 @@ _log = logging.getLogger("monarch.net")
 
 _ZERO_COPY_BYTES = 64 * 1024
 _MAX_BATCH = 128
+_MIN_FRAME_BYTES = 4 * 2**20
+"""A lower limit would keep out the chunks that large messages travel in."""
 
 
 class ZmqTransport:
-    """All ZeroMQ sockets of a process. ``keys`` are a job's; without them it is loopback only."""
+    """All ZeroMQ sockets of a process. ``keys`` are a job's; without them it is loopback only.
+
+    ``max_frame_bytes`` is what a listener takes in at once, also of those who have not yet shown
+    who they are: large messages come in chunks, so it need not hold one. Negative: no limit.
+    """
 
     def __init__(
         self,
@@ -41,13 +47,15 @@ class ZmqTransport:
         keys: JobKeys | None = None,
         *,
         insecure: bool = False,
-        max_message_bytes: int = -1,
+        max_frame_bytes: int = -1,
     ) -> None:
         self._loop = loop
         self._receive = receive
         self._keys = keys
         self._insecure = insecure
-        self._max_message_bytes = max_message_bytes
+        self._max_frame_bytes = (
+            max_frame_bytes if max_frame_bytes < 0 else max(max_frame_bytes, _MIN_FRAME_BYTES)
+        )
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 16_384)
         self._listeners: list[zmq.Socket[bytes]] = []
@@ -73,7 +81,7 @@ class ZmqTransport:
         socket = self._context.socket(zmq.PULL)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.MAXMSGSIZE, self._max_message_bytes)
+        socket.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
         try:
             self._bind(socket, url)
         except BaseException as error:
@@ -117,7 +125,7 @@ class ZmqTransport:
         except zmq.ZMQError as error:
             socket.close(0)
             raise OSError(error.errno, f"cannot connect to {url!r}: {error.strerror}") from None
-        connection = ZmqConnection(socket, self._connections.discard)
+        connection = ZmqConnection(socket, self._max_frame_bytes, self._connections.discard)
         self._connections.add(connection)
         return connection
 
@@ -167,12 +175,25 @@ def _address_of(frame: zmq.Frame) -> str:
 class ZmqConnection:
     """A PUSH socket and the lock that lets any thread send on it."""
 
-    def __init__(self, socket: zmq.Socket[bytes], forget: Callable[[ZmqConnection], None]) -> None:
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        max_frame_bytes: int,
+        forget: Callable[[ZmqConnection], None],
+    ) -> None:
         self._socket = socket
+        self._max_frame_bytes = max_frame_bytes
         self._lock = threading.Lock()
         self._forget = forget
 
     def send(self, frames: Frames) -> None:
+        """Raises ``ValueError`` for a frame beyond the limit: its receiver would hang up on it."""
+        largest = max(map(len, frames), default=0)
+        if 0 <= self._max_frame_bytes < largest:
+            raise ValueError(
+                f"a frame of {largest} bytes is beyond the limit of {self._max_frame_bytes}: raise "
+                "the setting max_frame_bytes (MONARCH_MAX_FRAME_BYTES) on both sides"
+            )
         with self._lock:
             if self._socket.closed:
                 return

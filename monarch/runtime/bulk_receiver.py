@@ -9,15 +9,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import msgspec
-
 from monarch.config import settings
 from monarch.core.reassembly import Assembly, Order
 from monarch.errors import WireError
-from monarch.net.segment import NUM_HOLDS, Segment, view_region
+from monarch.net.segment import NUM_HOLDS, PAGE_BYTES, Segment, view_region
 from monarch.net.segment_door import SegmentDoor, door_path
+from monarch.runtime.broken import broken
 from monarch.runtime.bulk_sender import BulkNode
-from monarch.wire import layout, payload
+from monarch.wire import layout
 from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope, unpack
 from monarch.wire.message import (
@@ -94,7 +93,7 @@ class BulkReceiver:
             for name, fd in door.take():
                 sender, _, number = name.partition(" ")
                 try:
-                    self._segments.setdefault((sender, int(number)), Segment(fd))
+                    self._segments.setdefault((sender, int(number)), Segment.of_peer(fd))
                 except (OSError, ValueError) as error:
                     os.close(fd)
                     _log.warning("could not map the memory that %s shares: %s", sender, error)
@@ -107,14 +106,14 @@ class BulkReceiver:
             self._take_in()
         try:
             segment = self._segments[key]
-            if not 0 <= parcel.hold < NUM_HOLDS <= parcel.offset:
+            if not 0 <= parcel.hold < NUM_HOLDS <= parcel.offset or parcel.offset % PAGE_BYTES:
                 raise ValueError("it lies where no bulk can be")
             size = layout.total_size(parcel.sizes)
             view = view_region(segment, parcel.offset, size, parcel.hold, private=parcel.is_shared)
         except (KeyError, ValueError, OSError) as error:
             inner = self._inner(envelope, parcel.has_payload, [])
             if inner is not None:
-                self._node.receive(_broken(inner, f"its memory cannot be mapped here: {error!r}"))
+                self._node.receive(broken(inner, f"its memory cannot be mapped here: {error!r}"))
             return
         inner = self._inner(envelope, parcel.has_payload, layout.split(view, parcel.sizes))
         if inner is not None:
@@ -198,7 +197,7 @@ class BulkReceiver:
     def _refuse(self, inbound: _Inbound, why: str) -> None:
         """Whoever waits for the message is told why it does not come."""
         self._credit(inbound.note, 0)
-        self._finish(inbound, _broken(inbound.inner, why))
+        self._finish(inbound, broken(inbound.inner, why))
 
     def _finish(self, inbound: _Inbound, inner: Envelope) -> None:
         key = inbound.note.sender, inbound.note.number
@@ -271,27 +270,3 @@ def _ordered_sender(message: AnyMessage) -> Uid | None:
     if isinstance(message, Grow):
         return message.sender.uid
     return message.owner.uid if isinstance(message, SpawnActor) else None
-
-
-class _Broken:
-    """Stands for a payload that did not arrive: raises where it is unpickled."""
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _raise, (self._why,)
-
-
-def _raise(why: str) -> None:
-    raise WireError(f"a large message could not be received: {why}")
-
-
-def _broken(inner: Envelope, why: str) -> Envelope:
-    data = payload.dump(_Broken(why)).data
-    message = inner.message
-    if isinstance(message, Replies):
-        items = tuple(msgspec.structs.replace(item, num_buffers=0) for item in message.items)
-        each = msgspec.structs.replace(message, items=items)
-        return inner._replace(message=each, payload=b"", buffers=[data] * len(items))
-    return inner._replace(payload=data, buffers=())

@@ -105,12 +105,19 @@ class BulkSender:
 
     def check(self, size: int) -> None:
         """Raise ``ValueError`` if a message of so many bytes is beyond the limit."""
-        if 0 <= self._limit < size:
-            raise ValueError(
-                f"a message of {size} bytes is beyond the limit of {self._limit}: send it in "
-                "parts, or raise the setting max_message_bytes (MONARCH_MAX_MESSAGE_BYTES) on "
-                "both sides"
-            )
+        why = self.why_not(size)
+        if why:
+            raise ValueError(why)
+
+    def why_not(self, size: int) -> str:
+        """Why a message of so many bytes cannot be sent; "" if it can."""
+        if size < BULK_BYTES or not 0 <= self._limit < size:
+            return ""
+        return (
+            f"a message of {size} bytes is beyond the limit of {self._limit}: send it in "
+            "parts, or raise the setting max_message_bytes (MONARCH_MAX_MESSAGE_BYTES) on "
+            "both sides"
+        )
 
     def take(self, buffers: Sequence[Bytes]) -> Sequence[Bytes]:
         """Buffers for a receiver in this process, which owns what it receives."""

@@ -125,6 +125,7 @@ class ClientAgent(ProcAgent):
         link = self.links.get(url)
         if link is None or link.is_lost:
             link = self.links[url] = HostLink(self.node, url, takeover=takeover)
+            self.supervisor.lives_again(link.address.uid)
         return link
 
     def _on_first_reload(self, envelope: Envelope) -> None:

@@ -50,6 +50,8 @@ _EARLY_SECONDS = 5.0
 """How much longer than a reference to a proc the order to make it may be on its way."""
 
 _MAX_GONE = 10_000
+"""How many ends of procs are remembered. Who asks for an older one is told, after a moment, that
+nobody here knows the proc: gone it is in either case."""
 
 _UID = re.compile(r"[A-Za-z0-9]+(\.[0-9]+)?")
 
@@ -116,6 +118,7 @@ class HostAgent:
         node.handle(Preload, self._on_preload)
         node.handle(Inspect, self._on_inspect)
         node.handle(ProcUp, self._on_proc_up)
+        node.on_peer_down.append(self._on_peer_down)
 
     def _on_spawn(self, envelope: Envelope) -> None:
         spawn = envelope.message
@@ -144,7 +147,9 @@ class HostAgent:
             raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
         launcher = self._launcher(spec.command or spawn.command, spawn.preload)
         proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher)
-        proc.watchers.update(self._early.pop(spec.uid, {}))
+        early = self._early.pop(spec.uid, {})
+        early.pop(self.node.uid, None)  # Told in any case.
+        proc.watchers.update(early)
         self.procs[spec.uid] = proc
         label = f"{spawn.name} {spec.rank}"
         out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, label)
@@ -248,6 +253,8 @@ class HostAgent:
                 self.node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(watch.uid))
             self._early.setdefault(watch.uid, {})[watch.watcher.uid] = watch.watcher
             return
+        if watch.watcher.uid == self.node.uid:
+            return  # We are told of each of our procs, and would tell ourselves of it for ever.
         proc.watchers[watch.watcher.uid] = watch.watcher
         if proc.address is not None:
             self.node.send(watch.watcher, ProcUp(proc.address, proc.pid))
@@ -258,6 +265,22 @@ class HostAgent:
             self.node.send(mourner, self._gone[uid])
         else:
             self._mourners.setdefault(uid, {})[mourner.uid] = mourner
+
+    def forget_mourners(self) -> None:
+        """The client has left, and with it all who wait for procs that it had not ordered yet."""
+        self._mourners = {uid: who for uid, who in self._mourners.items() if uid in self.procs}
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        # On whatever thread noticed it.
+        self.node.loop.call_soon(lambda: self._forget_watcher(uid))
+
+    def _forget_watcher(self, uid: Uid) -> None:
+        """Whoever is gone need not be told of anybody's end."""
+        for proc in self.procs.values():
+            proc.watchers.pop(uid, None)
+        for mourned, mourners in list(self._mourners.items()):
+            if mourners.pop(uid, None) is not None and not mourners:
+                del self._mourners[mourned]
 
     def _give_up(self, uid: Uid) -> None:
         """Tell those who watch for a proc that nobody has ordered."""

@@ -29,6 +29,7 @@ from monarch.runtime.bulk_receiver import BulkReceiver
 from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.outgoing import Outgoing
 from monarch.runtime.peer import Peer
+from monarch.runtime.peer_table import PeerTable
 from monarch.runtime.promise import Promise
 from monarch.runtime.trees import Trees
 from monarch.wire.address import ProcAddress, Uid, machine_id
@@ -130,7 +131,7 @@ class Node:
         # Of an actor here, a message was not delivered: to whom, the method, and why.
         self.on_undelivered: Callable[[Uid, str, str, str], None] = lambda *about: None
         self.on_host_met: Callable[[ProcAddress], None] = lambda host: None
-        self._peers: dict[Uid, Peer] = {}
+        self._peers = PeerTable()
         self._introduced: dict[Uid, ProcAddress] = {}
         self._lock = threading.Lock()
         self._handlers: dict[type, Handler] = {}
@@ -168,8 +169,13 @@ class Node:
 
     def _over_sockets(self, loop: Loop, receive: Receive) -> Transport:
         assert isinstance(loop, IoLoop), "sockets need a loop of the operating system"
-        limit = settings().max_message_bytes
-        return Transports(loop, receive, self.keys, max_message_bytes=limit)
+        return Transports(
+            loop,
+            receive,
+            self.keys,
+            max_message_bytes=settings().max_message_bytes,
+            max_frame_bytes=settings().max_frame_bytes,
+        )
 
     @property
     def uid(self) -> Uid:
@@ -327,8 +333,7 @@ class Node:
 
         Whatever was known of an earlier process of that uid is forgotten.
         """
-        with self._lock:
-            peer = self._peers[address.uid] = Peer(address)
+        peer = self._peers.replace(address)
         self.outgoing.down(address.uid)
         self._ending.discard(address.uid)
         if address.host_uid not in ("", address.uid, self.uid):
@@ -337,13 +342,16 @@ class Node:
 
     def _meet(self, address: ProcAddress) -> Peer:
         with self._lock:
-            peer = self._peers.get(address.uid)
-            if peer is not None:
+            address = self._introduced.get(address.uid, address)
+            peer, is_new = self._peers.find(address)
+            if not is_new:
                 return peer
-            address = self._introduced.pop(address.uid, address)
-            peer = self._peers[address.uid] = Peer(address)
+            self._introduced.pop(address.uid, None)
         if address.urls:
             self._open(peer, address)
+        if address.host_uid == self.uid != address.uid:
+            # Told of its end as its host agent; but if that was long ago, we may have forgotten.
+            self.send(self.address, Watch(address.uid, self.address))
         self._watch(address)
         return peer
 
@@ -354,13 +362,16 @@ class Node:
         self._watched.add(address.uid)
         host = _host_of(address)
         if self.failure_of(host.uid) is not None:
-            # Lost once; somebody who was given a proc on it may know that it is back.
+            # Lost once; somebody who was given a proc on it may know that it is back. If it is not,
+            # nobody answers for the proc, and only the silence tells.
             self.forget_peer(host.uid)
+            self.liveness.expect(host.uid, self.loop.time())
         self.send(host, Watch(address.uid, self.address))
         self.on_host_met(host)
 
     def _open(self, peer: Peer, address: ProcAddress) -> None:
         url = self._choose_url(address)
+        self._peers.locate(peer, address)
         hello = pack(Envelope(address.uid, Hello(self.address, PROTOCOL_VERSION)))
         peer.up(address, lambda: self._transport.connect(url), hello)
 
@@ -373,8 +384,7 @@ class Node:
 
     def peer_up(self, address: ProcAddress) -> None:
         """A process listens at ``address``."""
-        with self._lock:
-            peer = self._peers.setdefault(address.uid, Peer(address))
+        peer, _ = self._peers.find(address)
         if not peer.is_up:
             self._open(peer, address)
 
@@ -397,6 +407,7 @@ class Node:
         lost = [down for down, _ in marked]
         with_them = [(d, f) for d in self._lost_with(lost) if (f := self._mark_down(d)) is not None]
         gone = with_them + marked
+        self._watched.difference_update(down.uid for down in downs)
         for down, _ in gone:
             self._watched.discard(down.uid)
             self.liveness.forget(down.uid)
@@ -415,8 +426,7 @@ class Node:
 
     def _mark_down(self, down: ProcDown) -> MeshFailure | None:
         """The failure, if it is news."""
-        with self._lock:
-            peer = self._peers.setdefault(down.uid, Peer(ProcAddress(down.uid)))
+        peer, _ = self._peers.find(ProcAddress(down.uid))
         failure = MeshFailure(
             down.name or down.uid, (), down.reason, "proc", down.host, tuple(down.last_output),
             expected=down.expected, log_file=down.log_file,
@@ -424,6 +434,7 @@ class Node:
         if not peer.down(failure):
             return None
         self._introduced.pop(down.uid, None)
+        self._peers.bury(down.uid)
         return failure
 
     def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
@@ -432,13 +443,12 @@ class Node:
         for down in hosts:
             if not down.uid:
                 continue  # What a broken peer says; to be on no host is not to be on that one.
-            with self._lock:
-                addresses = [peer.address for peer in self._peers.values()]
-                host = self._peers[down.uid].address
-            name = host.urls[0] if host.urls else down.host or down.uid
+            host = self._peers.get(down.uid)
+            urls = host.address.urls if host is not None else ()
+            name = urls[0] if urls else down.host or down.uid
             reason = f"its host {name} was lost: {down.reason}"
             expected = down.expected or down.uid in self._ending
-            procs = [proc.uid for proc in addresses if proc.host_uid == down.uid]
+            procs = self._peers.on_host(down.uid)
             found += [
                 ProcDown(uid, reason, name, expected=expected)
                 for uid in dict.fromkeys(procs + self.trees.procs_on(down.uid))
@@ -448,9 +458,8 @@ class Node:
 
     def forget_peer(self, uid: Uid) -> None:
         """Close the connection to a process that has left in peace."""
-        with self._lock:
-            peer = self._peers.pop(uid, None)
-            self._introduced.pop(uid, None)
+        peer = self._peers.pop(uid)
+        self._introduced.pop(uid, None)
         self._watched.discard(uid)
         self.liveness.forget(uid)
         self.outgoing.down(uid)

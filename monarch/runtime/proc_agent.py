@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from monarch.core.mailbox import Delivery, Fence, Lift
@@ -122,9 +122,13 @@ class ProcAgent:
             stop = StopActor(actor, reason, 0, "")
             cell.deliver(Delivery("itself", Envelope("", stop)))
 
-    def own_procs(self, procs: Iterable[ProcAddress]) -> None:
+    def own_procs(self, procs: Sequence[ProcAddress]) -> None:
         """This process has spawned procs: they follow its generations."""
         self._owned_procs.update((proc.uid, proc) for proc in procs)
+        for proc in procs:
+            if self.node.failure_of(proc.uid) is not None:
+                # It died before it was entered here, and nobody will say so again.
+                self._owned_procs.pop(proc.uid, None)
 
     def _watch_host(self, host: ProcAddress) -> None:
         """We have to do with a proc of another host: have ours watch that host."""

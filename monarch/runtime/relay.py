@@ -13,6 +13,7 @@ import msgspec
 
 from monarch.core.fanout import Members, branches, proc_uid
 from monarch.errors import MeshFailure
+from monarch.runtime.broken import broken_payload
 from monarch.runtime.host_agent import HostAgent
 from monarch.runtime.node import Node, RawReply
 from monarch.runtime.trees import grow_branches
@@ -66,6 +67,7 @@ class Relay:
         """The client has left, and with it everybody who sent through here."""
         self._trees.clear()
         self._dead.clear()
+        self._agent.forget_mourners()
 
     def _on_grow(self, envelope: Envelope) -> None:
         grow = envelope.message
@@ -113,7 +115,7 @@ class Relay:
             fold = Fold(self._node, cast.parent, cast.port, missing)
             port = self._node.open_port(fold, list(missing))
             cast = msgspec.structs.replace(cast, parent=self._node.address, port=port)
-        data = _to_pass_on(envelope, len(below) + len(here))
+        data = self._to_pass_on(envelope, len(below) + len(here))
         for branch, _ in below:
             host = grow.hosts[branch.start - grow.start]
             part = msgspec.structs.replace(cast, start=branch.start, stop=branch.stop)
@@ -128,6 +130,16 @@ class Relay:
                 if uid not in self._dead:
                     self._dead.add(uid)
                     self._node.calls.down(uid, MeshFailure(uid, (), "its client lost it"))
+
+    def _to_pass_on(self, envelope: Envelope, num_receivers: int) -> Payload:
+        """What is inside a cast; whatever is large in it is copied once for all receivers here."""
+        data, buffers = envelope.payload, envelope.buffers
+        why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
+        if why:
+            # Its receivers say so in our stead: in its place, and to whoever is to be told.
+            data, buffers = broken_payload(f"on the host {self._agent.name}, {why}"), ()
+        borrowed = Borrowed([memoryview(buffer) for buffer in buffers])
+        return Payload(data, borrowed).for_many(num_receivers)
 
     def _hand_over(
         self, cast: Cast, grow: Grow, here: list[tuple[int, int]], data: Payload
@@ -174,12 +186,6 @@ def _for_rank(message: AnyMessage, rank: int) -> AnyMessage:
     return message
 
 
-def _to_pass_on(envelope: Envelope, num_receivers: int) -> Payload:
-    """What is inside a cast; whatever is large in it is copied once for all receivers here."""
-    borrowed = Borrowed([memoryview(buffer) for buffer in envelope.buffers])
-    return Payload(envelope.payload, borrowed).for_many(num_receivers)
-
-
 class Fold:
     """Gathers the answers of procs here and of hosts below, and sends them on together.
 
@@ -199,14 +205,23 @@ class Fold:
 
     def receive(self, rank: int, answer: RawReply) -> bool:
         """An answer of a proc here, or one that a host below has gathered."""
+        data, buffers = answer.payload, answer.buffers
+        size = len(data) + sum(map(len, buffers))
+        why = self._node.bulk_sender.why_not(size)
+        if why:
+            # Whoever waits for it hears so: nobody else knows that there was an answer.
+            data, buffers = broken_payload(f"on a host that hands answers on, {why}"), ()
+            size = len(data)
+        elif self._node.bulk_sender.why_not(self._num_bytes + size):
+            self._flush()
         if not self._items:
             self._node.loop.call_later(_GATHER_SECONDS, self._flush)
         self._items.append(
-            FoldedReply(rank, answer.sender, answer.failed, answer.refused, len(answer.buffers))
+            FoldedReply(rank, answer.sender, answer.failed, answer.refused, len(buffers))
         )
-        self._frames.append(answer.payload)
-        self._frames.extend(answer.buffers)
-        self._num_bytes += len(answer.payload) + sum(map(len, answer.buffers))
+        self._frames.append(data)
+        self._frames.extend(buffers)
+        self._num_bytes += size
         if self._num_bytes >= _GATHER_BYTES:
             self._flush()
         return self._count(answer.via)

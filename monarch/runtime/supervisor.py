@@ -80,6 +80,11 @@ class Supervisor:
                 self._stops.pop(mesh, None)
         return is_all
 
+    def lives_again(self, uid: Uid) -> None:
+        """A host that was lost is there again, by the same address."""
+        with self._lock:
+            self._machine.lives_again(uid)
+
     def actor_begins(self, actor: Uid) -> None:
         """An actor is made here; one of this uid may have ended before."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -28,6 +29,8 @@ from monarch.wire.message import (
 )
 
 __all__ = ["Trees", "grow_branches"]
+
+_log = logging.getLogger("monarch.node")
 
 _DIRECT = (Reply, Replies, Answer, PortMark, Credit, Retire)
 _MANY_PORTS = 1024
@@ -61,6 +64,7 @@ class TreeRoute:
         self._is_grown = False
         self._branches: list[Branch] = []
         self._ports: list[int] = []
+        self._has_told = False
 
     def send(
         self,
@@ -77,6 +81,8 @@ class TreeRoute:
                 self._grow()
             if port:
                 self._note(port)
+            else:
+                self._has_told = True
             self._number += 1
             cast = Cast(
                 tree.mesh, node.uid, self._number, 0, 0, tuple(self._dead), members.to_wire(),
@@ -104,14 +110,16 @@ class TreeRoute:
             calls = self._node.calls
             self._ports = [port for port in self._ports if calls.sink(port) is not None]
 
-    def host_down(self, uid: Uid, reason: str) -> None:
-        """A host is lost: calls under way through it have no answer; later ones go around it."""
+    def host_down(self, number: int, reason: str) -> int:
+        """A host is lost: calls under way through it have no answer; later ones go around it.
+
+        Returns how many hosts may have missed something that nobody waits for an answer to.
+        """
         with self._node.casting:
-            lost = [i for i, host in enumerate(self.tree.hosts) if host.uid == uid]
-            if not lost or lost[0] in self._dead:
-                return
-            below = self.tree.below(lost[0], self._dead)
-            self._dead.append(lost[0])
+            if number in self._dead:
+                return 0
+            below = self.tree.below(number, self._dead)
+            self._dead.append(number)
             self._is_grown = False
             ports = list(self._ports)
         for host in below:
@@ -125,6 +133,7 @@ class TreeRoute:
                     sink = self._node.calls.sink(port)
                     if sink is not None and sink.down(target, failure):
                         self._node.calls.close(port)
+        return len(below) if self._has_told else 0
 
 
 class Trees:
@@ -133,6 +142,8 @@ class Trees:
     def __init__(self, node: Network) -> None:
         self._node = node
         self._routes: dict[Uid, TreeRoute] = {}
+        # The routes through each host, and its number there.
+        self._through: dict[Uid, list[tuple[TreeRoute, int]]] = {}
         self._lock = threading.Lock()
 
     def route(self, tree: Tree) -> TreeRoute:
@@ -142,8 +153,17 @@ class Trees:
             for host in tree.hosts:
                 self._node.on_host_met(host)
             with self._lock:
-                route = self._routes.setdefault(tree.mesh, TreeRoute(self._node, tree))
+                route = self._routes.get(tree.mesh)
+                if route is None:
+                    route = TreeRoute(self._node, tree)
+                    for number, host in enumerate(tree.hosts):
+                        self._through.setdefault(host.uid, []).append((route, number))
+                    self._routes[tree.mesh] = route
         return route
+
+    def _of_host(self, host: Uid) -> list[tuple[TreeRoute, int]]:
+        with self._lock:
+            return list(self._through.get(host, ()))
 
     def leads_to(self, uid: Uid) -> bool:
         """Whether messages to this proc go along a tree."""
@@ -169,16 +189,22 @@ class Trees:
     def procs_on(self, host: Uid) -> list[Uid]:
         """The procs of a host to which messages go along trees; most are no peers of ours."""
         return [
-            proc_uid(tree.mesh, number * tree.per_host + place)
-            for tree in [route.tree for route in list(self._routes.values())]
-            for number, address in enumerate(tree.hosts)
-            if address.uid == host
-            for place in range(tree.per_host)
+            proc_uid(route.tree.mesh, number * route.tree.per_host + place)
+            for route, number in self._of_host(host)
+            for place in range(route.tree.per_host)
         ]
 
     def host_down(self, uid: Uid, down: ProcDown) -> None:
-        for route in list(self._routes.values()):
-            route.host_down(uid, down.reason)
+        through = self._of_host(uid)
+        num_below = max((route.host_down(n, down.reason) for route, n in through), default=0)
+        if num_below and not down.expected:
+            route, number = through[0]
+            _log.warning(
+                "the host %s was lost, which hands messages on to others (%d): broadcasts that it "
+                "had in hand have not reached them",
+                next(iter(route.tree.hosts[number].urls), uid),
+                num_below,
+            )
 
 
 def grow_branches(grow: Grow, parts: Sequence[Branch]) -> list[tuple[ProcAddress, Grow]]:

@@ -146,10 +146,10 @@ def test_apply_status_kill(folder: Folder) -> None:
     assert folder.job.hosts == job.hosts
 
     table = folder.monarch("status").splitlines()
-    assert table[0].split() == ["host", "pid", "generation", "client", "procs"]
-    assert len(table) == 3
-    for line, host in zip(table[1:], job.hosts, strict=True):
-        assert line.split()[1:] == [str(host.pid), "none", "none", "none"]
+    assert table[0].split() == ["host", "pid", "generation", "procs"]
+    for line, host in zip(table[1:3], job.hosts, strict=True):
+        assert line.split()[1:] == [str(host.pid), "-", "-"]
+    assert table[3:] == ["2 hosts, free"]
 
     assert folder.monarch("kill") == "ended\n"
     assert not any(is_running(host.pid) for host in job.hosts)
@@ -342,7 +342,9 @@ def test_a_recipe_on_the_allocation(folder: Folder) -> None:
     assert "amounts [1] on 4 procs" in said
     assert "step 5/5  total 5" in said
     # Its procs went with it; the hosts stay.
-    assert re.search(r"trainers0 +\d+ +1 +none +none", folder.monarch("status"))
+    status = folder.monarch("status")
+    assert re.search(r"trainers0 +\d+ +1 +-\n", status)
+    assert status.endswith("2 hosts, free\n")
 
 
 def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Program]) -> None:
@@ -354,7 +356,9 @@ def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Progra
     running = command("run", "adding.py", f"stop_file={stop}")
     running.line("amounts [1] on 2 procs")
     host = re.escape(f"monarch (pid {running.pid}, user ") + r"\S+\)"
-    assert re.search(rf"trainers1 +\d+ +1 +{host} +adder 1", folder.monarch("status"))
+    status = folder.monarch("status")
+    assert re.search(r"trainers1 +\d+ +1 +adder 1\n", status)
+    assert re.search(rf"\n2 hosts, used by {host}\n$", status)
 
     # A second run is refused, and told by whom.
     refused = folder.monarch("run", "adding.py", status=1)
@@ -410,7 +414,8 @@ def test_an_interrupted_run_stops_its_procs(
     assert running.wait() == 130, running.story()
     assert [line for line in running.errors if line] == ["interrupted"]
     status = folder.monarch("status")
-    assert re.search(r"trainers0 +\d+ +1 +none +none", status)
+    assert re.search(r"trainers0 +\d+ +1 +-\n", status)
+    assert status.endswith("2 hosts, free\n")
 
 
 def test_kill_during_a_run_ends_the_run(folder: Folder, command: Callable[..., Program]) -> None:

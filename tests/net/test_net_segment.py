@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import fcntl
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +82,49 @@ def test_the_size_of_a_segment_is_sealed() -> None:
         os.ftruncate(theirs.fd, PAGE_BYTES)
 
 
+def _sealed(size: int, seals: int) -> int:
+    fd = os.memfd_create("theirs", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def test_only_memory_that_stays_is_taken_from_a_peer(tmp_path: Path) -> None:
+    good = Segment.create(NUM_HOLDS + PAGE_BYTES)
+    assert Segment.of_peer(os.dup(good.fd)).size == good.size
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(file, good.size)
+    bad = {
+        "unsealed": _sealed(good.size, 0),
+        "may shrink": _sealed(good.size, fcntl.F_SEAL_GROW),
+        "empty": _sealed(0, fcntl.F_SEAL_SHRINK),
+        "no room": _sealed(NUM_HOLDS, fcntl.F_SEAL_SHRINK),
+        "may not be written": _sealed(good.size, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE),
+        "file": file,
+        "null": os.open("/dev/null", os.O_RDWR),
+        "cannot be sealed": os.memfd_create("none"),
+    }
+    for fd in bad.values():
+        with pytest.raises((OSError, ValueError)):
+            Segment.of_peer(fd)
+        # Still the caller's, and open: nobody else closes it, now or later.
+        gc.collect()
+        os.close(fd)
+
+
+def test_huge_pages_are_not_taken_from_a_peer() -> None:
+    """They may be missing when they are read."""
+    try:
+        fd = os.memfd_create("huge", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    except OSError as error:
+        pytest.skip(f"no huge pages here: {error}")
+    os.ftruncate(fd, 2 * 2**20)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    with pytest.raises(ValueError, match="huge"):
+        Segment.of_peer(fd)
+    os.close(fd)
+
+
 def test_a_forked_child_gives_nothing_back_and_keeps_what_it_sees() -> None:
     ours, theirs = segments()
     put(ours, b"seen")
@@ -134,5 +179,34 @@ def test_a_door_that_is_full_or_shut_is_an_error_and_no_wait(
         os.close(fd)
 
 
-def test_only_the_user_may_knock(door: SegmentDoor, tmp_path: Path) -> None:
+def test_only_the_user_may_knock_from_the_first_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With a umask that takes nothing away, the mode must be right before there is a name.
+    monkeypatch.setattr("os.chmod", lambda *about: pytest.fail("too late"))
+    before = os.umask(0)
+    try:
+        door = SegmentDoor(f"{tmp_path}/door")
+    finally:
+        os.umask(before)
     assert os.stat(f"{tmp_path}/door").st_mode & 0o777 == 0o600
+    door.close()
+
+
+def test_no_door_in_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
+    ours, _ = segments()
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError):
+        SegmentDoor(f"{folder}/door")
+    with pytest.raises(PermissionError):
+        hand_over(f"{folder}/door", "a 1", ours.fd)
+    assert not any(folder.iterdir())
+
+
+def test_what_is_no_socket_is_left_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "door").write_text("precious")
+    with pytest.raises(OSError):
+        SegmentDoor(f"{tmp_path}/door")
+    assert (tmp_path / "door").read_text() == "precious"

@@ -349,12 +349,35 @@ def test_a_port_scanner_changes_nothing(tcp: Kind, garbage: bytes, keys: JobKeys
     assert receiver.expect(1) == [[b"hello"]]
 
 
-def test_a_message_that_is_too_big_is_refused_and_others_pass(tcp: Kind) -> None:
-    receiver, big, small = tcp.end(max_message_bytes=1000), tcp.end(), tcp.end()
+@pytest.mark.parametrize("keys", [None, KEYS], ids=["open", "keys"])
+def test_a_frame_that_is_too_big_is_refused_and_others_pass(
+    tcp: Kind, keys: JobKeys | None
+) -> None:
+    """Of a member that has no limit, and so does not see that nobody would take it."""
+    limit = 5 * 2**20
+    receiver, big, small = tcp.end(max_frame_bytes=limit, keys=keys), tcp.end(), tcp.end()
+    for one in (big, small):
+        one.transport._keys = keys  # type: ignore[attr-defined]
     url = receiver.transport.listen("tcp://127.0.0.1:0")
-    big.transport.connect(url).send([b"x" * 5000])
-    small.transport.connect(url).send([b"x" * 500])
-    assert receiver.expect(1) == [[b"x" * 500]]
+    big.transport.connect(url).send([bytes(limit + 1)])
+    small.transport.connect(url).send([bytes(limit - 100), bytes(limit - 100)])
+    assert [len(frame) for frame in receiver.expect(1)[0]] == [limit - 100] * 2
+
+
+def test_who_sends_a_frame_that_nobody_would_take_is_told_so(tcp: Kind) -> None:
+    receiver, sender = (tcp.end(max_frame_bytes=5 * 2**20) for _ in range(2))
+    connection = sender.transport.connect(receiver.transport.listen("tcp://127.0.0.1:0"))
+    with pytest.raises(ValueError, match="MONARCH_MAX_FRAME_BYTES"):
+        connection.send([b"head", bytes(6 * 2**20)])
+    connection.send([b"whole", b"message"])
+    assert receiver.expect(1) == [[b"whole", b"message"]]
+
+
+def test_a_limit_below_that_of_a_chunk_keeps_no_chunk_out(tcp: Kind) -> None:
+    receiver, sender = tcp.end(max_frame_bytes=1000), tcp.end(max_frame_bytes=1000)
+    url = receiver.transport.listen("tcp://127.0.0.1:0")
+    sender.transport.connect(url).send([bytes(2 * 2**20)])
+    assert len(receiver.expect(1)[0][0]) == 2 * 2**20
 
 
 def test_only_the_user_can_use_a_unix_socket_and_it_is_removed(tmp_path: Path) -> None:

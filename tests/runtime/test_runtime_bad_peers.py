@@ -6,9 +6,7 @@ import contextlib
 import logging
 import os
 import pickle
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from monarch.actor import attach_to_workers, shutdown_context
-from monarch.runtime import host_agent
-from monarch.runtime.host_agent import HostAgent
-from monarch.runtime.host_door import HostDoor
 from monarch.runtime.launcher import Launcher
-from monarch.runtime.node import Node
-from monarch.runtime.proc_config import ProcConfig
 from monarch.wire import message
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope, pack
@@ -31,7 +24,6 @@ from monarch.wire.message import (
     Attach,
     Call,
     Hello,
-    Inspect,
     Preload,
     ProcDown,
     ProcSpec,
@@ -41,6 +33,7 @@ from monarch.wire.message import (
 from tests.actors import Echo
 from tests.net.strangers import READY, greeting, say
 from tests.net.strangers import message as on_the_wire
+from tests.runtime.lone_agent import LoneAgent
 from tests.support import Program, free_port, wait_for
 from tests.wire.test_wire_codec import structs
 
@@ -50,78 +43,6 @@ SECONDS = 30
 SECRET = bytes(range(32))
 
 
-class FakeLauncher:
-    """Takes the orders of a host agent and starts nothing."""
-
-    def __init__(self, loop: Any, on_forked: Any, on_exited: Any, python: str = "") -> None:
-        self._on_exited = on_exited
-        self.environment: dict[str, str] = {}
-        self.is_alive = True
-
-    def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None: ...
-
-    def drift(self) -> dict[str, str | None]:
-        return {}
-
-    def preload(self, modules: Any, done: Any = None) -> None:
-        if done:
-            done({})
-
-    def kill(self, uid: str) -> None:
-        self._on_exited(uid, -9)
-
-    def close(self) -> None: ...
-
-
-class Agent:
-    """A host agent on a node of its own, and a node that speaks to it."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.node = Node("host")
-        self.agent = HostAgent(
-            self.node, folder, start_launcher=lambda *about: host_agent.Launcher(*about)
-        )
-        self.door = HostDoor(self.agent)
-        self.node.handle(Inspect, self._on_inspect)
-        self.node.start()
-        self.node.listen(f"ipc://{folder}/host")
-        self.peer = Node("peer")
-        self.peer.start()
-        self.peer.listen(f"ipc://{folder}/peer")
-        self.peer.handle(ProcDown, lambda envelope: self.downs.append(envelope.message))
-        self.downs: list[Any] = []
-
-    def _on_inspect(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Inspect)
-        self.node.answer(order.sender, order.port, self.agent.describe())
-
-    def send(self, one: Any) -> None:
-        self.peer.send(self.node.address, one)
-
-    def answers(self) -> None:
-        """It still answers a question."""
-        outcome = self.peer.request(self.node.address, lambda port: Inspect(port, "peer"))
-        assert outcome.wait(SECONDS)
-        assert not outcome.value.error
-
-    def close(self) -> None:
-        self.node.loop.run_on_loop(self.agent.close)
-        self.node.close()
-        self.peer.close()
-
-
-@pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
-    monkeypatch.setattr("monarch.runtime.host_agent.Launcher", FakeLauncher)
-    folder = tempfile.mkdtemp(dir="/tmp")
-    agent = Agent(folder)
-    yield agent
-    agent.close()
-    shutil.rmtree(folder)
-
-
 HARMLESS = [cls for cls in message.Message.__subclasses__() if cls is not message.Message]
 
 
@@ -129,13 +50,13 @@ HARMLESS = [cls for cls in message.Message.__subclasses__() if cls is not messag
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(sent=st.lists(st.one_of([structs(cls) for cls in HARMLESS]), min_size=1, max_size=8))
-def test_no_message_that_can_be_written_ends_an_agent(agent: Agent, sent: list[Any]) -> None:
+def test_no_message_that_can_be_written_ends_an_agent(agent: LoneAgent, sent: list[Any]) -> None:
     for one in sent:
         agent.send(one)
     agent.answers()
 
 
-def test_the_death_of_nobody_takes_nobody_with_it(agent: Agent) -> None:
+def test_the_death_of_nobody_takes_nobody_with_it(agent: LoneAgent) -> None:
     agent.send(ProcDown("", "a uid that is none"))
     agent.answers()
 
@@ -151,7 +72,7 @@ def test_the_death_of_nobody_takes_nobody_with_it(agent: Agent) -> None:
     ],
     ids=["pid -1", "pid 2**63", "odd module", "stop a stranger", "stop for ever"],
 )
-def test_a_question_that_cannot_be_answered_is_answered_so(agent: Agent, make: Any) -> None:
+def test_a_question_that_cannot_be_answered_is_answered_so(agent: LoneAgent, make: Any) -> None:
     agent.answers()
     outcome = agent.peer.request(agent.node.address, make)
     assert outcome.wait(SECONDS), "the peer waits for ever"
@@ -179,9 +100,9 @@ def _num_channels() -> int:
     ids=["a path", "no name", "a zero", "a huge environment", "no text"],
 )
 def test_a_proc_that_cannot_be_made_is_reported_and_leaves_nothing(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, spec: ProcSpec
+    agent: LoneAgent, spec: ProcSpec
 ) -> None:
-    monkeypatch.setattr("monarch.runtime.host_agent.Launcher", Launcher)
+    agent.start_launcher = Launcher
     agent.answers()
     num_open = _num_channels()
     order = SpawnProcs("m", "mesh", agent.peer.address, "", (), (), (spec,))
@@ -199,7 +120,7 @@ def test_a_proc_that_cannot_be_made_is_reported_and_leaves_nothing(
 
 
 def test_a_handler_that_raises_is_logged_once_a_kind(
-    agent: Agent, caplog: pytest.LogCaptureFixture
+    agent: LoneAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "monarch"):
         for number in range(20):

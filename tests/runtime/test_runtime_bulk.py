@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 
 from monarch.config import configured
 from monarch.errors import WireError
+from monarch.net.segment import NUM_HOLDS
+from monarch.net.segment_door import door_path, hand_over
 from monarch.runtime import bulk_sender
 from monarch.runtime.node import Node
 from monarch.wire import payload
@@ -395,6 +399,42 @@ def test_all_that_arrives_at_once_is_bounded_like_one_message(make: Make) -> Non
     assert receiver.methods == ["0", "1", "2", "3"]
 
 
+def test_what_is_larger_than_a_frame_may_be_arrives_over_tcp(make: Make) -> None:
+    """A listener takes in little at once, of whoever it is, and yet messages of any size."""
+    sender, receiver = (make(is_far=True, max_frame_bytes=4 * 2**20).listen() for _ in range(2))
+    sender.send(receiver, "hello")
+    array = np.arange(9 * 2**20, dtype=np.uint8)
+    sender.send(receiver, [array, "x" * (5 * 2**20)])
+    sender.send(receiver, "after it")
+    back = receiver.take(3)
+    np.testing.assert_array_equal(back[1][0], array)
+    assert back[1][1] == "x" * (5 * 2**20)
+    assert back[2] == "after it"
+
+
+def test_a_listener_takes_in_64_mib_at_once_at_most(make: Make) -> None:
+    receiver = make(is_far=True).listen()
+    (listener,) = receiver.node._transport._tcp._listeners  # type: ignore[attr-defined]
+    assert listener.getsockopt(zmq.MAXMSGSIZE) == 64 * 2**20
+
+
+def test_memory_that_can_be_taken_away_again_is_not_read(make: Make, tmp_path: Path) -> None:
+    """Its receiver would end by SIGBUS; so it goes without, and says so where the value is."""
+    receiver = make().listen()
+    size = NUM_HOLDS + 100_000
+    trap = os.memfd_create("trap", os.MFD_ALLOW_SEALING)
+    os.ftruncate(trap, size)
+    hand_over(door_path(receiver.url), "stranger 1", trap)
+    parcel = Parcel("stranger", 1, NUM_HOLDS, 0, False, False, (100_000,))
+    envelope = Envelope(receiver.node.uid, parcel, pack_header(receiver.call()), (b"",))
+    receiver.node.loop.call_soon(lambda: receiver.node.receive(envelope))
+    wait_for(lambda: receiver.calls)
+    os.ftruncate(trap, 0)
+    with pytest.raises(WireError, match="cannot be mapped"):
+        receiver.take(1)
+    os.close(trap)
+
+
 def test_what_does_not_fit_together_is_an_error_where_the_value_is_wanted(
     make: Make,
 ) -> None:
@@ -403,6 +443,7 @@ def test_what_does_not_fit_together_is_an_error_where_the_value_is_wanted(
     forged = [
         Parcel("stranger", 1, 16384, 0, False, False, (100_000,)),
         Parcel("stranger", 1, -4096, 0, False, False, (100_000,)),
+        Parcel("stranger", 1, 16385, 0, True, False, (100_000,)),
         Consignment("stranger", 1, False, ()),
         Consignment("stranger", 2, False, (-5,)),
         Consignment("stranger", 4, False, (-5, 100)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import tempfile
@@ -27,7 +28,9 @@ from monarch.actor import (
     this_host,
 )
 from monarch.config import configured
+from monarch.errors import WireError
 from monarch.runtime import process
+from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Cast, Replies
 from tests.actors import Answers, BadInit, Echo
 from tests.support import Program, is_running, wait_for
@@ -76,6 +79,18 @@ class Ranked(Actor):
     @endpoint
     def is_as_made(self, expected: np.ndarray[Any, Any]) -> bool:
         return bool((self.made_with == expected).all())
+
+
+class Sizes(Actor):
+    """Takes and gives what is large."""
+
+    @endpoint
+    def size_of(self, array: np.ndarray[Any, Any]) -> int:
+        return array.size
+
+    @endpoint
+    def zeros(self, size: int) -> np.ndarray[Any, Any]:
+        return np.zeros(size, np.uint8)
 
 
 @pytest.fixture
@@ -243,6 +258,55 @@ def test_messages_go_around_a_host_that_is_lost(
     with pytest.raises(SupervisionError):
         echo.echo.call(1).get(timeout=SECONDS)
     assert wait_for(lambda: list(faults))
+
+
+def test_broadcasts_that_a_lost_host_had_in_hand_are_told_of_once(
+    hosts: HostMesh,
+    agents: list[Any],
+    faults: list[MeshFailure],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody waits for them, so nothing else would say that those below have not got them."""
+    meshes = [hosts.spawn_procs({"gpus": 1}).spawn(name, Echo) for name in ("one", "two")]
+    for mesh in meshes:
+        mesh.echo.call(1).get(timeout=SECONDS)
+        mesh.append.broadcast(1)
+    node = process.current().node
+    with caplog.at_level(logging.WARNING, "monarch.node"):
+        # Below 3 there is nobody, and so below 2, once 3 is lost.
+        agents[3].send_signal(signal.SIGKILL)
+        wait_for(lambda: node.failure_of(HostUrl.parse(agents[3].url).uid))
+        agents[2].send_signal(signal.SIGKILL)
+        wait_for(lambda: node.failure_of(HostUrl.parse(agents[2].url).uid))
+        agents[0].send_signal(signal.SIGKILL)
+        wait_for(lambda: [r for r in caplog.records if agents[0].url in r.getMessage()])
+    told = [r.getMessage() for r in caplog.records if "broadcasts" in r.getMessage()]
+    assert len(told) == 1, told
+    assert "others (1)" in told[0]
+
+
+@pytest.mark.parametrize("narrow", [0, 1])
+def test_a_host_that_may_pass_on_less_than_others_send_says_so_to_the_caller(
+    program: Callable[..., Program], tmp_path: Path, faults: object, narrow: int
+) -> None:
+    """Host 0 hands on to 1. What one of them may not send, be it call or answer, is an error at
+    whoever waits for it; and what comes after it gets through."""
+    urls = [f"ipc://{tmp_path}/h{number}" for number in range(2)]
+    for number, url in enumerate(urls):
+        limit = str(2**20) if number == narrow else str(2**30)
+        program(SERVE.format(url=url), MONARCH_MAX_MESSAGE_BYTES=limit)
+    with configured(tree_min_hosts=2, tree_degree=1, max_message_bytes=2**30):
+        hosts = attach_to_workers(ca="trust_all_connections", workers=urls)
+        sizes: Any = hosts.spawn_procs({"gpus": 1}).spawn("sizes", Sizes)
+        large = np.zeros(3 * 2**20, np.uint8)
+        # What comes while a host is not up yet comes in chunks, and is refused on its way in.
+        assert sizes.size_of.call(large[:5]).get(timeout=SECONDS).values() == [5] * 2
+        with pytest.raises((WireError, ActorError), match="MONARCH_MAX_MESSAGE_BYTES"):
+            sizes.size_of.call(large).get(timeout=SECONDS)
+        with pytest.raises(WireError, match="MONARCH_MAX_MESSAGE_BYTES"):
+            sizes.zeros.call(3 * 2**20).get(timeout=SECONDS).values()
+        assert sizes.size_of.call(large[:100_000]).get(timeout=SECONDS).values() == [100_000] * 2
+        shutdown_context().get(timeout=SECONDS)
 
 
 def test_others_than_the_owner_hear_of_a_host_that_is_lost(

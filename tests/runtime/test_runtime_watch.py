@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import monarch.runtime.host_agent
+from monarch.runtime.relay import Relay
 from monarch.wire.address import ProcAddress
-from monarch.wire.message import ProcSpec, ProcUp, SpawnProcs, Watch
-from tests.runtime.test_runtime_bad_peers import Agent, FakeLauncher
+from monarch.wire.codec import Envelope
+from monarch.wire.message import Inspect, ProcDown, ProcSpec, ProcUp, SpawnProcs, Watch
+from tests.runtime.lone_agent import LoneAgent
 from tests.support import wait_for
 
 
-@pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
-    monkeypatch.setattr("monarch.runtime.host_agent.Launcher", FakeLauncher)
-    folder = tempfile.mkdtemp(dir="/tmp")
-    agent = Agent(folder)
-    yield agent
-    agent.close()
-    shutil.rmtree(folder)
-
-
-def order(agent: Agent) -> SpawnProcs:
+def order(agent: LoneAgent) -> SpawnProcs:
     return SpawnProcs("m", "mesh", agent.peer.address, "", (), (), (ProcSpec("late", 0),))
 
 
-def test_a_watch_may_come_before_the_order_to_make_the_proc(agent: Agent) -> None:
+def test_a_watch_may_come_before_the_order_to_make_the_proc(agent: LoneAgent) -> None:
     """It comes from an actor that was given a reference, over another connection."""
     ups: list[Any] = []
     agent.peer.handle(ProcUp, lambda envelope: ups.append(envelope.message))
     agent.send(Watch("late", agent.peer.address))
     agent.answers()
     agent.send(order(agent))
+    agent.answers()
+    launcher: Any = agent.agent.procs["late"].launcher
+    assert launcher.forked == ["late"], "a fake: no process is made"
     agent.send(ProcUp(ProcAddress("late", ("ipc:///nowhere/late",)), 1))
     wait_for(lambda: ups, what="the watcher is told")
     assert ups[0].proc.uid == "late"
@@ -44,10 +36,74 @@ def test_a_watch_may_come_before_the_order_to_make_the_proc(agent: Agent) -> Non
 
 
 def test_who_watches_for_what_nobody_makes_is_told_in_the_end(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
+    agent: LoneAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monarch.runtime.host_agent, "_EARLY_SECONDS", 0.05)
     agent.send(Watch("never", agent.peer.address))
     wait_for(lambda: agent.downs, what="the watcher is told")
     assert "does not know it" in agent.downs[0].reason
     assert not agent.agent._early
+
+
+def on_loop(agent: LoneAgent, do: Any) -> Any:
+    return agent.node.loop.run_on_loop(do)
+
+
+def test_who_waits_for_a_proc_is_forgotten_when_the_client_leaves(agent: LoneAgent) -> None:
+    """A host agent that lives long must not keep what orders of former clients left behind."""
+    relay = Relay(agent.agent)
+    on_loop(agent, lambda: agent.agent.mourn("never", agent.peer.address))
+    agent.send(order(agent))
+    agent.answers()
+    on_loop(agent, lambda: agent.agent.mourn("late", agent.peer.address))
+    on_loop(agent, relay.forget)
+    assert list(agent.agent._mourners) == ["late"], "it lives still, and its end is to be told"
+
+
+def test_who_is_gone_is_told_nothing_more(agent: LoneAgent) -> None:
+    agent.send(order(agent))
+    agent.send(Watch("late", ProcAddress("watcher", ("ipc:///nowhere/watcher",))))
+    agent.answers()
+    proc = agent.agent.procs["late"]
+    on_loop(agent, lambda: agent.agent.mourn("never", ProcAddress("watcher")))
+    assert "watcher" in proc.watchers
+    agent.send(ProcDown("watcher", "it was killed"))
+    wait_for(lambda: not agent.agent._mourners, what="it is forgotten")
+    assert "watcher" not in proc.watchers
+
+
+@pytest.mark.parametrize("when", ["before the order", "before it is up", "when it is up"])
+def test_a_host_agent_that_meets_a_proc_of_its_own_is_told_of_it_once(
+    agent: LoneAgent, when: str
+) -> None:
+    """It asks itself about a proc that it may have forgotten; one that lives is no news."""
+    ups: list[Any] = []
+    real = agent.node._handlers[ProcUp]
+
+    def noted(envelope: Any) -> None:
+        ups.append(envelope.message)
+        real(envelope)
+
+    agent.node.handle(ProcUp, noted)
+    late = ProcAddress("late", ("ipc:///nowhere/late",), agent.node.address.machine, "host")
+
+    def meet() -> None:
+        agent.node.introduce(late)
+        agent.node.transmit(ProcAddress("late"), Envelope("late", Inspect(0, "host")))
+        agent.answers()
+
+    steps = {
+        "before the order": lambda: agent.send(order(agent)),
+        "before it is up": lambda: agent.send(ProcUp(late, 1)),
+        "when it is up": agent.answers,
+    }
+    for step, do in steps.items():
+        if step == when:
+            meet()
+        do()
+    for _ in range(20):
+        agent.answers()
+    assert len(ups) == 1
+    agent.send(ProcDown("late", "it was killed"))
+    agent.answers()
+    assert agent.node.failure_of("late") is not None

@@ -1,0 +1,25 @@
+"""Where the command begins: ready for Ctrl-C before the rest of it has been imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """The entry point of ``monarch``."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+    # Takes most of the time until the command does something; nothing is there to tidy up yet.
+    from monarch.cli.main import main as run_command
+
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run_command()
+
+
+def _leave(number: int, frame: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130)

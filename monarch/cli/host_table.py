@@ -1,0 +1,83 @@
+"""What a person sees of the hosts of an allocation, in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["in_short", "show_hosts", "usage"]
+
+_NOTHING = "-"
+
+
+def show_hosts(found: Mapping[str, Mapping[str, Any]], ourselves: str) -> None:
+    """Print what the host agents, by URL, have said of themselves, or why they have not.
+
+    ``ourselves`` is the name of this command as a client, which is not worth telling of.
+    """
+    table = Table(box=None, pad_edge=False)
+    for column in ("host", "pid", "generation", "procs"):
+        table.add_column(column, overflow="fold")
+    users: dict[str, str] = {}
+    for url, answer in found.items():
+        if "error" in answer:
+            table.add_row(Text(url), _NOTHING, _NOTHING, Text(str(answer["error"]), style="red"))
+            continue
+        name, client = str(answer["host"]), str(answer["client"] or "")
+        users[name] = "" if client == ourselves else client
+        procs = in_short([str(proc["name"]) for proc in answer["procs"]])
+        generation = str(answer["generation"] or _NOTHING)
+        table.add_row(Text(name), str(answer["pid"]), generation, Text(procs or _NOTHING))
+    console = Console()
+    with console.capture() as lines:
+        console.print(table)
+    for line in lines.get().splitlines():
+        click.echo(line.rstrip())
+    for line in usage(users):
+        click.echo(line)
+
+
+def in_short(names: Iterable[str]) -> str:
+    """Names that end with a rank, with ranks in a row as a range: ``adder 0-3, 7``."""
+    ranks: dict[str, list[int] | None] = {}
+    for name in names:
+        stem, _, rank = name.rpartition(" ")
+        known = ranks.setdefault(stem, []) if stem and rank.isdecimal() else None
+        if known is None:
+            ranks[name] = None
+        else:
+            known.append(int(rank))
+    return ", ".join(
+        stem if found is None else f"{stem} {_ranges(sorted(found))}"
+        for stem, found in ranks.items()
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def usage(users: Mapping[str, str]) -> list[str]:
+    """Who uses which host, in sentences. "" is nobody."""
+    if not users:
+        return []
+    hosts = "1 host" if len(users) == 1 else f"{len(users)} hosts"
+    if len(set(users.values())) == 1:
+        (client,) = set(users.values())
+        return [f"{hosts}, used by {client}" if client else f"{hosts}, free"]
+    return [
+        f"{f'used by {client}' if client else 'free'}: "
+        + ", ".join(name for name, user in users.items() if user == client)
+        for client in dict.fromkeys(users.values())
+    ]

@@ -1,0 +1,42 @@
+"""What stands for a payload that did not get through: an error where the value is wanted."""
+
+from __future__ import annotations
+
+import msgspec
+
+from monarch.errors import WireError
+from monarch.wire import payload
+from monarch.wire.codec import Bytes, Envelope
+from monarch.wire.message import Replies
+
+__all__ = ["broken", "broken_payload"]
+
+
+class _Broken:
+    """Raises where it is unpickled."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _raise, (self._why,)
+
+
+def _raise(why: str) -> None:
+    raise WireError(f"a large message could not be received: {why}")
+
+
+def broken_payload(why: str) -> Bytes:
+    """A payload that raises ``WireError``, with ``why``, at whoever takes it."""
+    return payload.dump(_Broken(why)).data
+
+
+def broken(inner: Envelope, why: str) -> Envelope:
+    """The same message, with such a payload; of folded answers, each gets one."""
+    data = broken_payload(why)
+    message = inner.message
+    if isinstance(message, Replies):
+        items = tuple(msgspec.structs.replace(item, num_buffers=0) for item in message.items)
+        each = msgspec.structs.replace(message, items=items)
+        return inner._replace(message=each, payload=b"", buffers=[data] * len(items))
+    return inner._replace(payload=data, buffers=())

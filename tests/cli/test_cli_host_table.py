@@ -1,0 +1,61 @@
+"""What ``monarch status`` and ``apply`` print of the hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from monarch.cli.host_table import in_short, show_hosts, usage
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        ([], ""),
+        (["adder 0"], "adder 0"),
+        ([f"adder {rank}" for rank in (2, 0, 1)], "adder 0-2"),
+        (["adder 0", "adder 1", "adder 3", "loader 5"], "adder 0-1, 3, loader 5"),
+        (["no rank", "adder 7", "7"], "no rank, adder 7, 7"),
+    ],
+)
+def test_ranks_in_a_row_are_a_range(names: list[str], short: str) -> None:
+    assert in_short(names) == short
+
+
+@pytest.mark.parametrize(
+    ("users", "lines"),
+    [
+        ({}, []),
+        ({"a": ""}, ["1 host, free"]),
+        ({"a": "", "b": ""}, ["2 hosts, free"]),
+        ({"a": "x", "b": "x"}, ["2 hosts, used by x"]),
+        ({"a": "x", "b": "", "c": "x"}, ["used by x: a, c", "free: b"]),
+    ],
+)
+def test_who_uses_the_hosts_is_a_sentence(users: dict[str, str], lines: list[str]) -> None:
+    assert usage(users) == lines
+
+
+def test_the_table_of_a_busy_allocation_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    client = "train.py (pid 1234567, user somebody.with.a.name)"
+    found: dict[str, dict[str, Any]] = {
+        f"tcp://10.0.0.{number}:26600": {
+            "host": f"trainers{number}", "pid": 1000 + number, "generation": 12,
+            "client": client,
+            "procs": [{"name": f"trainer {8 * number + place}"} for place in range(8)],
+        }
+        for number in range(2)
+    }  # fmt: skip
+    found["tcp://10.0.0.9:26600"] = {"error": "no answer within 5 s [gone?]"}
+    show_hosts(found, "monarch (pid 1)")
+    assert capsys.readouterr().out.splitlines() == [
+        "host                  pid   generation  procs",
+        "trainers0             1000  12          trainer 0-7",
+        "trainers1             1001  12          trainer 8-15",
+        "tcp://10.0.0.9:26600  -     -           no answer within 5 s [gone?]",
+        f"2 hosts, used by {client}",
+    ]

@@ -1,0 +1,162 @@
+"""Ctrl-C in each phase of ``monarch run``: it ends soon, with one line and status 130."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import Program, wait_for
+
+Start = Callable[..., Program]
+
+SOON_SECONDS = 6.0
+"""Two on a machine with nothing else to do; far less than any timeout that could be waited for."""
+
+COMMAND = """
+import sys
+sys.argv = ["monarch", "run", {recipe!r}, *{arguments!r}]
+{before}
+from monarch.cli.entry import main
+main()
+"""
+
+SLOW_IMPORT = """
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "monarch.runtime.node":
+            import time
+            print("at it", flush=True)
+            for _ in range(600):
+                time.sleep(0.1)
+
+sys.meta_path.insert(0, Slow())
+"""
+
+HEAD = """
+import time
+from dataclasses import dataclass
+from monarch.actor import Actor, endpoint
+from monarch.cli import run as command
+
+@dataclass
+class Config:
+    size: int = 0
+
+def at_it():
+    print("at it", flush=True)
+    for _ in range(600):
+        # In short ones: a signal that comes just before a sleep does not end it.
+        time.sleep(0.1)
+
+class Busy(Actor):
+    def __init__(self, where):
+        self.where = where
+        if where == "making":
+            at_it()
+
+    @endpoint
+    def step(self):
+        if self.where == "step":
+            at_it()
+
+    def __cleanup__(self, error):
+        if self.where == "cleanup":
+            at_it()
+"""
+
+RUNS = """
+def run(config, procs, display):
+    {body}
+
+def _run(config: Config, procs, display): ...
+run.__annotations__ = _run.__annotations__
+"""
+
+PHASES = {
+    "importing the recipe": ("at_it()", "pass"),
+    "making actors": ("", 'procs.spawn("busy", Busy, "making").step.call().get()'),
+    "in a step": ("", 'procs.spawn("busy", Busy, "step").step.call().get()'),
+    "in the recipe itself": ("", 'procs.spawn("busy", Busy, "").step.call().get(); at_it()'),
+    "cleaning up": ("", 'procs.spawn("busy", Busy, "cleanup").step.call().get(); at_it()'),
+}
+
+
+def interrupt(running: Program) -> None:
+    """Press Ctrl-C, and look at what comes of it."""
+    pressed = time.monotonic()
+    running.send_signal(signal.SIGINT)
+    assert running.wait() == 130, running.story()
+    took = time.monotonic() - pressed
+    assert [line for line in running.errors if line] == ["interrupted"], running.story()
+    assert took < SOON_SECONDS, f"{took:.1f} s"
+
+
+@pytest.fixture
+def start(program: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    monkeypatch.chdir(tmp_path)
+
+    def start(recipe: str, *arguments: str, before: str = "") -> Program:
+        return program(COMMAND.format(recipe=recipe, arguments=arguments, before=before))
+
+    return start
+
+
+def test_while_the_command_is_imported(start: Start) -> None:
+    running = start("ddp", before=SLOW_IMPORT)
+    running.line("at it")
+    interrupt(running)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_while_a_recipe_is_run(start: Start, tmp_path: Path, phase: str) -> None:
+    on_import, body = PHASES[phase]
+    (tmp_path / "busy.py").write_text(HEAD + on_import + RUNS.format(body=body))
+    running = start("busy.py")
+    # The lines of a proc begin with its name.
+    wait_for(lambda: [line for line in running.lines if "at it" in line], 60.0)
+    interrupt(running)
+
+
+def test_a_second_press_does_not_wait_for_what_the_recipe_saves(
+    start: Start, tmp_path: Path
+) -> None:
+    body = "try:\n        at_it()\n    except KeyboardInterrupt:\n        at_it()"
+    (tmp_path / "busy.py").write_text(HEAD + RUNS.format(body=body))
+    running = start("busy.py")
+    running.line("at it", timeout=60)
+    running.send_signal(signal.SIGINT)
+    running.line("at it")
+    interrupt(running)
+
+
+def test_while_hosts_are_waited_for(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(HEAD + RUNS.format(body="pass"))
+    waits = """
+from monarch.actor import HostMesh
+import asyncio
+async def wait():
+    print("at it", flush=True)
+    await asyncio.sleep(60)
+HostMesh.__await__ = lambda self: wait().__await__()
+HostMesh.initialized = property(lambda self: wait())
+"""
+    running = start("busy.py", before=waits)
+    running.line("at it", timeout=60)
+    interrupt(running)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["ddp on this machine alone", "step 20/"])
+def test_ddp_is_interrupted_while_it_is_set_up_and_while_it_trains(
+    start: Start, tmp_path: Path, line: str
+) -> None:
+    running = start("ddp", "num_epochs=500", "evaluate_every=0")
+    running.line(line, timeout=120)
+    interrupt(running)
+    saved = list(tmp_path.glob("runs/ddp/checkpoints/*.pt"))
+    assert bool(saved) == line.startswith("step")
+    wait_for(lambda: not [thread for thread in running._readers if thread.is_alive()])
