@@ -590,6 +590,42 @@ def test_sync_actors_have_a_thread_each_and_keep_it(procs: ProcMesh) -> None:
     assert threads[0] == threads[2] != threads[1]
 
 
+class KeepsLocal(Actor):
+    """Keeps what belongs to its thread."""
+
+    def __init__(self) -> None:
+        self.local = threading.local()
+        self.local.value = 1
+
+    @endpoint
+    def value(self) -> int:
+        value: int = self.local.value
+        return value
+
+
+class KeepsLocalAsync(Actor):
+    """Keeps what belongs to its thread and to its loop."""
+
+    def __init__(self) -> None:
+        self.local = threading.local()
+        self.local.value = 0
+        self.task = asyncio.get_running_loop().create_task(self.count())
+
+    async def count(self) -> None:
+        self.local.value += 1
+
+    @endpoint
+    async def value(self) -> int:
+        await self.task
+        value: int = self.local.value
+        return value
+
+
+@pytest.mark.parametrize("cls", [KeepsLocal, KeepsLocalAsync])
+def test_a_constructor_runs_where_the_endpoints_do(procs: ProcMesh, cls: type) -> None:
+    assert set(procs.spawn("local", cls).value.call().get(timeout=20).values()) == {1}
+
+
 def test_get_inside_a_sync_endpoint_is_fine(procs: ProcMesh) -> None:
     class Caller(Actor):
         @endpoint

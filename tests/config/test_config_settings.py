@@ -135,6 +135,7 @@ def test_durations_of_ours_may_be_texts_too() -> None:
         ("cleanup_timeout", "1m 5s", "cleanup_timeout_seconds", 65.0),
         ("process_exit_timeout", "500ms", "stop_timeout_seconds", 0.5),
         ("host_spawn_ready_timeout", "2m", "attach_timeout_seconds", 120.0),
+        ("mesh_attach_config_timeout", "500ms", "attach_timeout_seconds", 0.5),
         ("message_delivery_timeout", "1h", "heartbeat_timeout_seconds", 3600.0),
         ("codec_max_frame_length", 1000, "max_message_bytes", 1000),
         ("tail_log_lines", 3, "log_tail_lines", 3),
