@@ -14,13 +14,16 @@ import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from monarch.actor import HostMesh
 from monarch.errors import JobError
 from monarch.job.interrupts import deferred_interrupts
+from monarch.job.services import MeshAdminConfig, TelemetryConfig, warn_of_missing
 
 __all__ = ["DEFAULT_JOB_PATH", "JobState", "JobTrait", "job_load", "job_loads"]
+
+Self = TypeVar("Self", bound="JobTrait")
 
 DEFAULT_JOB_PATH = ".monarch/job_state.json"
 _VERSION = 1
@@ -28,6 +31,10 @@ _VERSION = 1
 
 class JobState:
     """The host meshes of a running job, each as an attribute of its name."""
+
+    # Of services that are not there: programs look whether they have one.
+    query_engine = query_engine_client = None
+    telemetry_url = dashboard_url = admin_url = None
 
     def __init__(self, hosts: dict[str, HostMesh]) -> None:
         self._hosts = hosts
@@ -121,6 +128,28 @@ class JobTrait(ABC):
         JobTrait.__init__(job)
         vars(job).update(data["attributes"])
         return job
+
+    def enable_telemetry(
+        self: Self,
+        config: TelemetryConfig | None = None,
+        *,
+        mesh_admin_config: MeshAdminConfig | None = None,
+        **options: Any,
+    ) -> Self:
+        """Accepted, with a warning: there is no telemetry service yet.
+
+        Raises ``TypeError`` for an option that ``TelemetryConfig`` has not.
+        """
+        del mesh_admin_config
+        config or TelemetryConfig(**options)
+        warn_of_missing("telemetry service")
+        return self
+
+    def enable_admin(self: Self, config: MeshAdminConfig | None = None, **options: Any) -> Self:
+        """Accepted, with a warning: there is no admin service yet."""
+        config or MeshAdminConfig(**options)
+        warn_of_missing("admin service")
+        return self
 
     @property
     def active(self) -> bool:
