@@ -130,9 +130,8 @@ class MeshFailure:
                 f"This error occurred during the handling of another failure:\n"
                 f"{textwrap.indent(self.cause.report(), '  ')}"
             )
-        first = self.root_cause
-        why = f"This occurred because the {first.kind} {first.who} failed."
-        return f"{heading}\n{why}\n{first._error()}"
+        why = "This occurred because it owns what failed, and did not handle that:"
+        return f"{heading}\n{why}\n{self.root_cause.report()}"
 
     def _error(self) -> str:
         if self.cause is not None:

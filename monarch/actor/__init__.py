@@ -40,6 +40,7 @@ from monarch.actor.ids import ActorAddr, ProcId, Uid
 from monarch.actor.instance import Instance
 from monarch.actor.older import local_proc_mesh, proc_mesh
 from monarch.actor.proc_mesh import ProcMesh
+from monarch.actor.returns_future import returns_future
 from monarch.actor.shutdown import shutdown_context
 from monarch.actor.transport import BindSpec, ChannelTransport, enable_transport
 from monarch.errors import ActorError, MeshFailure, SupervisionError
@@ -95,6 +96,7 @@ __all__ = [
     "hosts_from_config",
     "local_proc_mesh",
     "proc_mesh",
+    "returns_future",
     "run_worker_loop_forever",
     "run_worker_loop_until_shutdown",
     "send",

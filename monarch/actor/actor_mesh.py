@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from monarch.actor.endpoint import Endpoint, NotAnEndpoint
 from monarch.actor.future import Future, make_future
 from monarch.actor.gather import gather, within
+from monarch.actor.logs import DEFAULT_WINDOW, hosts_of, set_logging
 from monarch.actor.mesh_ref import MeshRef
 from monarch.config import settings
 from monarch.errors import SupervisionError
@@ -16,6 +18,9 @@ from monarch.runtime import process
 from monarch.runtime.endpoint_spec import EndpointSpec
 from monarch.runtime.node import Outcome
 from monarch.wire.message import PING, StopActor
+
+if TYPE_CHECKING:
+    from monarch_sync import SyncReport, Workspace
 
 __all__ = ["ActorMesh"]
 
@@ -74,6 +79,32 @@ class ActorMesh(MeshTrait, Generic[T]):
         if agent.supervisor.members_stopped(self._ref.uid, self._ref.proc_uids):
             agent.spawned_on.pop(self._ref.uid, None)
         return stop_actors(self._ref, reason)
+
+    async def sync_workspace(
+        self,
+        workspace: Workspace,
+        conda: bool = False,
+        auto_reload: bool = True,
+        *,
+        reload: str = "auto",
+    ) -> SyncReport:
+        """As ``ProcMesh.sync_workspace``, for the machines that these actors are on."""
+        # Imported when used: a program without a workspace need not pay for it.
+        from monarch.actor.sync import sync_procs
+
+        return await sync_procs(self._ref.procs, workspace, reload if auto_reload else "off")
+
+    async def logging_option(
+        self,
+        stream_to_client: bool = True,
+        aggregate_window_sec: float | None = DEFAULT_WINDOW,
+        level: int = logging.INFO,
+    ) -> None:
+        """As ``ProcMesh.logging_option``, for the procs that these actors live in."""
+        procs = self._ref.procs
+        await set_logging(
+            hosts_of(procs), procs, self._ref.uid, stream_to_client, aggregate_window_sec, level
+        )
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
         """Wait until they are up; the older spelling of a mesh that is usable at once."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from monarch.actor.future import Future, make_future
+from monarch.actor.future import Future
 from monarch.actor.replies import value_of
 from monarch.errors import MeshFailure
 from monarch.runtime import process
@@ -32,16 +31,24 @@ class _Queue:
         self._once = once
         self._lock = threading.Lock()
         self.items: deque[_Item | Callable[[], None]] = deque()
-        self._waiting: deque[Promise[_Item]] = deque()
+        # Who does not wait any longer must not get the value: it would be lost.
+        self._waiting: deque[weakref.ref[Promise[_Item]]] = deque()
 
     def receive(self, rank: int, answer: RawReply) -> bool:
         with self._lock:
-            promise = self._waiting.popleft() if self._waiting else None
+            promise = self._next_waiting()
             if promise is None:
                 self.items.append((rank, answer))
         if promise is not None:
             promise.set((rank, answer))
         return self._once
+
+    def _next_waiting(self) -> Promise[_Item] | None:
+        while self._waiting:
+            promise = self._waiting.popleft()()
+            if promise is not None:
+                return promise
+        return None
 
     def mark(self, taken: Callable[[], None]) -> None:
         """Call ``taken`` once all that is here now has been taken."""
@@ -62,7 +69,7 @@ class _Queue:
                 while self.items and not isinstance(self.items[0], tuple):
                     marks.append(self.items.popleft())
             else:
-                self._waiting.append(promise)
+                self._waiting.append(weakref.ref(promise))
         for mark in marks:
             assert not isinstance(mark, tuple)
             mark()
@@ -99,12 +106,37 @@ def _abandon(node: Node, number: int, items: deque[_Item | Callable[[], None]]) 
             node.loop.call_soon(item)
 
 
-def _value_of(queue: _Queue, item: _Item) -> Any:
-    return value_of(item[1])
-
-
-def _ranked_value_of(queue: _Queue, item: _Item) -> tuple[int, Any]:
+def _ranked_value_of(item: _Item) -> tuple[int, Any]:
     return item[0], value_of(item[1])
+
+
+class _Received(Future[T]):
+    """A value of a channel, which is claimed when it is first asked for.
+
+    So one that is dropped before takes none, and of several the first to be asked gets the first.
+    """
+
+    # The queue stays as long as somebody may ask for a value of it.
+    _queue: _Queue
+    _claim: Promise[_Item] | None
+
+    @classmethod
+    def of(cls, queue: _Queue, resolve: Callable[[_Item], T]) -> Future[T]:
+        future: _Received[T] = object.__new__(cls)
+        future._queue = queue
+        future._claim = None
+        future._resolve = resolve
+        future._lock = threading.Lock()
+        future._outcome = None
+        return future
+
+    @property
+    def _promise(self) -> Promise[Any]:  # type: ignore[override]
+        if self._claim is None:
+            with self._lock:
+                if self._claim is None:
+                    self._claim = self._queue.take()
+        return self._claim
 
 
 class PortReceiver(Generic[T]):
@@ -114,10 +146,11 @@ class PortReceiver(Generic[T]):
         self._queue = queue
 
     def recv(self) -> Future[T]:
-        """The next value, whoever sent it; an exception that was sent is raised."""
-        queue = self._queue
-        # The future keeps the queue: somebody waits there.
-        return make_future(queue.take(), functools.partial(_value_of, queue))
+        """The next value, whoever sent it; an exception that was sent is raised.
+
+        Which one is the next is decided when the future is first waited for or asked.
+        """
+        return _Received.of(self._queue, lambda item: value_of(item[1]))
 
     def ranked(self) -> RankedPortReceiver[T]:
         return RankedPortReceiver(self._queue)
@@ -130,8 +163,7 @@ class RankedPortReceiver(Generic[T]):
         self._queue = queue
 
     def recv(self) -> Future[tuple[int, T]]:
-        queue = self._queue
-        return make_future(queue.take(), functools.partial(_ranked_value_of, queue))
+        return _Received.of(self._queue, _ranked_value_of)
 
 
 class Channel(Generic[T]):

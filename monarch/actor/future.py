@@ -39,15 +39,29 @@ class Future(Generic[R]):
         lost), ``ActorError`` when the endpoint raised, ``SupervisionError`` when a member of
         the mesh has died.
         """
+        self._check_timeout(timeout)
+        if not self._promise.is_set:
+            self._warn_inside_loop()
+            if not self._promise.wait(timeout):
+                raise TimeoutError(f"no answer within {timeout} s")
+        return self._take()
+
+    @staticmethod
+    def _check_timeout(timeout: float | None) -> None:
         if timeout is not None and not (0 <= timeout < math.inf):
             raise ValueError(
                 f"invalid timeout {timeout}: expected a non-negative, finite number of seconds"
             )
-        if not self._promise.is_set:
-            _warn_inside_loop()
-            if not self._promise.wait(timeout):
-                raise TimeoutError(f"no answer within {timeout} s")
-        return self._take()
+
+    @staticmethod
+    def _warn_inside_loop() -> None:
+        if asyncio._get_running_loop() is not None:
+            warnings.warn(
+                "Future.get() was called from within an active event loop: nothing else runs on it "
+                "meanwhile. Use `await` instead.",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _take(self) -> R:
         """Unpickle the answer, once, on the thread that wants it."""
@@ -122,13 +136,3 @@ def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None
         loop.call_soon_threadsafe(set_result)
     except RuntimeError:
         pass  # The loop that waited has been closed; nobody waits any more.
-
-
-def _warn_inside_loop() -> None:
-    if asyncio._get_running_loop() is not None:
-        warnings.warn(
-            "Future.get() was called from within an active event loop: nothing else runs on it "
-            "meanwhile. Use `await` instead.",
-            UserWarning,
-            stacklevel=3,
-        )

@@ -46,8 +46,8 @@ def died(name: str, method: str, failure: MeshFailure) -> SupervisionError:
             failure,
         )
     return SupervisionError(
-        f"Endpoint call {endpoint}() failed, Actor {name} exited because of the following reason: "
-        f"it and all its descendants have failed with their process. {failure.report()}",
+        f"Endpoint call {endpoint}() failed, The actor {name} and all its descendants have failed: "
+        f"the process this actor was running on failed. {failure.report()}",
         endpoint,
         failure,
     )

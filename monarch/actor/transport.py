@@ -6,49 +6,16 @@ TCP, whichever both ends have. An explicit URL says where this program listens f
 
 from __future__ import annotations
 
-import enum
 import threading
 
+from monarch.config import BindSpec, ChannelTransport
 from monarch.runtime import client_agent, process
 from monarch.wire.host_url import HostUrl
 
 __all__ = ["BindSpec", "ChannelTransport", "enable_transport"]
 
 
-class ChannelTransport(enum.Enum):
-    """The kinds of transport that upstream names."""
-
-    TcpWithLocalhost = "tcp-localhost"
-    TcpWithHostname = "tcp"
-    MetaTlsWithHostname = "metatls-hostname"
-    MetaTlsWithIpV6 = "metatls"
-    Tls = "tls"
-    Local = "local"
-    Unix = "ipc"
-
-
 _META_ONLY = (ChannelTransport.MetaTlsWithHostname, ChannelTransport.MetaTlsWithIpV6)
-
-
-class BindSpec:
-    """A kind of transport, or the URL to listen at."""
-
-    def __init__(self, spec: ChannelTransport | str) -> None:
-        if isinstance(spec, str):
-            HostUrl.parse(spec)
-        self.spec = spec
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, BindSpec):
-            return NotImplemented
-        return self.spec == other.spec
-
-    def __hash__(self) -> int:
-        return hash(self.spec)
-
-    def __repr__(self) -> str:
-        return f"BindSpec({self.spec if isinstance(self.spec, str) else self.spec.name})"
-
 
 _enabled: BindSpec | None = None
 _lock = threading.Lock()
@@ -62,8 +29,8 @@ def enable_transport(transport: ChannelTransport | str) -> None:
     ``NotImplementedError`` for those that only Meta has.
     """
     global _enabled
-    kinds = {kind.value: kind for kind in ChannelTransport}
-    wanted = BindSpec(kinds.get(transport, transport) if isinstance(transport, str) else transport)
+    wanted = BindSpec(transport)
+    url = HostUrl.parse(wanted.spec) if isinstance(wanted.spec, str) else None
     if wanted.spec in _META_ONLY:
         raise NotImplementedError(f"{wanted} exists only inside Meta; use 'tcp'")
     with _lock:
@@ -80,5 +47,5 @@ def enable_transport(transport: ChannelTransport | str) -> None:
                 f"type is `{_enabled}`. Attempted to enable transport type `{wanted}`."
             )
         _enabled = wanted
-    if isinstance(wanted.spec, str):
-        client_agent.listen_at(HostUrl.parse(wanted.spec))
+    if url is not None:
+        client_agent.listen_at(url)

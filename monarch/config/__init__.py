@@ -18,9 +18,12 @@ from monarch.config.settings import (
     runtime_dir,
     settings,
 )
+from monarch.config.transport import BindSpec, ChannelTransport
 from monarch.config.upstream import Encoding
 
 __all__ = [
+    "BindSpec",
+    "ChannelTransport",
     "Encoding",
     "Settings",
     "clear_runtime_config",

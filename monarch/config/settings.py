@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from monarch.config.duration import parse_duration
+from monarch.config.transport import BindSpec
 from monarch.config.upstream import UPSTREAM, Encoding
 
 __all__ = [
@@ -185,9 +186,12 @@ def inherited_config() -> dict[str, Any]:
     encodings = {
         name: value.value for name, value in _runtime.items() if isinstance(value, Encoding)
     }
+    transports = {
+        name: value.text for name, value in _runtime.items() if isinstance(value, BindSpec)
+    }
     # Where sockets lie is a matter of each machine.
     plain.pop("runtime_dir", None)
-    return {**plain, **encodings}
+    return {**plain, **encodings, **transports}
 
 
 def inherit_config(values: dict[str, Any]) -> None:

@@ -7,10 +7,10 @@ which setting of ours follows it; where there is none, it has no effect.
 from __future__ import annotations
 
 import enum
-import re
 from typing import Any, NamedTuple
 
 from monarch.config.duration import format_duration, parse_duration
+from monarch.config.transport import BindSpec, ChannelTransport
 
 __all__ = ["UPSTREAM", "Encoding", "UpstreamSetting"]
 
@@ -23,12 +23,8 @@ class Encoding(enum.Enum):
     Multipart = "multipart"
 
 
-_URL = re.compile(r"(tcp|ipc|inproc|unix|metatls|tls|local)://.+|[^@]+@(tcp|ipc)://.+")
-_TRANSPORTS = ("tcp", "ipc", "tls", "metatls", "metatls-hostname", "unix", "local")
-
-
 class UpstreamSetting(NamedTuple):
-    """``kind`` is "duration", "transport", or the type itself."""
+    """``kind`` is "duration", "transport", "count" (of one or more, or ``None``), or a type."""
 
     kind: Any
     default: Any
@@ -40,6 +36,8 @@ class UpstreamSetting(NamedTuple):
             return _duration(name, value)
         if self.kind == "transport":
             return _transport(name, value)
+        if self.kind == "count":
+            return _count(name, value)
         accepted = (int, float) if self.kind is float else (self.kind,)
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
             raise TypeError(
@@ -64,17 +62,22 @@ def _duration(name: str, value: Any) -> str:
         raise TypeError(f"Invalid duration format for {name!r}: {error}") from None
 
 
-def _transport(name: str, value: Any) -> Any:
-    # The kinds of transport belong to monarch.actor, which lies above.
-    if type(value).__name__ in ("ChannelTransport", "BindSpec"):
+def _count(name: str, value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise TypeError(f"setting {name!r} takes int or None, not {type(value).__name__}")
+    if value is not None and value < 1:
+        raise ValueError(f"setting {name!r} is at least 1, or None for no limit; not {value}")
+    return value
+
+
+def _transport(name: str, value: Any) -> BindSpec:
+    if isinstance(value, BindSpec):
         return value
-    if not isinstance(value, str):
+    if not isinstance(value, (ChannelTransport, str)):
         raise TypeError(
             f"setting {name!r} takes a ChannelTransport or a URL, not {type(value).__name__}"
         )
-    if value not in _TRANSPORTS and not _URL.fullmatch(value):
-        raise ValueError(f"{value!r} is neither a kind of transport nor a URL to listen at")
-    return value
+    return BindSpec(value)
 
 
 UPSTREAM: dict[str, UpstreamSetting] = {
@@ -82,6 +85,7 @@ UPSTREAM: dict[str, UpstreamSetting] = {
     "cleanup_timeout": UpstreamSetting("duration", "3s", "cleanup_timeout_seconds"),
     "process_exit_timeout": UpstreamSetting("duration", "10s", "stop_timeout_seconds"),
     "host_spawn_ready_timeout": UpstreamSetting("duration", "30s", "attach_timeout_seconds"),
+    "mesh_attach_config_timeout": UpstreamSetting("duration", "1m", "attach_timeout_seconds"),
     "message_delivery_timeout": UpstreamSetting("duration", "30s", "heartbeat_timeout_seconds"),
     "codec_max_frame_length": UpstreamSetting(int, 10 * 2**30, "max_message_bytes"),
     "tail_log_lines": UpstreamSetting(int, 0, "log_tail_lines"),
@@ -91,16 +95,15 @@ UPSTREAM: dict[str, UpstreamSetting] = {
     "channel_net_rx_buffer_full_check_interval": UpstreamSetting("duration", "5s"),
     "channel_tcp_congestion": UpstreamSetting(str, ""),
     "default_encoding": UpstreamSetting(Encoding, Encoding.Multipart),
-    "default_transport": UpstreamSetting("transport", "unix"),
+    "default_transport": UpstreamSetting("transport", BindSpec(ChannelTransport.Unix)),
     "enable_dest_actor_reordering_buffer": UpstreamSetting(bool, True),
     "enable_file_capture": UpstreamSetting(bool, False),
     "enable_log_forwarding": UpstreamSetting(bool, False),
     "force_file_log": UpstreamSetting(bool, False),
-    "get_actor_state_max_idle": UpstreamSetting("duration", "1m"),
+    "get_actor_state_max_idle": UpstreamSetting("duration", "30s"),
     "get_proc_state_max_idle": UpstreamSetting("duration", "1m"),
     "max_cast_dimension_size": UpstreamSetting(int, 16),
     "mesh_admin_addr": UpstreamSetting(str, "[::]:1729"),
-    "mesh_attach_config_timeout": UpstreamSetting("duration", "10s"),
     "mesh_bootstrap_enable_pdeathsig": UpstreamSetting(bool, True),
     "mesh_orphan_timeout": UpstreamSetting("duration", "1m"),
     "mesh_proc_spawn_max_idle": UpstreamSetting("duration", "30s"),
@@ -112,12 +115,17 @@ UPSTREAM: dict[str, UpstreamSetting] = {
     "message_ttl_default": UpstreamSetting(int, 64),
     "prefix_with_rank": UpstreamSetting(bool, True),
     "proc_stop_max_idle": UpstreamSetting("duration", "30s"),
+    "pyspy_bin": UpstreamSetting(str, ""),
     "rdma_allow_tcp_fallback": UpstreamSetting(bool, True),
+    "rdma_cq_poller_per_device": UpstreamSetting(bool, True),
     "rdma_disable_ibverbs": UpstreamSetting(bool, False),
     "rdma_ibverbs_target": UpstreamSetting(str, ""),
     "rdma_max_chunk_size_mb": UpstreamSetting(int, 64),
-    "rdma_peer_device_affinity": UpstreamSetting(bool, False),
-    "rdma_runtime_worker_threads": UpstreamSetting(int, 1),
+    "rdma_max_nics_per_buffer": UpstreamSetting("count", None),
+    "rdma_min_stripe_size_kb": UpstreamSetting(int, 512),
+    "rdma_peer_device_affinity": UpstreamSetting(str, ""),
+    "rdma_qps_per_cq": UpstreamSetting(int, 64),
+    "rdma_runtime_worker_threads": UpstreamSetting(int, 4),
     "read_log_buffer": UpstreamSetting(int, 100),
     "remote_alloc_allowed_port_range": UpstreamSetting(slice, slice(0, 65535)),
     "remote_alloc_bind_to_inaddr_any": UpstreamSetting(bool, False),

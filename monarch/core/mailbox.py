@@ -5,6 +5,8 @@
 - A fence holds back what its own sender sent after it, until it is lifted. Other senders are
   not held: an actor that is still busy may call one that already waits at the fence, and must
   get its answer, or neither would ever move on.
+- What concerns the actor itself, and not one of its callers, is urgent: it comes before all
+  messages that wait, and passes every fence.
 
 A fence is how new code is switched in between the same two messages of the owner on every
 rank: messages before it are done when it is reached, those after it wait.
@@ -23,6 +25,7 @@ class Delivery(NamedTuple):
 
     sender: str
     work: Any
+    is_urgent: bool = False
 
 
 class Fence(NamedTuple):
@@ -48,16 +51,19 @@ class Mailbox:
     """Feed it what arrives; ask it what is next. Belongs to one thread."""
 
     def __init__(self) -> None:
+        self._urgent: deque[Delivery] = deque()
         self._ready: deque[Delivery | Fence] = deque()
         self._fences: dict[str, int] = {}
         self._held: dict[str, deque[Delivery | Fence]] = {}
 
     def __len__(self) -> int:
-        return len(self._ready) + sum(map(len, self._held.values()))
+        return len(self._urgent) + len(self._ready) + sum(map(len, self._held.values()))
 
     def feed(self, event: Delivery | Fence | Lift) -> None:
         if isinstance(event, Lift):
             self._lift(event.number)
+        elif isinstance(event, Delivery) and event.is_urgent:
+            self._urgent.append(event)
         elif event.sender in self._fences:
             self._held[event.sender].append(event)
         else:
@@ -65,6 +71,8 @@ class Mailbox:
 
     def next(self) -> Delivery | Reached | None:
         """The next thing to do; ``None`` when there is none."""
+        if self._urgent:
+            return self._urgent.popleft()
         if not self._ready:
             return None
         event = self._ready.popleft()
@@ -75,7 +83,9 @@ class Mailbox:
 
     def drain(self) -> list[Delivery | Fence]:
         """All that is left, held back or not; the mailbox is empty after."""
-        left = [*self._ready, *(event for held in self._held.values() for event in held)]
+        held = (event for held in self._held.values() for event in held)
+        left = [*self._urgent, *self._ready, *held]
+        self._urgent.clear()
         self._ready.clear()
         self._held.clear()
         self._fences.clear()

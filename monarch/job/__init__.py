@@ -1,15 +1,20 @@
 """Allocations of machines: how they are made, found again, and ended."""
 
+from monarch.actor import hosts_from_config
 from monarch.job.job import DEFAULT_JOB_PATH, JobState, JobTrait, job_load, job_loads
 from monarch.job.local import LocalJob
 from monarch.job.process import ProcessJob
+from monarch.job.services import MeshAdminConfig, TelemetryConfig
 
 __all__ = [
     "DEFAULT_JOB_PATH",
     "JobState",
     "JobTrait",
     "LocalJob",
+    "MeshAdminConfig",
     "ProcessJob",
+    "TelemetryConfig",
+    "hosts_from_config",
     "job_load",
     "job_loads",
 ]

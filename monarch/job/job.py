@@ -14,13 +14,16 @@ import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from monarch.actor import HostMesh
 from monarch.errors import JobError
 from monarch.job.interrupts import deferred_interrupts
+from monarch.job.services import MeshAdminConfig, TelemetryConfig, warn_of_missing
 
 __all__ = ["DEFAULT_JOB_PATH", "JobState", "JobTrait", "job_load", "job_loads"]
+
+Self = TypeVar("Self", bound="JobTrait")
 
 DEFAULT_JOB_PATH = ".monarch/job_state.json"
 _VERSION = 1
@@ -28,6 +31,10 @@ _VERSION = 1
 
 class JobState:
     """The host meshes of a running job, each as an attribute of its name."""
+
+    # Of services that are not there: programs look whether they have one.
+    query_engine = query_engine_client = None
+    telemetry_url = dashboard_url = admin_url = None
 
     def __init__(self, hosts: dict[str, HostMesh]) -> None:
         self._hosts = hosts
@@ -47,8 +54,10 @@ class JobState:
 class JobTrait(ABC):
     """An allocation of machines.
 
-    Subclasses name themselves in ``kind``, and say how to make the allocation, how to reach
-    it, whether it still runs, and how to end it.
+    Subclasses say how to make the allocation, how to reach it, how to end it, and for what specs
+    it serves. They may say whether it still runs, and what its state file holds: by default it
+    is taken to run, and its attributes are kept, which must then be JSON data. ``kind`` names them
+    in that file.
     """
 
     kind: ClassVar[str]
@@ -56,6 +65,8 @@ class JobTrait(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if not hasattr(cls, "kind"):
+            cls.kind = f"{cls.__module__}.{cls.__qualname__}"
         if "kind" in vars(cls):
             JobTrait._kinds[cls.kind] = cls
 
@@ -72,9 +83,9 @@ class JobTrait(ABC):
     def _state(self) -> JobState:
         """Attach to the allocation."""
 
-    @abstractmethod
     def _is_running(self) -> bool:
         """Whether the allocation is still there, as far as can be told without waiting."""
+        return True
 
     @abstractmethod
     def _kill(self) -> None:
@@ -96,13 +107,49 @@ class JobTrait(ABC):
     def can_run(self, spec: JobTrait) -> bool:
         """Whether this allocation serves for what ``spec`` asks."""
 
-    @abstractmethod
     def _to_data(self) -> dict[str, Any]:
         """What it takes to find the allocation again, as JSON data."""
+        kept = {name: value for name, value in vars(self).items() if name not in _NOT_KEPT}
+        for name, value in kept.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError):
+                raise JobError(
+                    f"the state file of a {self.kind} job cannot hold its {name!r}, a "
+                    f"{type(value).__name__}: give the class `_to_data` and `_from_data`, or do "
+                    "without the file: state(cached_path=None)"
+                ) from None
+        return {"attributes": kept}
 
     @classmethod
-    @abstractmethod
-    def _from_data(cls, data: dict[str, Any]) -> JobTrait: ...
+    def _from_data(cls, data: dict[str, Any]) -> JobTrait:
+        """The job that ``_to_data`` told of."""
+        job = cls.__new__(cls)
+        JobTrait.__init__(job)
+        vars(job).update(data["attributes"])
+        return job
+
+    def enable_telemetry(
+        self: Self,
+        config: TelemetryConfig | None = None,
+        *,
+        mesh_admin_config: MeshAdminConfig | None = None,
+        **options: Any,
+    ) -> Self:
+        """Accepted, with a warning: there is no telemetry service yet.
+
+        Raises ``TypeError`` for an option that ``TelemetryConfig`` has not.
+        """
+        del mesh_admin_config
+        config or TelemetryConfig(**options)
+        warn_of_missing("telemetry service")
+        return self
+
+    def enable_admin(self: Self, config: MeshAdminConfig | None = None, **options: Any) -> Self:
+        """Accepted, with a warning: there is no admin service yet."""
+        config or MeshAdminConfig(**options)
+        warn_of_missing("admin service")
+        return self
 
     @property
     def active(self) -> bool:
@@ -184,6 +231,9 @@ class JobTrait(ABC):
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+_NOT_KEPT = ("apply_id", "_running", "_state_path")
 
 
 class _Damaged(JobError):

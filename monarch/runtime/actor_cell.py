@@ -7,7 +7,6 @@ actors with a thread of their own and for those on the asyncio loop; ``cell_runn
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
@@ -123,21 +122,17 @@ class ActorCell:
         """Wait until all ``ends`` are set, but not for ever."""
         raise NotImplementedError
 
-    async def _initialize(self, init: Callable[[], None]) -> None:
-        """Run ``__init__``."""
-        raise NotImplementedError
-
     async def _settle(self, result: Awaitable[Any] | Any, seconds: float | None = None) -> Any:
         """The value of what user code returned, awaited for ``seconds`` at most."""
         raise NotImplementedError
 
     def judge(self, judge: Judge) -> None:
         """Ask ``__supervise__`` when the message in hand is done. From any thread."""
-        self.deliver(Delivery("supervision", judge))
+        self.deliver(Delivery("supervision", judge, is_urgent=True))
 
     def fail(self, fail: Fail) -> None:
         """Fail for a reason that lies elsewhere, when the message in hand is done."""
-        self.deliver(Delivery("supervision", fail))
+        self.deliver(Delivery("supervision", fail, is_urgent=True))
 
     def doom(self, reason: str) -> None:
         """Fail once the message in hand is done. On the actor's own thread or task."""
@@ -167,7 +162,7 @@ class ActorCell:
             await self._call(work, work.message)
         elif isinstance(work.message, StopActor):
             await self._stop(work.message)
-        else:
+        elif self.failure is None:
             await self._construct(work)
 
     async def _construct(self, envelope: Envelope) -> None:
@@ -181,7 +176,9 @@ class ActorCell:
             self.instance = cls.__new__(cls)
             running.set(Running(record, self.instance, record.rank, record.labels, record.sizes))
             actor_log.start()
-            await self._initialize(functools.partial(self.instance.__init__, *args, **kwargs))
+            # Where its endpoints run: what belongs to a thread or to a loop (the current CUDA
+            # device, a task that it starts) has to be theirs.
+            self.instance.__init__(*args, **kwargs)
         except BaseException as error:
             error.__traceback__ = users_part(error)
             reason = f"{record.name}.__init__ failed.\n{format_remote(error)}"
@@ -391,9 +388,6 @@ def refusal(title: str, name: str, call: Call, why: MeshFailure | None) -> paylo
     """The error that a call to a failed actor gets, or, without ``why``, to a stopped one."""
     endpoint = f"{name}.{call.method or 'initialized'}"
     failure = why or MeshFailure(name, (call.rank,), "it was stopped", members=(title,))
-    text = failure.report() if why else "it was stopped"
-    message = (
-        f"Endpoint call {endpoint}() failed, Actor {title} ({name}-{call.actor}) exited because "
-        f"of the following reason: {text}"
-    )
+    text = failure.report() if why else f"The actor {title} has status: stopped"
+    message = f"Endpoint call {endpoint}() failed, {text}"
     return dump_error(SupervisionError(message, endpoint, failure))

@@ -8,8 +8,6 @@ coroutine runs through in one step, with no loop around.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import queue
 import threading
 import time
@@ -28,6 +26,8 @@ from monarch.wire.codec import Envelope
 from monarch.wire.message import Call, SpawnActor
 
 __all__ = ["AsyncCell", "SyncCell", "make_cell"]
+
+_TURN_SECONDS = 0.005
 
 
 class SyncCell(ActorCell):
@@ -68,9 +68,6 @@ class SyncCell(ActorCell):
         deadline = time.monotonic() + settings().cleanup_timeout_seconds
         for end in ends:
             end.wait(max(0.0, deadline - time.monotonic()))
-
-    async def _initialize(self, init: Callable[[], None]) -> None:
-        init()
 
     def _drive(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -135,7 +132,13 @@ class AsyncCell(ActorCell):
             self._wake.set_result(None)
 
     async def _run(self) -> None:
+        began = time.monotonic()
         while not self.is_ended:
+            if time.monotonic() - began > _TURN_SECONDS:
+                # Endpoints that never wait keep the loop from the process's other actors, and
+                # from hearing of failures.
+                await asyncio.sleep(0)
+                began = time.monotonic()
             while self._inbox:
                 self._mailbox.feed(self._inbox.popleft())
             item = self._mailbox.next()
@@ -151,27 +154,6 @@ class AsyncCell(ActorCell):
                 self._is_calling = type(work) is Envelope and type(work.message) is Call
                 await self._perform(work)
                 self._is_calling = False
-
-    async def _initialize(self, init: Callable[[], None]) -> None:
-        # On a thread of its own: a constructor may take long, or wait for another async actor of
-        # this process, and the loop belongs to all of them.
-        done: asyncio.Future[BaseException | None] = self._loop.create_future()
-        context = contextvars.copy_context()
-
-        def run() -> None:
-            failure = None
-            try:
-                context.run(init)
-            except BaseException as error:
-                failure = error
-            with contextlib.suppress(RuntimeError):  # The loop has ended meanwhile.
-                self._loop.call_soon_threadsafe(done.set_result, failure)
-
-        name = f"actor {self.record.name} {self.record.rank} __init__"
-        threading.Thread(target=run, name=name, daemon=True).start()
-        failure = await done
-        if failure is not None:
-            raise failure
 
     def judge(self, judge: Judge) -> None:
         # Beside the message in hand: that may wait for the very thing that has failed.

@@ -21,6 +21,7 @@ from monarch.config import settings
 from monarch.errors import JobError, MeshFailure
 from monarch.runtime import process
 from monarch.runtime.directory import new_directory
+from monarch.runtime.exit_status import fail_at_exit
 from monarch.runtime.host_agent import HostAgent
 from monarch.runtime.host_link import HostLink
 from monarch.runtime.launcher import Launcher, StartLauncher
@@ -231,6 +232,7 @@ class ClientAgent(ProcAgent):
             if not isinstance(error, SystemExit):
                 traceback.print_exception(error)
             sys.stderr.flush()
+            fail_at_exit()
             # A real signal, because only that wakes a main thread that waits for a lock.
             main = threading.main_thread()
             if main.is_alive() and main.ident is not None:
@@ -329,12 +331,6 @@ def _bootstrap() -> ClientAgent:
 def _at_exit(agent: ClientAgent) -> None:
     if process.is_bootstrapped() and process.current() is agent:
         agent.close()
-    if agent.has_faulted:
-        # The interpreter would end by SIGINT otherwise, and say 130 instead of 1.
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        os._exit(1)
 
 
 process.on_first_use(_bootstrap)

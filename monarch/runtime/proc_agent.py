@@ -237,7 +237,7 @@ class ProcAgent:
         cell = self._cells.get(actor)
         if cell is not None:
             message = Undelivered(cell.record.title, target, method, reason)
-            cell.deliver(Delivery("undelivered", message))
+            cell.deliver(Delivery("undelivered", message, is_urgent=True))
 
     def _on_stop(self, envelope: Envelope) -> None:
         stop = envelope.message
@@ -387,7 +387,7 @@ class ProcAgent:
     def tell_reloaded(self, change: object) -> None:
         """Have every actor that defines ``__reload__`` run it before its next message."""
         for cell in self.cells:
-            cell.deliver(Delivery("reload", Reloaded(change)))
+            cell.deliver(Delivery("reload", Reloaded(change), is_urgent=True))
 
 
 def _run_and_close(loop: asyncio.AbstractEventLoop) -> None:

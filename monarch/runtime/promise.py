@@ -20,7 +20,7 @@ class Promise(Generic[T]):
     A waiting thread blocks on a plain lock, so that Ctrl-C interrupts it at once.
     """
 
-    __slots__ = ("_callbacks", "_lock", "_value", "is_set")
+    __slots__ = ("__weakref__", "_callbacks", "_lock", "_value", "is_set")
 
     def __init__(self) -> None:
         self.is_set = False

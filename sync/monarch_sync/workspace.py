@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,22 @@ class Workspace:
         """A workspace without folders."""
         return cls()
 
+    @property
+    def dirs(self) -> dict[Path, str]:
+        """The local folders, and where each lands; "" is the replica's root."""
+        return {folder.local: folder.remote for folder in self.folders}
+
+    def merge(self, outdir: Local) -> None:
+        """Copy each folder, as a whole, to where it lands below ``outdir``; later ones win.
+
+        Raises `WorkspaceMissing` for a folder that is not there.
+        """
+        for folder in self.folders:
+            folder.check()
+        Path(outdir).mkdir(parents=True, exist_ok=True)
+        for folder in self.folders:
+            shutil.copytree(folder.local, Path(outdir) / folder.remote, dirs_exist_ok=True)
+
     def locate(self, remote: str) -> Iterator[Path]:
         """The local paths that may be behind a manifest path, first folder first."""
         for folder in self.folders:
@@ -86,7 +103,7 @@ class Workspace:
         return hash((self.folders, self.ignore))
 
     def __repr__(self) -> str:
-        dirs = {str(folder.local): folder.remote for folder in self.folders}
+        dirs = {str(local): remote for local, remote in self.dirs.items()}
         return f"Workspace(dirs={dirs!r}, ignore={self.ignore!r})"
 
 

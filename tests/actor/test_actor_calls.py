@@ -486,6 +486,39 @@ def test_a_port_may_be_sent_to_an_actor_and_used_there(procs: ProcMesh) -> None:
     assert [receiver.recv().get(timeout=20) for _ in range(3)] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_a_received_value_is_claimed_when_it_is_asked_for(once: bool) -> None:
+    port, receiver = Channel.open(once=once)
+    port.send("first")
+    receiver.recv()
+    assert receiver.recv().get(timeout=20) == "first"
+
+
+def test_values_go_to_whoever_asks_first() -> None:
+    port, receiver = Channel.open()
+    early, late = receiver.recv(), receiver.recv()
+    port.send(1)
+    port.send(2)
+    assert late.get(timeout=20) == 1
+    assert early.get(timeout=20) == 2
+    assert late.get() == 1
+
+
+def test_who_gives_up_waiting_takes_no_value_along() -> None:
+    port, receiver = Channel.open()
+    with pytest.raises(TimeoutError):
+        receiver.recv().get(timeout=0)
+
+    async def give_up() -> None:
+        await asyncio.wait_for(receiver.recv(), 0.001)
+
+    with pytest.raises((TimeoutError, asyncio.TimeoutError)):
+        asyncio.run(give_up())
+    gc.collect()
+    port.send("for whoever is left")
+    assert receiver.recv().get(timeout=20) == "for whoever is left"
+
+
 def test_a_channel_for_one_value_takes_one() -> None:
     port, receiver = Channel.open(once=True)
     port.send(1)
@@ -588,6 +621,42 @@ def test_sync_actors_have_a_thread_each_and_keep_it(procs: ProcMesh) -> None:
     one, other = (procs.slice(gpus=0).spawn(name, Echo) for name in ("one", "other"))
     threads = [mesh.thread.call_one().get() for mesh in (one, other, one)]
     assert threads[0] == threads[2] != threads[1]
+
+
+class KeepsLocal(Actor):
+    """Keeps what belongs to its thread."""
+
+    def __init__(self) -> None:
+        self.local = threading.local()
+        self.local.value = 1
+
+    @endpoint
+    def value(self) -> int:
+        value: int = self.local.value
+        return value
+
+
+class KeepsLocalAsync(Actor):
+    """Keeps what belongs to its thread and to its loop."""
+
+    def __init__(self) -> None:
+        self.local = threading.local()
+        self.local.value = 0
+        self.task = asyncio.get_running_loop().create_task(self.count())
+
+    async def count(self) -> None:
+        self.local.value += 1
+
+    @endpoint
+    async def value(self) -> int:
+        await self.task
+        value: int = self.local.value
+        return value
+
+
+@pytest.mark.parametrize("cls", [KeepsLocal, KeepsLocalAsync])
+def test_a_constructor_runs_where_the_endpoints_do(procs: ProcMesh, cls: type) -> None:
+    assert set(procs.spawn("local", cls).value.call().get(timeout=20).values()) == {1}
 
 
 def test_get_inside_a_sync_endpoint_is_fine(procs: ProcMesh) -> None:

@@ -380,7 +380,10 @@ def test_the_context_of_the_client() -> None:
 def test_the_context_of_an_actor() -> None:
     class Knows(Actor):
         def __init__(self) -> None:
-            self.in_init = (current_rank().rank, context().actor_instance.name)
+            instance = context().actor_instance
+            assert current_rank() == instance.rank
+            assert current_size() == dict(instance.rank.extent)
+            self.in_init = (current_rank().rank, instance.name)
 
         @endpoint
         def tell(self) -> Any:
@@ -397,6 +400,9 @@ def test_the_context_of_an_actor() -> None:
 
     knows = this_host().spawn_procs({"gpus": 2}).spawn("knows", Knows)
     first, second = knows.tell.call().get().values()
+    assert this_host().spawn_procs({"gpus": 2}).slice(gpus=1).spawn(
+        "one", Knows
+    ).tell.call_one().get()[0] == (0, "one")
     assert first[:4] == ((0, "knows"), "knows", "Knows", "<root>")
     assert second[0] == (1, "knows")
     assert first[4] != second[4]

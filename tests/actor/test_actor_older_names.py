@@ -40,6 +40,7 @@ UPSTREAM = """
     attach enable_transport Context ChannelTransport unhandled_fault_hook MeshFailure config Uid
     local_proc_mesh proc_mesh ActorMesh Instance SupervisionError RankedPortReceiver ActorAddr
     BindSpec BootstrapCommand Slice Shape Region MeshTrait
+    returns_future run_worker_loop_until_shutdown start_worker_loop_forever get_meter span traced
 """
 
 

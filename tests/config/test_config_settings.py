@@ -13,6 +13,8 @@ import pytest
 import monarch
 from monarch.actor import Actor, endpoint, this_host
 from monarch.config import (
+    BindSpec,
+    ChannelTransport,
     Encoding,
     clear_runtime_config,
     configure,
@@ -101,6 +103,8 @@ def test_a_name_that_is_like_no_other_is_refused_too() -> None:
         ("default_encoding", 123),
         ("default_transport", 42),
         ("default_transport", {}),
+        ("rdma_max_nics_per_buffer", "4"),
+        ("rdma_max_nics_per_buffer", True),
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused(name: str, value: Any) -> None:
@@ -131,6 +135,7 @@ def test_durations_of_ours_may_be_texts_too() -> None:
         ("cleanup_timeout", "1m 5s", "cleanup_timeout_seconds", 65.0),
         ("process_exit_timeout", "500ms", "stop_timeout_seconds", 0.5),
         ("host_spawn_ready_timeout", "2m", "attach_timeout_seconds", 120.0),
+        ("mesh_attach_config_timeout", "500ms", "attach_timeout_seconds", 0.5),
         ("message_delivery_timeout", "1h", "heartbeat_timeout_seconds", 3600.0),
         ("codec_max_frame_length", 1000, "max_message_bytes", 1000),
         ("tail_log_lines", 3, "log_tail_lines", 3),
@@ -153,16 +158,38 @@ def test_every_setting_of_upstream_takes_and_gives_back_its_default() -> None:
             assert config[name] == default
 
 
-@pytest.mark.parametrize("transport", ["tcp", "ipc", "tcp://127.0.0.1:8080", "ipc:///tmp/x"])
-def test_a_transport_is_a_kind_or_a_url(transport: str) -> None:
+@pytest.mark.parametrize(
+    ("transport", "means"),
+    [
+        (ChannelTransport.TcpWithLocalhost, BindSpec(ChannelTransport.TcpWithLocalhost)),
+        (BindSpec("tcp"), BindSpec(ChannelTransport.TcpWithHostname)),
+        ("tcp", BindSpec(ChannelTransport.TcpWithHostname)),
+        ("ipc", BindSpec(ChannelTransport.Unix)),
+        ("unix", BindSpec(ChannelTransport.Unix)),
+        ("tcp://127.0.0.1:8080", BindSpec("tcp://127.0.0.1:8080")),
+        ("ipc:///tmp/x", BindSpec("ipc:///tmp/x")),
+    ],
+)
+def test_a_transport_is_a_kind_or_a_url(transport: Any, means: BindSpec) -> None:
     with configured(default_transport=transport) as config:
-        assert config["default_transport"] == transport
+        assert config["default_transport"] == means
+        assert get_runtime_config() == {"default_transport": means}
+    assert get_global_config()["default_transport"] == BindSpec(ChannelTransport.Unix)
 
 
 @pytest.mark.parametrize("transport", ["invalid://scheme", "random_string"])
 def test_other_texts_are_no_transport(transport: str) -> None:
-    with pytest.raises(ValueError, match="neither a kind of transport nor a URL"):
+    with pytest.raises(ValueError, match="neither a kind of transport nor an address"):
         configure(default_transport=transport)
+
+
+def test_a_limit_may_be_none_and_is_at_least_one() -> None:
+    with configured(rdma_max_nics_per_buffer=4) as config:
+        assert config["rdma_max_nics_per_buffer"] == 4
+        with configured(rdma_max_nics_per_buffer=None) as config:
+            assert config["rdma_max_nics_per_buffer"] is None
+    with pytest.raises(ValueError, match="at least 1"):
+        configure(rdma_max_nics_per_buffer=0)
 
 
 class Reads(Actor):
@@ -180,12 +207,16 @@ class Reads(Actor):
 
 
 def test_procs_take_over_what_their_owner_has_configured() -> None:
-    names = ("stop_timeout_seconds", "default_encoding", "rdma_ibverbs_target", "log_tail_lines")
-    with configured(
-        stop_timeout_seconds=3.5, default_encoding=Encoding.Json, rdma_ibverbs_target="nic:a"
-    ):
+    set_here = {
+        "stop_timeout_seconds": 3.5,
+        "default_encoding": Encoding.Json,
+        "default_transport": BindSpec("tcp"),
+        "rdma_ibverbs_target": "nic:a",
+    }
+    names = (*set_here, "log_tail_lines")
+    with configured(**set_here):
         reads = this_host().spawn_procs().spawn("reads", Reads)
-        expected = [3.5, Encoding.Json, "nic:a", settings().log_tail_lines]
+        expected = [*set_here.values(), settings().log_tail_lines]
         assert reads.read.call_one(*names).get(timeout=SECONDS) == expected
         assert reads.read_deeper.call_one(*names).get(timeout=SECONDS) == expected
     later = this_host().spawn_procs().spawn("reads", Reads)

@@ -102,3 +102,18 @@ def test_two_fences_of_one_sender_are_reached_one_after_the_other() -> None:
     ]
     mailbox.feed(Lift(2))
     assert mailbox.next() == Delivery("a", "y")
+
+
+def test_what_is_urgent_comes_before_all_that_waits_and_passes_fences() -> None:
+    mailbox = Mailbox()
+    first, second = (Delivery("a", work, is_urgent=True) for work in ("first", "second"))
+    for event in [Fence("a", 1), Delivery("a", "held"), Delivery("b", "free")]:
+        mailbox.feed(event)
+    assert mailbox.next() == Reached(1)
+    mailbox.feed(first)
+    mailbox.feed(second)
+    assert len(mailbox) == 4
+    assert [mailbox.next() for _ in range(3)] == [first, second, Delivery("b", "free")]
+    mailbox.feed(first)
+    assert mailbox.drain() == [first, Delivery("a", "held")]
+    assert len(mailbox) == 0

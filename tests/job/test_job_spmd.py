@@ -12,6 +12,7 @@ import pytest
 from monarch.actor import Actor, ProcMesh, endpoint, this_host
 from monarch.job import ProcessJob
 from monarch.spmd import SPMDActor, setup_torch_elastic_env, setup_torch_elastic_env_async
+from monarch.utils import setup_env_for_distributed
 
 NAMES = (
     "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
@@ -60,6 +61,19 @@ def test_the_master_may_be_given() -> None:
     for env in _read(procs):
         assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.1.2.3", "4711")
         assert env["LOCAL_WORLD_SIZE"] == env["WORLD_SIZE"] == "2"
+
+
+def test_the_older_spelling() -> None:
+    procs = this_host().spawn_procs({"gpus": 2})
+    asyncio.run(setup_env_for_distributed(procs, "10.1.2.3", 4711))
+    assert [(env["RANK"], env["MASTER_PORT"]) for env in _read(procs)] == [
+        ("0", "4711"),
+        ("1", "4711"),
+    ]
+    asyncio.run(setup_env_for_distributed(procs))
+    ports = {env["MASTER_PORT"] for env in _read(procs)}
+    assert len(ports) == 1
+    assert ports != {"4711"}
 
 
 def test_a_single_proc_is_a_world_of_one() -> None:

@@ -13,7 +13,16 @@ import pytest
 
 from monarch.actor import this_host
 from monarch.errors import JobError
-from monarch.job import JobState, JobTrait, LocalJob, ProcessJob, job_load, job_loads
+from monarch.job import (
+    JobState,
+    JobTrait,
+    LocalJob,
+    MeshAdminConfig,
+    ProcessJob,
+    TelemetryConfig,
+    job_load,
+    job_loads,
+)
 from tests.actors import Echo
 from tests.support import Program, is_running, wait_for
 
@@ -349,3 +358,74 @@ def test_a_local_job_runs_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_process_job_runs_no_script() -> None:
     with pytest.raises(JobError, match="run the script itself"):
         ProcessJob({"trainers": 1}).apply("script.py")
+
+
+# A program's own kind of job
+
+
+class Reserved(JobTrait):
+    """Says only what upstream asks for."""
+
+    def __init__(self, names: list[str], tags: object = None) -> None:
+        super().__init__()
+        self.names = names
+        self.tags = tags
+        self.script: str | None = None
+        self.num_created = 0
+
+    def _create(self, client_script: str | None) -> None:
+        self.script = client_script
+        self.num_created += 1
+
+    def _state(self) -> JobState:
+        return JobState({name: this_host() for name in self.names})
+
+    def can_run(self, spec: JobTrait) -> bool:
+        return isinstance(spec, Reserved) and spec.names == self.names
+
+    def _kill(self) -> None:
+        self.num_created = -1
+
+
+def test_a_kind_of_job_of_a_program_is_found_again(cache: Path) -> None:
+    job = Reserved(["a", "b"])
+    assert repr(job.state(str(cache))) == "JobState(a, b)"
+    assert (job.script, job.num_created) == (None, 1)
+    noted = job_load(cache)
+    assert isinstance(noted, Reserved)
+    assert (noted.names, noted.num_created, noted.apply_id) == (["a", "b"], 1, job.apply_id)
+    again = Reserved(["a", "b"])
+    assert repr(again.state(str(cache))) == "JobState(a, b)"
+    assert again.num_created == 0, "the noted one is used"
+    other = Reserved(["c"])
+    assert repr(other.state(str(cache))) == "JobState(c)"
+    assert other.num_created == 1
+    job.apply("train.py")
+    assert job.script is None, "it runs already"
+
+
+def test_a_job_whose_attributes_are_no_data_says_what_to_do(cache: Path) -> None:
+    job = Reserved(["a"], tags={1, 2})
+    with pytest.raises(JobError, match=r"'tags', a set: give the class `_to_data`"):
+        job.state(str(cache))
+    assert job.num_created == -1
+    assert not cache.exists()
+    assert repr(job.state(cached_path=None)) == "JobState(a)"
+
+
+# Services that are not there
+
+
+def test_a_job_that_wants_services_runs_without_them() -> None:
+    with pytest.warns(UserWarning, match="no telemetry service: the job runs without"):
+        job = LocalJob().enable_telemetry(TelemetryConfig(dashboard_port=0))
+    with pytest.warns(UserWarning, match="no admin service"):
+        assert job.enable_admin(admin_addr="[::]:1729") is job
+    with pytest.warns(UserWarning, match="no telemetry service"):
+        job.enable_telemetry(include_dashboard=True, mesh_admin_config=MeshAdminConfig())
+    state = job.state(cached_path=None)
+    assert state.dashboard_url is state.telemetry_url is state.admin_url is None
+    assert state.query_engine is state.query_engine_client is None
+    assert state.hosts == this_host()
+    with pytest.raises(TypeError, match="retention"):
+        job.enable_telemetry(retention=3)

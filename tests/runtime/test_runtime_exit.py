@@ -199,6 +199,23 @@ def test_an_unhandled_fault_ends_the_program_with_one_report(
     wait_for(lambda: all_gone(pids), 2.0)
 
 
+@pytest.mark.parametrize(
+    ("before", "wait"),
+    [
+        ("import os, sys", "time.sleep(60)"),
+        ("procs = this_host", "time.sleep(60)"),
+        ("procs = this_host", "with contextlib.suppress(KeyboardInterrupt): time.sleep(60)"),
+    ],
+    ids=["of the program", "made after the import", "where the interrupt is caught"],
+)
+def test_exit_handlers_run_after_a_fault(program: Start, before: str, wait: str) -> None:
+    early = "import atexit, contextlib; atexit.register(print, 'the handler ran')"
+    script = SETUP.replace(before, f"{early}\n{before}")
+    started = program(f"{script}\necho.kill.broadcast()\n{wait}")
+    assert started.wait() == 1
+    assert "the handler ran" in started.lines
+
+
 def test_a_hook_that_returns_lets_the_program_go_on(program: Start) -> None:
     started, _ = start_with_procs(
         program,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -432,6 +433,10 @@ def test_a_failure_climbs_through_two_owners(procs: ProcMesh, faults: Faults) ->
     fault = faults.wait()
     assert fault.mesh_name == "top"
     assert "does not like it" in fault.report()
+    failed = re.findall(
+        r"The actor <root>(.*)> .*and all its descendants have failed:", fault.report()
+    )
+    assert [path.rpartition(" ")[2] for path in failed] == ["top", "child"]
     faults.settle()
     assert len(faults) == 1
 

@@ -259,6 +259,10 @@ def test_workspaces_compare_by_what_they_hold(folder: Path) -> None:
     assert Workspace([folder]) != flat(folder)
     assert Workspace.null() == Workspace() == Workspace(None, env=object())
     assert Workspace.null().folders == ()
+    assert Workspace([folder, str(folder / "sub")]).dirs == {
+        folder: "project",
+        folder / "sub": "sub",
+    }
 
 
 @pytest.mark.parametrize("remote", ["/abs", "../up", "a/../b", "a\0"])

@@ -36,7 +36,9 @@ def test_files_added_deleted_renamed(project: Project, job: ProcessJob, hosts: H
         "data/new.txt", "data/notes.txt", "data/other.txt", "moved.txt",
     ]  # fmt: skip
     for host in report.hosts:
-        assert (host.num_written, host.num_moved) == (1, 1)
+        counts = (host.num_written, host.num_moved, host.num_deleted, host.num_unchanged)
+        assert counts == (1, 1, 2, 1), "what moved is gone from its old place"
+        assert 0 < host.bytes_sent <= report.bytes_sent
     assert report.bytes_sent < 2 * 600, "the renamed file travelled again"
 
 

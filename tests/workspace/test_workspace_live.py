@@ -10,6 +10,7 @@ import pytest
 from monarch.actor import ActorMesh, HostMesh, ProcMesh, this_host
 from monarch.job import ProcessJob
 from monarch_sync import SyncFailed, Workspace, WorkspaceMissing
+from tests.actors import Echo
 from tests.workspace.conftest import STEPPER, Project, replica_of
 
 
@@ -49,6 +50,50 @@ NEW_ENDPOINT = """
     def total(self):
         return self.count
 """
+
+
+RELOADING = """
+from monarch.actor import Actor, endpoint
+
+SCALE = 1
+
+
+class Plain(Actor):
+    def __init__(self):
+        self.heard = []
+
+    def __reload__(self, change):
+        self.heard.append((SCALE, sorted(change.modules)))
+
+    @endpoint
+    def told(self):
+        return self.heard
+
+
+class Async(Actor):
+    def __init__(self):
+        self.heard = []
+
+    async def __reload__(self, change):
+        self.heard.append((SCALE, sorted(change.modules)))
+
+    @endpoint
+    async def told(self):
+        return self.heard
+"""
+
+
+@pytest.mark.parametrize("kind", ["Plain", "Async"])
+def test_an_actor_hears_of_new_code_before_its_next_message(
+    kind: str, project: Project, procs: ProcMesh
+) -> None:
+    project.write("reloading.py", RELOADING)
+    assert project.sync(procs).ok
+    actors = procs.spawn("actors", getattr(project.load("reloading"), kind))
+    assert _values(actors.told) == [[]] * 2
+    project.edit("reloading.py", "SCALE = 1", "SCALE = 2")
+    assert project.sync(procs).ok
+    assert _values(actors.told) == [[(2, ["reloading"])]] * 2
 
 
 def test_a_removed_endpoint_is_refused_by_name(project: Project, procs: ProcMesh) -> None:
@@ -148,13 +193,20 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         project.sync(this_host())
 
 
-@pytest.mark.parametrize("what", ["hosts", "procs", "slice"])
-def test_hosts_procs_and_slices_sync(what: str, project: Project, hosts: HostMesh) -> None:
+@pytest.mark.parametrize("what", ["hosts", "procs", "actors", "slice", "slice of actors"])
+def test_hosts_procs_actors_and_slices_sync(what: str, project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs(name="trainers")
-    mesh = {"hosts": hosts, "procs": procs, "slice": procs.slice(hosts=1)}[what]
+    actors = procs.spawn("echo", Echo)
+    mesh: Any = {
+        "hosts": hosts,
+        "procs": procs,
+        "actors": actors,
+        "slice": procs.slice(hosts=1),
+        "slice of actors": actors.slice(hosts=1),
+    }[what]
     report = project.sync(mesh)
     assert [host.host for host in report.hosts] == ["trainers0", "trainers1"][-len(report.hosts) :]
-    assert len(report.hosts) == (1 if what == "slice" else 2)
+    assert len(report.hosts) == (1 if what.startswith("slice") else 2)
     steppers = procs.slice(hosts=1).spawn("stepper", project.load("stepper").Stepper)
     assert steppers.stamp.call_one().get(timeout=30) == (report.generation, 1)
     project.edit("stepper.py", "SCALE = 1", "SCALE = 2")

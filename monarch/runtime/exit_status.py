@@ -1,0 +1,52 @@
+"""Has a program that met an unhandled fault end with status 1, its exit handlers run.
+
+A ``KeyboardInterrupt`` that nobody catches would end it by SIGINT, which shells see as 130. Where
+the interpreter shows the uncaught exception, it is told to leave with 1 instead; where the program
+caught it and went on, the status is set at the very end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from types import TracebackType
+
+__all__ = ["fail_at_exit"]
+
+_must_fail = False
+_is_leaving = False
+
+
+def fail_at_exit() -> None:
+    """From here on, this program can only end with status 1."""
+    global _must_fail
+    if _must_fail:
+        return
+    _must_fail = True
+    show = sys.excepthook
+
+    def show_and_leave(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        global _is_leaving
+        show(kind, error, trace)
+        # Only for the main thread's: the others' exceptions go to threading.excepthook.
+        _is_leaving = True
+        raise SystemExit(1)
+
+    sys.excepthook = show_and_leave
+
+
+def _set_status() -> None:
+    if not _must_fail or _is_leaving:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(1)
+
+
+# As early as can be: exit handlers run in the reverse order of their registration.
+atexit.register(_set_status)

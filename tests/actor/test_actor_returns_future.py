@@ -1,0 +1,144 @@
+"""Coroutine functions that return futures: when their bodies run, where, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from monarch.actor import Future, returns_future, this_proc
+from tests.actors import Echo
+
+SECONDS = 20
+setting: contextvars.ContextVar[str] = contextvars.ContextVar("setting", default="unset")
+began: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_has_begun() -> Iterator[None]:
+    began.clear()
+    yield
+    began.clear()
+
+
+@returns_future
+async def double(value: int, fails: bool = False) -> int:
+    began.append(threading.get_ident())
+    await asyncio.sleep(0)
+    if fails:
+        raise ValueError(value)
+    return 2 * value
+
+
+def test_a_body_begins_when_its_result_is_wanted_and_runs_once() -> None:
+    future = double(3)
+    assert isinstance(future, Future)
+    assert began == []
+    assert future.get(timeout=SECONDS) == 6
+    assert future.get() == 6
+
+    async def observe(future: Future[Any]) -> list[Any]:
+        return [await future, await future, future.get(), future.result()]
+
+    assert asyncio.run(observe(future)) == [6] * 4
+    assert began == [threading.get_ident()]
+    assert asyncio.run(observe(double(4))) == [8] * 4
+    assert began == [threading.get_ident()] * 2
+
+
+def test_a_body_that_nobody_wants_does_not_begin() -> None:
+    double(3)
+    gc.collect()
+    assert began == []
+
+
+def test_a_body_may_await_calls() -> None:
+    echo = this_proc().spawn("echo", Echo)
+
+    @returns_future
+    async def ask(value: int) -> int:
+        answer: int = await echo.echo.call_one(value)
+        return answer + 1
+
+    assert ask(1).get(timeout=SECONDS) == 2
+
+
+def test_what_a_body_raises_is_raised_to_all() -> None:
+    future = double(3, fails=True)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="3"):
+            future.get(timeout=SECONDS)
+    assert isinstance(future.exception(), ValueError)
+    assert len(began) == 1
+
+
+def test_a_body_sees_the_callers_context_and_keeps_its_changes() -> None:
+    @returns_future
+    async def read() -> str:
+        before = setting.get()
+        setting.set("changed")
+        return before
+
+    setting.set("of the caller")
+    future = read()
+    setting.set("later")
+    assert future.get(timeout=SECONDS) == "of the caller"
+    assert setting.get() == "later"
+
+
+def test_a_get_whose_time_is_up_cancels_the_body() -> None:
+    ends: list[str] = []
+
+    @returns_future
+    async def stay() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("cancelled")
+        return "never"
+
+    future = stay()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            future.get(timeout=0.01)
+    assert ends == ["cancelled"]
+    with pytest.raises(ValueError, match="invalid timeout"):
+        stay().get(timeout=-1)
+
+
+def test_who_cancels_an_await_cancels_nothing_else() -> None:
+    async def main() -> int:
+        gate = asyncio.Event()
+
+        @returns_future
+        async def wait() -> int:
+            await gate.wait()
+            return 7
+
+        future = wait()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(future, 0.01)
+        gate.set()
+        return await future
+
+    assert asyncio.run(main()) == 7
+
+
+def test_a_get_inside_a_loop_runs_the_body_beside_it() -> None:
+    async def main() -> int:
+        with pytest.warns(UserWarning, match="active event loop"):
+            return double(3).get(timeout=SECONDS)
+
+    assert asyncio.run(main()) == 6
+    assert began[0] != threading.get_ident()
+
+
+def test_only_coroutine_functions_return_futures() -> None:
+    with pytest.raises(TypeError, match="async function"):
+        returns_future(lambda: 1)  # type: ignore[arg-type, return-value]
+    assert double.__name__ == "double"

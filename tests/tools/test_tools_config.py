@@ -1,0 +1,59 @@
+"""What programs import from ``monarch.tools.config``."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+import monarch_sync
+from monarch.tools.config import CondaEnvironment, Config, Workspace
+
+
+def test_a_workspace_is_the_same_at_each_address() -> None:
+    module = importlib.import_module("monarch.tools.config.workspace")
+    assert module.Workspace is Workspace is monarch_sync.Workspace
+    environment = module.ACTIVE_CONDA_ENV
+    assert Workspace(env=environment) == Workspace.null()
+
+
+def test_a_workspace_can_be_copied_into_one_folder(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        (tmp_path / name / "deep" / f"{name}.py").write_text(name)
+    out = tmp_path / "new" / "out"
+    out.mkdir(parents=True)
+    (out / "kept").touch()
+    Workspace({tmp_path / "one": "", str(tmp_path / "two"): "lib/two"}).merge(out)
+    found = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert found == {"kept", "deep/one.py", "lib/two/deep/two.py"}
+
+
+def test_a_workspace_that_is_not_there_is_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    workspace = Workspace([tmp_path / "one", tmp_path / "two"])
+    with pytest.raises(monarch_sync.WorkspaceMissing, match="two"):
+        workspace.merge(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_environment_has_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDA_PREFIX", "/the/active/one")
+    assert CondaEnvironment().conda_prefix == "/the/active/one"
+    assert CondaEnvironment("/another").conda_prefix == "/another"
+    assert CondaEnvironment("/another") == CondaEnvironment("/another") != CondaEnvironment()
+    monkeypatch.delenv("CONDA_PREFIX")
+    with pytest.raises(RuntimeError, match="no conda environment is active"):
+        CondaEnvironment().conda_prefix
+
+
+def test_a_launch_takes_a_folder_in_the_older_way(tmp_path: Path) -> None:
+    workspace = Workspace({tmp_path: ""})
+    assert Config(workspace=workspace).workspace == workspace
+    assert Config().workspace == Workspace.null()
+    with pytest.warns(FutureWarning, match="Workspace"):
+        assert Config(workspace=str(tmp_path)).workspace == workspace
+    for nothing in ("", None):
+        with pytest.warns(FutureWarning, match=r"Workspace\.null\(\)"):
+            assert Config(workspace=nothing).workspace == Workspace.null()
