@@ -15,8 +15,8 @@ from monarch.config import settings
 from monarch.errors import SupervisionError
 from monarch.mesh import MeshTrait, Shape, Slice
 from monarch.runtime import process
+from monarch.runtime.answers import Outcome
 from monarch.runtime.endpoint_spec import EndpointSpec
-from monarch.runtime.node import Outcome
 from monarch.wire.message import PING, StopActor
 
 if TYPE_CHECKING:

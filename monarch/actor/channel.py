@@ -12,7 +12,8 @@ from monarch.actor.future import Future
 from monarch.actor.replies import value_of
 from monarch.errors import MeshFailure
 from monarch.runtime import process
-from monarch.runtime.node import Node, RawReply
+from monarch.runtime.answers import RawReply
+from monarch.runtime.node import Node
 from monarch.runtime.port import Port
 from monarch.runtime.promise import Promise
 from monarch.wire.address import PortAddress

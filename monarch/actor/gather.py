@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from monarch.actor.future import Future, make_future
 from monarch.net.loop import Loop
-from monarch.runtime.node import Outcome
+from monarch.runtime.answers import Outcome
 from monarch.runtime.promise import Promise
 
 __all__ = ["gather", "within"]

@@ -19,9 +19,9 @@ from monarch.core.fanout import Tree, proc_uid
 from monarch.errors import MonarchError
 from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice
 from monarch.runtime import process
+from monarch.runtime.answers import Outcome
 from monarch.runtime.binding import check_binding
 from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.node import Outcome
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.wire import payload

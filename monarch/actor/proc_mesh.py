@@ -19,9 +19,9 @@ from monarch.core.supervision import ROOT
 from monarch.errors import ActorError, SupervisionError
 from monarch.mesh import MeshTrait, Point, Shape, Slice
 from monarch.runtime import process
+from monarch.runtime.answers import Outcome
 from monarch.runtime.context import qualified_name, running
 from monarch.runtime.endpoint_spec import check_actor_class, is_async_actor
-from monarch.runtime.node import Outcome
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from monarch.core.call_table import Collector
 from monarch.errors import MeshFailure, SupervisionError
 from monarch.mesh import Shape, ValueMesh
-from monarch.runtime.node import RawReply
+from monarch.runtime.answers import RawReply
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 

@@ -20,13 +20,14 @@ from urllib.parse import urlsplit
 from monarch.config import settings
 from monarch.errors import JobError, MeshFailure
 from monarch.runtime import process
+from monarch.runtime.answers import Outcome
 from monarch.runtime.directory import new_directory
 from monarch.runtime.exit_status import fail_at_exit
 from monarch.runtime.host_agent import HostAgent
 from monarch.runtime.host_link import HostLink
 from monarch.runtime.launcher import Launcher, StartLauncher
 from monarch.runtime.log_printer import LogPrinter
-from monarch.runtime.node import Node, Outcome
+from monarch.runtime.node import Node
 from monarch.runtime.notebook import follow_cells
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from monarch.config import settings
 from monarch.core.hangs import Hangs
-from monarch.runtime.node import Node, Outcome
+from monarch.runtime.answers import Outcome
+from monarch.runtime.node import Node
 from monarch.runtime.stacks import ask_for_stacks, innermost_of_users, read_stacks
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect

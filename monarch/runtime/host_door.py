@@ -43,7 +43,7 @@ class HostDoor:
         self.client = attach
         node = self._node
         uid = attach.client.uid
-        node.watch_life(attach.client, attach.pid, lambda: self._process_ended(uid))
+        node.lives.watch(attach.client, attach.pid, lambda: self._process_ended(uid))
         about = {
             "machine": node.address.machine,
             "pid": os.getpid(),

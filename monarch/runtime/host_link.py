@@ -8,7 +8,8 @@ import sys
 
 from monarch.config import settings
 from monarch.errors import HostBusy, HostUnreachable, MonarchError
-from monarch.runtime.node import Node, Outcome
+from monarch.runtime.answers import Outcome
+from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_url import HostUrl
@@ -59,7 +60,7 @@ class HostLink:
         assert isinstance(pid, int)
         assert isinstance(machine, str)
         host = ProcAddress(self.address.uid, self.address.urls, machine)
-        self._node.watch_life(host, pid, self._process_ended)
+        self._node.lives.watch(host, pid, self._process_ended)
         self.ready.set(None)
 
     def _too_late(self) -> None:
@@ -93,7 +94,7 @@ class HostLink:
         """Leave: the host stops our procs and waits for the next client."""
         if self._node.failure_of(self.address.uid) is None:
             self._node.send(self.address, Detach(self._node.uid))
-        self._node.liveness.forget(self.address.uid)
+        self._node.lives.unexpect(self.address.uid)
 
 
 def who_am_i() -> str:

@@ -38,7 +38,7 @@ class HostWatch:
         if node.failure_of(host.uid) is not None:
             node.forget_peer(host.uid)
         # Until it says who it is; on this machine its process is watched from then on.
-        node.liveness.expect(host.uid, node.loop.time())
+        node.lives.expect(host.uid)
         node.send(host, Watch(host.uid, node.address))
 
     def introduce(self, watcher: ProcAddress) -> None:
@@ -50,8 +50,8 @@ class HostWatch:
         """Some process has said who it is: perhaps a host that we watch."""
         uid = up.proc.uid
         if uid in self._for:
-            self._node.liveness.forget(uid)
-            self._node.watch_life(up.proc, up.pid, lambda: self._ended(uid))
+            self._node.lives.unexpect(uid)
+            self._node.lives.watch(up.proc, up.pid, lambda: self._ended(uid))
 
     def _ended(self, uid: Uid) -> None:
         self._node.peer_down(ProcDown(uid, "the host agent's process ended"))

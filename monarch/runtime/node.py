@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,15 +17,16 @@ import msgspec
 
 from monarch.config import settings
 from monarch.core.call_table import CallTable, Sink
-from monarch.core.liveness import Liveness
 from monarch.errors import MeshFailure, WireError
 from monarch.net.io_loop import IoLoop
 from monarch.net.loop import Loop
 from monarch.net.rare_log import RareLog
 from monarch.net.transport import Frames, Receive, Transport
 from monarch.net.transports import Transports
+from monarch.runtime.answers import Answers, AnswerSink, Outcome
 from monarch.runtime.bulk_receiver import BulkReceiver
 from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
+from monarch.runtime.life_lines import LifeLines
 from monarch.runtime.outgoing import Outgoing
 from monarch.runtime.peer import Peer
 from monarch.runtime.peer_table import PeerTable
@@ -58,47 +58,13 @@ from monarch.wire.message import (
     Watch,
 )
 
-__all__ = ["Node", "Outcome", "RawReply"]
+__all__ = ["Node"]
 
 _log = logging.getLogger("monarch.node")
 
 _MAX_INTRODUCED = 10_000
 
 Handler = Callable[[Envelope], None]
-
-
-class RawReply:
-    """An answer as it arrived: unpickled by whoever wants it, on their thread."""
-
-    __slots__ = ("buffers", "failed", "payload", "refused", "sender", "via")
-
-    def __init__(
-        self,
-        payload: Bytes,
-        buffers: Any,
-        failed: bool,
-        refused: bool,
-        sender: Uid = "",
-        via: Uid = "",
-    ) -> None:
-        self.payload = payload
-        self.buffers = buffers
-        self.failed = failed
-        self.refused = refused
-        self.sender = sender
-        self.via = via or sender
-
-
-class Outcome:
-    """What became of a control request: a body, or an error text.
-
-    ``is_down``: the process that was asked is gone.
-    """
-
-    def __init__(self, body: dict[str, Any], error: str = "", is_down: bool = False) -> None:
-        self.body = body
-        self.error = error
-        self.is_down = is_down
 
 
 class Node:
@@ -124,7 +90,6 @@ class Node:
         # Held while one message goes to many receivers, so that two casts of this process
         # reach all of them in the same order.
         self.casting = threading.RLock()
-        self.liveness = Liveness(settings().heartbeat_seconds, settings().heartbeat_timeout_seconds)
         self.on_peer_down: list[Callable[[Uid, ProcDown], None]] = []
         # Deaths of one cause, together, before they are told one by one.
         self.on_deaths: list[Callable[[Sequence[ProcDown], str], None]] = []
@@ -137,7 +102,7 @@ class Node:
         self._handlers: dict[type, Handler] = {}
         self._anywhere: set[type] = {Reply}
         self._transport = (transport or self._over_sockets)(self.loop, self._receive)
-        self._pidfds: dict[Uid, int] = {}
+        self.lives = LifeLines(self)
         self._ending: set[Uid] = set()
         self._watched: set[Uid] = set()
         # Who calls us may own what is here, and may be called back: its death matters.
@@ -149,14 +114,15 @@ class Node:
         self.outgoing = Outgoing(self, self.trees)
         self.on_peer_down.append(self.trees.host_down)
         self.handle(Hello, self._on_hello)
-        self.handle(Reply, self._on_reply)
-        self.handle(Answer, self._on_answer)
+        answers = Answers(self)
+        self.handle(Reply, answers.on_reply)
+        self.handle(Replies, answers.on_replies)
+        self.handle(Answer, answers.on_answer)
+        self.handle(PortMark, answers.on_port_mark)
         self.handle(ProcUp, self._on_proc_up)
         self.handle(ProcDown, self._on_proc_down)
         self.handle(ProcsDown, self._on_procs_down)
-        self.handle(Heartbeat, self._on_heartbeat)
-        self.handle(PortMark, self._on_port_mark)
-        self.handle(Replies, self._on_replies)
+        self.handle(Heartbeat, self.lives.on_heartbeat)
         self.handle(Introduce, self._on_introduce)
         self.bulk_sender = BulkSender(self)
         self.bulk_receiver = BulkReceiver(self, self.bulk_sender.room)
@@ -183,7 +149,7 @@ class Node:
 
     def start(self) -> None:
         self.loop.start()
-        self.loop.call_later(settings().heartbeat_seconds, self._beat)
+        self.lives.start()
 
     def listen(self, url: str, advertise: str = "") -> str:
         """Receive at ``url``; others are told the host of ``advertise`` where it is given."""
@@ -295,7 +261,7 @@ class Node:
 
         ``via`` is a proc of the host agent ``to`` whose way the message takes, to keep its place.
         """
-        sink = _AnswerSink(to.uid)
+        sink = AnswerSink(to.uid)
         port = self.open_port(sink, [to.uid])
         if not sink.promise.is_set:
             self.send(via or to, make(port), payload, buffers)
@@ -365,7 +331,7 @@ class Node:
             # Lost once; somebody who was given a proc on it may know that it is back. If it is not,
             # nobody answers for the proc, and only the silence tells.
             self.forget_peer(host.uid)
-            self.liveness.expect(host.uid, self.loop.time())
+            self.lives.expect(host.uid)
         self.send(host, Watch(address.uid, self.address))
         self.on_host_met(host)
 
@@ -410,11 +376,10 @@ class Node:
         self._watched.difference_update(down.uid for down in downs)
         for down, _ in gone:
             self._watched.discard(down.uid)
-            self.liveness.forget(down.uid)
+            self.lives.forget(down.uid)
             self.outgoing.down(down.uid)
             self.bulk_sender.forget(down.uid)
             self.loop.call_soon(functools.partial(self.bulk_receiver.forget, down.uid))
-            self.loop.call_soon(functools.partial(self._unwatch, down.uid))
         for down, failure in gone:
             self.calls.down(down.uid, failure)
         if gone:
@@ -461,54 +426,12 @@ class Node:
         peer = self._peers.pop(uid)
         self._introduced.pop(uid, None)
         self._watched.discard(uid)
-        self.liveness.forget(uid)
+        self.lives.forget(uid)
         self.outgoing.down(uid)
-        self.loop.call_soon(lambda: self._unwatch(uid))
         self.loop.call_soon(lambda: self.bulk_receiver.forget(uid))
         self.bulk_sender.part(uid)
         if peer is not None:
             peer.down(MeshFailure(uid, (), "left"))
-
-    def watch_life(self, peer: ProcAddress, pid: int, gone: Callable[[], None]) -> None:
-        """Notice when a process ends.
-
-        On this machine ``gone`` is called at once when it does; a process that is merely stopped
-        (Ctrl-Z, a debugger) stays. On another one, heartbeats that stay out make it down.
-        """
-        is_here = peer.machine == self.address.machine
-        if not (is_here and self._watch_pid(peer.uid, pid, gone)):
-            self.liveness.expect(peer.uid, self.loop.time())
-
-    def _watch_pid(self, uid: Uid, pid: int, gone: Callable[[], None]) -> bool:
-        try:
-            fd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self.loop.call_soon(gone)
-            return True
-        except OSError:
-            return False
-
-        def ended() -> None:
-            self._unwatch(uid)
-            gone()
-
-        def watch() -> None:
-            self._unwatch(uid)
-            self._pidfds[uid] = fd
-            self.loop.add_reader(fd, ended)
-
-        self.loop.call_soon(watch)
-        return True
-
-    def _unwatch(self, uid: Uid) -> None:
-        fd = self._pidfds.pop(uid, None)
-        if fd is not None:
-            self.loop.remove_reader(fd)
-            os.close(fd)
-
-    def _unwatch_all(self) -> None:
-        for uid in list(self._pidfds):
-            self._unwatch(uid)
 
     def _receive(self, frames: Frames) -> None:
         envelope = unpack(frames)
@@ -560,45 +483,9 @@ class Node:
         if self.watches_callers and known.failure is None:
             self._watch(proc)
 
-    def _on_reply(self, envelope: Envelope) -> None:
-        reply = envelope.message
-        assert isinstance(reply, Reply)
-        raw = RawReply(
-            envelope.payload, envelope.buffers, reply.failed, reply.refused, reply.sender
-        )
-        self.calls.receive(reply.port, reply.rank, raw)
-
-    def _on_replies(self, envelope: Envelope) -> None:
-        replies = envelope.message
-        assert isinstance(replies, Replies)
-        frames, start = envelope.buffers, 0
-        for item in replies.items:
-            end = start + 1 + item.num_buffers
-            raw = RawReply(
-                frames[start], frames[start + 1 : end], item.failed, item.refused, item.sender,
-                replies.sender,
-            )  # fmt: skip
-            start = end
-            self.calls.receive(replies.port, item.rank, raw)
-
     def _on_introduce(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Introduce)
         self.introduce(envelope.message.proc)
-
-    def _on_answer(self, envelope: Envelope) -> None:
-        answer = envelope.message
-        assert isinstance(answer, Answer)
-        self.liveness.heard(answer.sender, self.loop.time())
-        self.calls.receive(answer.port, 0, Outcome(answer.body, answer.error))
-
-    def _on_port_mark(self, envelope: Envelope) -> None:
-        mark = envelope.message
-        assert isinstance(mark, PortMark)
-
-        def answer() -> None:
-            self.send(self.address_of(mark.sender), Reply(mark.answer_port, 0, self.uid))
-
-        self.calls.mark(mark.port, answer)
 
     def _on_proc_up(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ProcUp)
@@ -612,33 +499,14 @@ class Node:
         assert isinstance(envelope.message, ProcsDown)
         self.peers_down(envelope.message.downs, envelope.message.cause)
 
-    def _on_heartbeat(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, Heartbeat)
-        sender = envelope.message.sender
-        if self.liveness.is_expected(sender):
-            self.liveness.heard(sender, self.loop.time())
-        else:
-            # It depends on hearing of us, though we know of it by other means.
-            self.send(self.address_of(sender), Heartbeat(self.uid))
-
-    def _beat(self) -> None:
-        if self._closed:
-            return
-        # Set first: whatever goes wrong with one peer, the others still need their heartbeats.
-        self.loop.call_later(settings().heartbeat_seconds, self._beat)
-        now = self.loop.time()
-        for uid in self.liveness.due(now):
-            self.send(self.address_of(uid), Heartbeat(self.uid))
-        for uid, seconds in self.liveness.lost(now):
-            self.peer_down(ProcDown(uid, f"nothing was heard of it for {seconds:.1f} s"))
-
     def close(self) -> None:
         """Leave the network. Idempotent."""
         if self._closed:
             return
         self._closed = True
+        self.lives.stop()
         with contextlib.suppress(Exception):
-            self.loop.run_on_loop(self._unwatch_all, timeout=1.0)
+            self.loop.run_on_loop(self.lives.close, timeout=1.0)
         self.outgoing.close()
         with contextlib.suppress(Exception):
             self.loop.run_on_loop(self.bulk_receiver.close, timeout=1.0)
@@ -650,21 +518,3 @@ class Node:
 
 def _host_of(proc: ProcAddress) -> ProcAddress:
     return ProcAddress(proc.host_uid, proc.host_urls, proc.machine)
-
-
-class _AnswerSink:
-    """Waits for the one answer to a control message."""
-
-    def __init__(self, target: Uid) -> None:
-        self._target = target
-        self.promise: Promise[Outcome] = Promise()
-
-    def receive(self, rank: int, answer: Outcome) -> bool:
-        self.promise.set(answer)
-        return True
-
-    def down(self, uid: Uid, failure: MeshFailure) -> bool:
-        if uid != self._target:
-            return False
-        self.promise.set(Outcome({}, failure.reason, is_down=True))
-        return True

@@ -13,9 +13,10 @@ import msgspec
 
 from monarch.core.fanout import Members, branches, proc_uid
 from monarch.errors import MeshFailure
+from monarch.runtime.answers import RawReply
 from monarch.runtime.broken import broken_payload
 from monarch.runtime.host_agent import HostAgent
-from monarch.runtime.node import Node, RawReply
+from monarch.runtime.node import Node
 from monarch.runtime.trees import grow_branches
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope, decode

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from monarch.errors import MonarchError
-from monarch.runtime.node import Node, Outcome
+from monarch.runtime.answers import Outcome
+from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid, machine_id

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from monarch.runtime.answers import Outcome
 from monarch.runtime.context import running
-from monarch.runtime.node import Outcome
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import (

@@ -1,0 +1,131 @@
+"""What comes back to a node: answers to calls and to control requests, each into its port."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from monarch.core.call_table import CallTable
+from monarch.errors import MeshFailure
+from monarch.net.loop import Loop
+from monarch.runtime.life_lines import LifeLines
+from monarch.runtime.promise import Promise
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Bytes, Envelope
+from monarch.wire.message import Answer, AnyMessage, PortMark, Replies, Reply
+
+__all__ = ["AnswerSink", "Answers", "Outcome", "RawReply"]
+
+
+class RawReply:
+    """An answer as it arrived: unpickled by whoever wants it, on their thread."""
+
+    __slots__ = ("buffers", "failed", "payload", "refused", "sender", "via")
+
+    def __init__(
+        self,
+        payload: Bytes,
+        buffers: Any,
+        failed: bool,
+        refused: bool,
+        sender: Uid = "",
+        via: Uid = "",
+    ) -> None:
+        self.payload = payload
+        self.buffers = buffers
+        self.failed = failed
+        self.refused = refused
+        self.sender = sender
+        self.via = via or sender
+
+
+class Outcome:
+    """What became of a control request: a body, or an error text.
+
+    ``is_down``: the process that was asked is gone.
+    """
+
+    def __init__(self, body: dict[str, Any], error: str = "", is_down: bool = False) -> None:
+        self.body = body
+        self.error = error
+        self.is_down = is_down
+
+
+class AnswerSink:
+    """Waits for the one answer to a control message."""
+
+    def __init__(self, target: Uid) -> None:
+        self._target = target
+        self.promise: Promise[Outcome] = Promise()
+
+    def receive(self, rank: int, answer: Outcome) -> bool:
+        self.promise.set(answer)
+        return True
+
+    def down(self, uid: Uid, failure: MeshFailure) -> bool:
+        if uid != self._target:
+            return False
+        self.promise.set(Outcome({}, failure.reason, is_down=True))
+        return True
+
+
+class Network(Protocol):
+    """What is needed of the node."""
+
+    loop: Loop
+    calls: CallTable
+    lives: LifeLines
+
+    @property
+    def uid(self) -> Uid: ...
+
+    def send(self, to: ProcAddress, message: AnyMessage) -> None: ...
+
+    def address_of(self, uid: Uid) -> ProcAddress: ...
+
+
+class Answers:
+    """Puts what arrives into the port that it is for."""
+
+    def __init__(self, node: Network) -> None:
+        self._node = node
+
+    def on_reply(self, envelope: Envelope) -> None:
+        """One answer of one actor."""
+        reply = envelope.message
+        assert isinstance(reply, Reply)
+        raw = RawReply(
+            envelope.payload, envelope.buffers, reply.failed, reply.refused, reply.sender
+        )
+        self._node.calls.receive(reply.port, reply.rank, raw)
+
+    def on_replies(self, envelope: Envelope) -> None:
+        """Answers of several ranks, gathered on the way."""
+        replies = envelope.message
+        assert isinstance(replies, Replies)
+        frames, start = envelope.buffers, 0
+        for item in replies.items:
+            end = start + 1 + item.num_buffers
+            raw = RawReply(
+                frames[start], frames[start + 1 : end], item.failed, item.refused, item.sender,
+                replies.sender,
+            )  # fmt: skip
+            start = end
+            self._node.calls.receive(replies.port, item.rank, raw)
+
+    def on_answer(self, envelope: Envelope) -> None:
+        """The answer to a control request; it is a sign of life, too."""
+        answer = envelope.message
+        assert isinstance(answer, Answer)
+        self._node.lives.heard(answer.sender)
+        self._node.calls.receive(answer.port, 0, Outcome(answer.body, answer.error))
+
+    def on_port_mark(self, envelope: Envelope) -> None:
+        """Somebody who sends into a port wants to know when everything so far has been taken."""
+        mark = envelope.message
+        assert isinstance(mark, PortMark)
+        node = self._node
+
+        def answer() -> None:
+            node.send(node.address_of(mark.sender), Reply(mark.answer_port, 0, node.uid))
+
+        node.calls.mark(mark.port, answer)

@@ -1,0 +1,138 @@
+"""How a node notices that another process has ended.
+
+On its own machine the kernel says so (a pidfd), at once and of the dead only. Of processes
+elsewhere it hears regularly; one that stays silent for too long is taken for dead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from monarch.config import settings
+from monarch.core.liveness import Liveness
+from monarch.net.loop import Loop
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import AnyMessage, Heartbeat, ProcDown
+
+__all__ = ["LifeLines"]
+
+
+class Network(Protocol):
+    """What is needed of the node."""
+
+    loop: Loop
+    address: ProcAddress
+
+    @property
+    def uid(self) -> Uid: ...
+
+    def send(self, to: ProcAddress, message: AnyMessage) -> None: ...
+
+    def address_of(self, uid: Uid) -> ProcAddress: ...
+
+    def peer_down(self, down: ProcDown) -> None: ...
+
+
+class LifeLines:
+    """The processes whose end matters here."""
+
+    def __init__(self, node: Network) -> None:
+        self._node = node
+        self._liveness = Liveness(
+            settings().heartbeat_seconds, settings().heartbeat_timeout_seconds
+        )
+        self._pidfds: dict[Uid, int] = {}
+        self._is_closed = False
+
+    def start(self) -> None:
+        self._node.loop.call_later(settings().heartbeat_seconds, self._beat)
+
+    def watch(self, peer: ProcAddress, pid: int, gone: Callable[[], None]) -> None:
+        """Notice when a process ends.
+
+        On this machine ``gone`` is called at once when it does; a process that is merely stopped
+        (Ctrl-Z, a debugger) stays. On another one, heartbeats that stay out make it down.
+        """
+        is_here = peer.machine == self._node.address.machine
+        if not (is_here and self._watch_pid(peer.uid, pid, gone)):
+            self.expect(peer.uid)
+
+    def expect(self, uid: Uid) -> None:
+        """A process is to be heard of from now on."""
+        self._liveness.expect(uid, self._node.loop.time())
+
+    def heard(self, uid: Uid) -> None:
+        """It has given a sign of life."""
+        self._liveness.heard(uid, self._node.loop.time())
+
+    def unexpect(self, uid: Uid) -> None:
+        """Its silence means nothing any more."""
+        self._liveness.forget(uid)
+
+    def forget(self, uid: Uid) -> None:
+        """It is gone, or has left: watch it no more."""
+        self._liveness.forget(uid)
+        self._node.loop.call_soon(lambda: self._let_go(uid))
+
+    def _watch_pid(self, uid: Uid, pid: int, gone: Callable[[], None]) -> bool:
+        loop = self._node.loop
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            loop.call_soon(gone)
+            return True
+        except OSError:
+            return False
+
+        def ended() -> None:
+            self._let_go(uid)
+            gone()
+
+        def watch() -> None:
+            self._let_go(uid)
+            self._pidfds[uid] = fd
+            loop.add_reader(fd, ended)
+
+        loop.call_soon(watch)
+        return True
+
+    def _let_go(self, uid: Uid) -> None:
+        fd = self._pidfds.pop(uid, None)
+        if fd is not None:
+            self._node.loop.remove_reader(fd)
+            os.close(fd)
+
+    def on_heartbeat(self, envelope: Envelope) -> None:
+        heartbeat = envelope.message
+        assert isinstance(heartbeat, Heartbeat)
+        if self._liveness.is_expected(heartbeat.sender):
+            self.heard(heartbeat.sender)
+        else:
+            # It depends on hearing of us, though we know of it by other means.
+            self._send_heartbeat(heartbeat.sender)
+
+    def _beat(self) -> None:
+        if self._is_closed:
+            return
+        # Set first: whatever goes wrong with one peer, the others still need their heartbeats.
+        self.start()
+        now = self._node.loop.time()
+        for uid in self._liveness.due(now):
+            self._send_heartbeat(uid)
+        for uid, seconds in self._liveness.lost(now):
+            self._node.peer_down(ProcDown(uid, f"nothing was heard of it for {seconds:.1f} s"))
+
+    def _send_heartbeat(self, uid: Uid) -> None:
+        self._node.send(self._node.address_of(uid), Heartbeat(self._node.uid))
+
+    def stop(self) -> None:
+        """No more heartbeats. From any thread."""
+        self._is_closed = True
+
+    def close(self) -> None:
+        """Watch nobody any more. On the loop."""
+        for uid in list(self._pidfds):
+            self._let_go(uid)
