@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monarch.actor import HostMesh
-from monarch.actor.host_mesh import Host
+from monarch.actor.host import Host
 from monarch.mesh import Shape, Slice
 from monarch.net.loop import Timer
 from monarch.net.transport import Connection, Frames, Receive

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from monarch.actor.future import Future, make_future
-from monarch.actor.host_mesh import Host, HostMesh
+from monarch.actor.host import Host
+from monarch.actor.host_mesh import HostMesh
 from monarch.mesh import Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client

@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_cmd
 from monarch.actor.future import Future, make_future
 from monarch.actor.gather import gather
+from monarch.actor.host import Host, link
 from monarch.actor.logs import DEFAULT_WINDOW, set_logging
-from monarch.actor.proc_mesh import ProcMesh, current_owner, stop_procs
-from monarch.config import inherited_config, settings
-from monarch.core.fanout import Tree, proc_uid
+from monarch.actor.proc_mesh import ProcMesh, stop_procs
+from monarch.actor.spawning import Plan, spawn
 from monarch.errors import MonarchError
-from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice
+from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
-from monarch.runtime.binding import check_binding
 from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.proc_agent import ProcAgent
-from monarch.runtime.promise import Promise
-from monarch.wire import payload
-from monarch.wire.address import ProcAddress, Uid, new_uid
-from monarch.wire.message import Command, Preload, ProcDown, ProcSpec, Shutdown, SpawnProcs
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Command, Preload, Shutdown
 
 if TYPE_CHECKING:
     from monarch_sync import SyncReport, Workspace
 
-__all__ = ["Host", "HostMesh", "this_host", "this_proc"]
+__all__ = ["HostMesh", "this_host", "this_proc"]
 
 Self = TypeVar("Self", bound="HostMesh")
-
-
-class Host(NamedTuple):
-    """One machine: its agent, and the URL that we attached to, where we did."""
-
-    address: ProcAddress
-    url: str = ""
 
 
 class HostMesh(MeshTrait):
@@ -112,112 +98,14 @@ class HostMesh(MeshTrait):
         the import, later ones do not.
         """
         self._check_usable()
-        per_host = per_host or {}
-        shared = sorted(set(per_host) & set(self._labels))
-        if shared:
-            raise ValueError(
-                f"per_host labels {list(per_host)} overlap with host labels {list(self._labels)}"
-            )
-        bad = {label: size for label, size in per_host.items() if size < 1}
-        if bad:
-            raise ValueError(f"per_host sizes must be at least 1: {bad}")
-        num_per_host = Extent(list(per_host), list(per_host.values())).nelements
-        if bootstrap is not None and not callable(bootstrap):
-            raise TypeError(
-                f"bootstrap must be a function, not {bootstrap!r}; a name goes into name="
-            )
-        if proc_bind is not None and len(proc_bind) != num_per_host:
-            raise ValueError(
-                f"proc_bind length ({len(proc_bind)}) must equal procs_per_host ({num_per_host})"
-            )
-        for bind in proc_bind or ():
-            check_binding(bind)
-        labels = [*self._labels, *per_host]
-        sizes = [*self._shape.ndslice.sizes, *per_host.values()]
-        shape = Shape(labels, Slice.new_row_major(sizes))
-        extent = Extent(labels, sizes)
-        specs = [
-            ProcSpec(
-                new_uid(), rank, env or {}, dict(bind), _command(bootstrap_command, rank, extent)
-            )
-            for rank, bind in enumerate([*(proc_bind or [{}] * num_per_host)] * len(self._hosts))
-        ]
-        mesh = self._spawn(name or "procs", shape, specs, bootstrap, tuple(preload))
+        plan = Plan.of(
+            self._shape, per_host or {}, bootstrap, proc_bind, bootstrap_command, env or {}
+        )
+        mesh = spawn(
+            self._hosts, plan, name or "procs", tuple(preload), self._command, self._reference()
+        )
         self._spawned.append(mesh)
         return mesh
-
-    def _spawn(
-        self,
-        name: str,
-        shape: Shape,
-        specs: Sequence[ProcSpec],
-        bootstrap: Callable[[], Any] | None,
-        preload: tuple[str, ...],
-    ) -> ProcMesh:
-        agent = process.current()
-        node = agent.node
-        uid = new_uid()
-        owner, _ = current_owner()
-        setup = b"" if bootstrap is None else _pickled(bootstrap)
-        num_hosts = len(self._hosts)
-        num_per_host = len(specs) // num_hosts
-        tree = self._tree(uid, specs[:num_per_host], specs)
-        if tree is not None:
-            specs = [msgspec.structs.replace(spec, uid=proc_uid(uid, spec.rank)) for spec in specs]
-
-        def order(part: Sequence[ProcSpec]) -> SpawnProcs:
-            return SpawnProcs(
-                uid, name, node.address, owner, tuple(shape.labels),
-                tuple(shape.ndslice.sizes), tuple(part), preload, tuple(filter(None, sys.path)),
-                agent.root, self._command, tree is not None, inherited_config(),
-            )  # fmt: skip
-
-        procs = [
-            ProcAddress(spec.uid, (), host.address.machine, host.address.uid, host.address.urls)
-            for spec, host in zip(
-                specs, (host for host in self._hosts for _ in range(num_per_host)), strict=True
-            )
-        ]
-        # First: a host may be lost at any moment from here on, and that is told once.
-        agent.supervisor.owned(
-            owner, uid, name, "proc", [proc.uid for proc in procs], lambda: _stop_quietly(procs),
-            lambda rank: f"{name}{Point(rank, shape.extent)}" if shape.labels else name,
-        )  # fmt: skip
-        try:
-            for number, host in enumerate(self._hosts):
-                _link(agent, host)
-                if tree is None:
-                    part = slice(number * num_per_host, (number + 1) * num_per_host)
-                    for proc in procs[part]:
-                        node.expect(proc)
-                    node.send(host.address, order(specs[part]), setup)
-            if tree is not None:
-                # Each host agent gives its procs their uids and ranks.
-                route = node.trees.route(tree)
-                route.send(tree.everybody, order(specs[:num_per_host]), setup)
-        except BaseException:
-            agent.supervisor.stopped(uid)
-            raise
-        agent.own_procs(procs)
-        for host in self._hosts:
-            failure = node.failure_of(host.address.uid)
-            if failure is not None:
-                # Some may have been told of as lost with it; these came after that.
-                why = f"its host is gone: {failure.reason}"
-                late = [ProcDown(p.uid, why) for p in procs if p.host_uid == host.address.uid]
-                node.peers_down(late, host.address.uid)
-        return ProcMesh(uid, name, shape, procs, True, self._reference(), num_per_host, tree)
-
-    def _tree(
-        self, mesh: Uid, on_each: Sequence[ProcSpec], specs: Sequence[ProcSpec]
-    ) -> Tree | None:
-        """The tree along which a mesh on many hosts is reached, if it is to be."""
-        addresses = tuple(host.address for host in self._hosts)
-        if len(addresses) < settings().tree_min_hosts or len(set(addresses)) < len(addresses):
-            return None
-        if any(spec.command != on_each[i % len(on_each)].command for i, spec in enumerate(specs)):
-            return None  # One order goes to all hosts.
-        return Tree(mesh, addresses, len(on_each), settings().tree_degree)
 
     def _reference(self) -> HostMesh:
         return HostMesh(self._name, self._shape, self._hosts, False, self._command)
@@ -235,13 +123,13 @@ class HostMesh(MeshTrait):
     def initialized(self) -> Future[bool]:
         """True once every host agent has accepted us; raises what kept one from it."""
         agent = process.current()
-        links = [link for host in self._hosts if (link := _link(agent, host)) is not None]
+        links = [found for host in self._hosts if (found := link(agent, host)) is not None]
 
         def check(error: MonarchError | None) -> None:
             if error is not None:
                 raise error
 
-        done = gather([link.ready for link in links], check)
+        done = gather([one.ready for one in links], check)
         return make_future(done._promise, lambda value: done._resolve(value) is None)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
@@ -369,32 +257,9 @@ class HostMesh(MeshTrait):
         return f"HostMesh({self._name!r}, {self.extent})"
 
 
-def _link(agent: ProcAgent, host: Host) -> Any:
-    """Our attachment to a host; hosts that come with the process need none."""
-    return agent.link(host.url) if host.url and isinstance(agent, ClientAgent) else None
-
-
 def _check(outcome: Outcome) -> None:
     if outcome.error:
         raise MonarchError(outcome.error)
-
-
-def _stop_quietly(procs: Sequence[ProcAddress]) -> Promise[Any]:
-    return stop_procs(procs, "its owner has ended")._promise
-
-
-def _command(
-    given: BootstrapCommand | Callable[[Point], BootstrapCommand] | None, rank: int, extent: Extent
-) -> Command | None:
-    """The command for one proc of a mesh."""
-    if callable(given):
-        given = given(Point(rank, extent))
-    return given._as_command() if given is not None else None
-
-
-def _pickled(bootstrap: Callable[[], Any]) -> bytes:
-    data, buffers = payload.dump(bootstrap)
-    return msgspec.msgpack.encode([data, *buffers])
 
 
 def this_host() -> HostMesh:

@@ -1,0 +1,23 @@
+"""One machine among a mesh of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.proc_agent import ProcAgent
+from monarch.wire.address import ProcAddress
+
+__all__ = ["Host", "link"]
+
+
+class Host(NamedTuple):
+    """One machine: its agent, and the URL that we attached to, where we did."""
+
+    address: ProcAddress
+    url: str = ""
+
+
+def link(agent: ProcAgent, host: Host) -> Any:
+    """Our attachment to a host; hosts that come with the process need none."""
+    return agent.link(host.url) if host.url and isinstance(agent, ClientAgent) else None

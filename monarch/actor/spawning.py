@@ -1,0 +1,168 @@
+"""From a user's words about procs to orders for the host agents that make them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from monarch.actor.bootstrap_command import BootstrapCommand
+from monarch.actor.host import Host, link
+from monarch.actor.proc_mesh import ProcMesh, current_owner, stop_procs
+from monarch.config import inherited_config, settings
+from monarch.core.fanout import Tree, proc_uid
+from monarch.mesh import Extent, Point, Shape, Slice
+from monarch.runtime import process
+from monarch.runtime.binding import check_binding
+from monarch.runtime.promise import Promise
+from monarch.wire import payload
+from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.message import Command, ProcDown, ProcSpec, SpawnProcs
+
+__all__ = ["Plan", "spawn"]
+
+
+class Plan(NamedTuple):
+    """What is to be made: procs, in a shape, as many on each host."""
+
+    shape: Shape
+    specs: list[ProcSpec]
+    num_per_host: int
+    setup: bytes
+
+    @classmethod
+    def of(
+        cls,
+        hosts: Shape,
+        per_host: dict[str, int],
+        bootstrap: Callable[[], Any] | None,
+        proc_bind: Sequence[dict[str, str]] | None,
+        bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None,
+        env: dict[str, str],
+    ) -> Plan:
+        """Raises ``ValueError`` and ``TypeError`` for what cannot be made."""
+        shared = sorted(set(per_host) & set(hosts.labels))
+        if shared:
+            raise ValueError(
+                f"per_host labels {list(per_host)} overlap with host labels {list(hosts.labels)}"
+            )
+        bad = {label: size for label, size in per_host.items() if size < 1}
+        if bad:
+            raise ValueError(f"per_host sizes must be at least 1: {bad}")
+        num_per_host = Extent(list(per_host), list(per_host.values())).nelements
+        if bootstrap is not None and not callable(bootstrap):
+            raise TypeError(
+                f"bootstrap must be a function, not {bootstrap!r}; a name goes into name="
+            )
+        if proc_bind is not None and len(proc_bind) != num_per_host:
+            raise ValueError(
+                f"proc_bind length ({len(proc_bind)}) must equal procs_per_host ({num_per_host})"
+            )
+        for bind in proc_bind or ():
+            check_binding(bind)
+        labels = [*hosts.labels, *per_host]
+        sizes = [*hosts.ndslice.sizes, *per_host.values()]
+        shape = Shape(labels, Slice.new_row_major(sizes))
+        extent = Extent(labels, sizes)
+        specs = [
+            ProcSpec(new_uid(), rank, env, dict(bind), _command(bootstrap_command, rank, extent))
+            for rank, bind in enumerate([*(proc_bind or [{}] * num_per_host)] * len(hosts.ndslice))
+        ]
+        return cls(shape, specs, num_per_host, b"" if bootstrap is None else _pickled(bootstrap))
+
+
+def spawn(
+    hosts: Sequence[Host],
+    plan: Plan,
+    name: str,
+    preload: tuple[str, ...],
+    command: Command | None,
+    reference: Any,
+) -> ProcMesh:
+    """Order the procs, and make their owner responsible for them. Waits for nobody.
+
+    ``reference`` is to the mesh of these hosts.
+    """
+    shape, specs, num_per_host, setup = plan
+    agent = process.current()
+    node = agent.node
+    uid = new_uid()
+    owner, _ = current_owner()
+    tree = _tree(uid, hosts, specs[:num_per_host], specs)
+    if tree is not None:
+        specs = [msgspec.structs.replace(spec, uid=proc_uid(uid, spec.rank)) for spec in specs]
+
+    def order(part: Sequence[ProcSpec]) -> SpawnProcs:
+        return SpawnProcs(
+            uid, name, node.address, owner, tuple(shape.labels),
+            tuple(shape.ndslice.sizes), tuple(part), preload, tuple(filter(None, sys.path)),
+            agent.root, command, tree is not None, inherited_config(),
+        )  # fmt: skip
+
+    procs = [
+        ProcAddress(spec.uid, (), host.address.machine, host.address.uid, host.address.urls)
+        for spec, host in zip(
+            specs, (host for host in hosts for _ in range(num_per_host)), strict=True
+        )
+    ]
+    # First: a host may be lost at any moment from here on, and that is told once.
+    agent.supervisor.owned(
+        owner, uid, name, "proc", [proc.uid for proc in procs], lambda: _stop_quietly(procs),
+        lambda rank: f"{name}{Point(rank, shape.extent)}" if shape.labels else name,
+    )  # fmt: skip
+    try:
+        for number, host in enumerate(hosts):
+            link(agent, host)
+            if tree is None:
+                part = slice(number * num_per_host, (number + 1) * num_per_host)
+                for proc in procs[part]:
+                    node.expect(proc)
+                node.send(host.address, order(specs[part]), setup)
+        if tree is not None:
+            # Each host agent gives its procs their uids and ranks.
+            route = node.trees.route(tree)
+            route.send(tree.everybody, order(specs[:num_per_host]), setup)
+    except BaseException:
+        agent.supervisor.stopped(uid)
+        raise
+    agent.own_procs(procs)
+    for host in hosts:
+        failure = node.failure_of(host.address.uid)
+        if failure is not None:
+            # Some may have been told of as lost with it; these came after that.
+            why = f"its host is gone: {failure.reason}"
+            late = [ProcDown(p.uid, why) for p in procs if p.host_uid == host.address.uid]
+            node.peers_down(late, host.address.uid)
+    return ProcMesh(uid, name, shape, procs, True, reference, num_per_host, tree)
+
+
+def _tree(
+    mesh: Uid, hosts: Sequence[Host], on_each: Sequence[ProcSpec], specs: Sequence[ProcSpec]
+) -> Tree | None:
+    """The tree along which a mesh on many hosts is reached, if it is to be."""
+    addresses = tuple(host.address for host in hosts)
+    if len(addresses) < settings().tree_min_hosts or len(set(addresses)) < len(addresses):
+        return None
+    if any(spec.command != on_each[i % len(on_each)].command for i, spec in enumerate(specs)):
+        return None  # One order goes to all hosts.
+    return Tree(mesh, addresses, len(on_each), settings().tree_degree)
+
+
+def _stop_quietly(procs: Sequence[ProcAddress]) -> Promise[Any]:
+    return stop_procs(procs, "its owner has ended")._promise
+
+
+def _command(
+    given: BootstrapCommand | Callable[[Point], BootstrapCommand] | None, rank: int, extent: Extent
+) -> Command | None:
+    """The command for one proc of a mesh."""
+    if callable(given):
+        given = given(Point(rank, extent))
+    return given._as_command() if given is not None else None
+
+
+def _pickled(bootstrap: Callable[[], Any]) -> bytes:
+    data, buffers = payload.dump(bootstrap)
+    return msgspec.msgpack.encode([data, *buffers])
