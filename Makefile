@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 
@@ -28,8 +29,8 @@ demo: $(STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, tra
 	@$(BIN)/python examples/dev_loop.py
 
 .PHONY: test
-test: $(STAMP) ## run the tests
-	@$(BIN)/python -m pytest
+test: $(STAMP) ## run the tests, with WORKERS (2) at a time
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: check
 check: $(STAMP) ## lint, types, layers
