@@ -148,6 +148,7 @@ class AsyncCell(ActorCell):
                 self._wake = self._loop.create_future()
                 await self._wake
                 self._wake = None
+                began = time.monotonic()
             elif isinstance(item, Reached):
                 self._host.fence_reached(self, item.number)
             else:
