@@ -83,12 +83,19 @@ class _BodyFuture(Future[R]):
         return self._take()
 
     def __await__(self) -> Generator[Any, None, R]:
+        self._begin()
+        return super().__await__()
+
+    def as_asyncio(self) -> asyncio.Future[R]:
+        self._begin()
+        return super().as_asyncio()
+
+    def _begin(self) -> None:
         body = self._take_body()
         if body is not None:
             task = self._context.run(asyncio.get_running_loop().create_task, body)
             _under_way.add(task)
             task.add_done_callback(self._finished)
-        return super().__await__()
 
     def __del__(self) -> None:
         if self._body is not None:

@@ -284,8 +284,13 @@ class ActorCell:
             self._reply(call, dump_error(ActorError(error, message)), failed=True)
             return
         self._mark_failed(f"{message}\n{format_remote(error)}")
-        self.refuse(call)
-        await self._end_failed(error)
+        if self._tasks or hasattr(self.instance, "__cleanup__"):
+            # That takes its time, and the caller need not wait for it.
+            self.refuse(call)
+            await self._end_failed(error)
+        else:
+            # The owner first: if that is the caller, it knows by the time its call fails.
+            await self._end_failed(error, call)
 
     async def _fail(
         self, reason: str, error: BaseException, cause: MeshFailure | None = None
@@ -301,16 +306,23 @@ class ActorCell:
                 record.name, (record.rank,), reason, members=(record.title,), cause=cause
             )
 
-    async def _end_failed(self, error: BaseException) -> None:
-        """End what it owns, clean up, tell the owner: at once, where there is no hook."""
+    async def _end_failed(self, error: BaseException, caller: Call | None = None) -> None:
+        """End what it owns, clean up, tell the owner: at once, where there is no hook.
+
+        ``caller`` is refused when the owner has been told.
+        """
         failure = self.failure
         if failure is None or self.is_ending or self.is_ended:
+            if caller is not None:
+                self.refuse(caller)
             return
         self.is_ending = True
         ends = self._host.cell_ending(self)
         await self._cancel_tasks()
         if not hasattr(self.instance, "__cleanup__"):
             self._host.cell_failed(self, failure)
+            if caller is not None:
+                self.refuse(caller)
             await self._wait(ends)
             return
 

@@ -98,6 +98,7 @@ class AsyncCell(ActorCell):
         self._is_calling = False
         self._judging = asyncio.Lock()
         self._judges: set[asyncio.Task[None]] = set()
+        self._unheard: deque[Judge] = deque()
         loop.call_soon_threadsafe(self._start)
 
     def deliver(self, event: Event) -> None:
@@ -134,9 +135,9 @@ class AsyncCell(ActorCell):
     async def _run(self) -> None:
         began = time.monotonic()
         while not self.is_ended:
-            if time.monotonic() - began > _TURN_SECONDS:
-                # Endpoints that never wait keep the loop from the process's other actors, and
-                # from hearing of failures.
+            while self._unheard or time.monotonic() - began > _TURN_SECONDS:
+                # Endpoints that never wait would keep the loop from the process's other actors, and
+                # this one from hearing of failures before its next message.
                 await asyncio.sleep(0)
                 began = time.monotonic()
             while self._inbox:
@@ -147,6 +148,7 @@ class AsyncCell(ActorCell):
                 self._wake = self._loop.create_future()
                 await self._wake
                 self._wake = None
+                began = time.monotonic()
             elif isinstance(item, Reached):
                 self._host.fence_reached(self, item.number)
             else:
@@ -157,6 +159,7 @@ class AsyncCell(ActorCell):
 
     def judge(self, judge: Judge) -> None:
         # Beside the message in hand: that may wait for the very thing that has failed.
+        self._unheard.append(judge)
         self._soon(self._start_judging, judge)
 
     def _start_judging(self, judge: Judge) -> None:
@@ -165,6 +168,7 @@ class AsyncCell(ActorCell):
         task.add_done_callback(self._judges.discard)
 
     async def _judge_in_turn(self, judge: Judge) -> None:
+        self._unheard.popleft()
         async with self._judging:
             await self._judge(judge)
         if self._doom:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -684,6 +685,35 @@ def test_async_endpoints_of_one_actor_do_not_interleave(procs: ProcMesh) -> None
         actor.task.broadcast(name)
     log = actor.read.call_one().get()
     assert log == [f"{what} {name}" for name in "abc" for what in ("start", "end")]
+
+
+def test_endpoints_that_never_wait_leave_room_for_other_actors(procs: ProcMesh) -> None:
+    class Hogs(Actor):
+        """Its messages keep coming, and none of them awaits anything."""
+
+        def __init__(self) -> None:
+            self.is_done = False
+
+        @endpoint
+        async def hog(self, itself: Any) -> None:
+            time.sleep(0.002)  # noqa: ASYNC251 - the loop is to be kept busy
+            if not self.is_done:
+                itself.hog.broadcast(itself)
+
+        @endpoint
+        async def end(self) -> None:
+            self.is_done = True
+
+    class Other(Actor):
+        @endpoint
+        async def end(self, hogs: Any) -> None:
+            await hogs.end.call_one()
+
+    one = procs.slice(gpus=0)
+    hogs, other = one.spawn("hogs", Hogs), one.spawn("other", Other)
+    for _ in range(3):
+        hogs.hog.broadcast(hogs)
+    other.end.call_one(hogs).get(timeout=20)
 
 
 def test_async_actors_of_one_process_interleave(procs: ProcMesh) -> None:

@@ -129,6 +129,17 @@ def test_who_cancels_an_await_cancels_nothing_else() -> None:
     assert asyncio.run(main()) == 7
 
 
+def test_an_asyncio_future_begins_the_body_whatever_becomes_of_it() -> None:
+    async def main() -> int:
+        future = double(3)
+        future.as_asyncio().cancel()
+        await asyncio.sleep(0)
+        assert len(began) == 1
+        return await future
+
+    assert asyncio.run(main()) == 6
+
+
 def test_a_get_inside_a_loop_runs_the_body_beside_it() -> None:
     async def main() -> int:
         with pytest.warns(UserWarning, match="active event loop"):

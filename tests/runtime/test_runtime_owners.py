@@ -92,6 +92,36 @@ def test_an_async_owner_is_told_while_it_waits(faults: list[MeshFailure]) -> Non
     assert not faults
 
 
+class Calls(Actor):
+    """Calls what it owns, and keeps what it is told."""
+
+    def __init__(self, procs: ProcMesh) -> None:
+        self.children = [procs.spawn(f"child{i}", Echo) for i in range(10)]
+        self.told: list[str] = []
+
+    @endpoint
+    async def call(self, number: int) -> None:
+        with pytest.raises(SupervisionError):
+            await self.children[number].fail_badly.call_one()
+
+    @endpoint
+    async def read(self) -> list[str]:
+        return self.told
+
+    async def __supervise__(self, failure: MeshFailure) -> bool:
+        self.told.append(failure.mesh_name)
+        return True
+
+
+def test_an_owner_knows_of_the_failure_when_its_call_fails(faults: list[MeshFailure]) -> None:
+    lent, own = this_host().spawn_procs(), this_host().spawn_procs()
+    owner = own.spawn("owner", Calls, lent)
+    for number in range(10):
+        owner.call.broadcast(number)
+        assert owner.read.call_one().get(timeout=SECONDS)[-1:] == [f"child{number}"]
+    assert not faults
+
+
 def test_an_async_owner_that_does_not_handle_it_fails_its_caller_too(
     faults: list[MeshFailure],
 ) -> None:
