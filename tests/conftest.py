@@ -122,6 +122,16 @@ def no_fault(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.fail(f"nobody handled: {faults[0].report()}")
 
 
+@pytest.fixture
+def faults(no_fault: None, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The failures that nobody handled, for a test that is about them."""
+    import monarch.actor
+
+    seen: list[Any] = []
+    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", seen.append)
+    return seen
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing(
     request: pytest.FixtureRequest, leaves_no_client: None, no_fault: None

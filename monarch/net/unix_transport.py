@@ -18,6 +18,7 @@ import socket
 import struct
 from typing import Any
 
+from monarch.net.closing import close_all
 from monarch.net.framing import FramingError, Unframer
 from monarch.net.io_loop import IoLoop
 from monarch.net.rare_log import RareLog
@@ -141,14 +142,7 @@ class UnixTransport:
         if self._is_closed:
             return
         self._is_closed = True
-        for connection in list(self._connections):
-            connection.close(linger_seconds=0.5)
-        try:
-            self._loop.run_on_loop(self._close_sockets, timeout=1.0)
-        except TimeoutError:
-            return  # The loop is stuck, and what it watches with it.
-        except RuntimeError:
-            self._close_sockets()
+        close_all(self._loop, self._connections, self._close_sockets)
 
     def _close_sockets(self) -> None:
         for incoming in list(self._accepted):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import zmq
 
+from monarch.net.closing import close_all
 from monarch.net.gate import Gate, is_loopback
 from monarch.net.loop import Loop
 from monarch.net.rare_log import RareLog
@@ -147,15 +148,9 @@ class ZmqTransport:
         if self._is_closed:
             return
         self._is_closed = True
-        for connection in list(self._connections):
-            connection.close(linger_seconds=0.5)
-        try:
-            self._loop.run_on_loop(self._close_listeners, timeout=1.0)
-        except TimeoutError:
-            return  # The loop is stuck: ending the context would wait for its sockets for ever.
-        except RuntimeError:
-            self._close_listeners()
-        self._context.term()
+        if close_all(self._loop, self._connections, self._close_listeners):
+            # Not where the loop is stuck: this would wait for its sockets for ever.
+            self._context.term()
 
     def _close_listeners(self) -> None:
         self._gate.close()

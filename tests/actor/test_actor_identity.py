@@ -27,14 +27,6 @@ from tests.support import wait_for
 SECONDS = 30
 
 
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[MeshFailure]:
-    """The failures that nobody handled."""
-    seen: list[MeshFailure] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", seen.append)
-    return seen
-
-
 class Named(Actor):
     @endpoint
     def tell(self) -> dict[str, Any]:

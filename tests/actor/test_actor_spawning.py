@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import monarch.actor
 from monarch.actor import (
     Actor,
     ActorError,
@@ -30,14 +29,6 @@ from tests.actors import Async, Echo
 from tests.support import wait_for
 
 SECONDS = 30
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[MeshFailure]:
-    """The failures that nobody handled."""
-    seen: list[MeshFailure] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", seen.append)
-    return seen
 
 
 class Tells(Actor):

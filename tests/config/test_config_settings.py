@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -29,6 +30,16 @@ from monarch.config.upstream import UPSTREAM
 from monarch.testing import in_process
 
 SECONDS = 20
+
+
+def test_the_package_gives_what_its_modules_do() -> None:
+    """Its list is one of several: a name that is added to a module must be reachable."""
+    modules = [
+        importlib.import_module(f"monarch.config.{name}") for name in ("settings", "parametrize")
+    ]
+    package = importlib.import_module("monarch.config")
+    assert set(package.__all__) == {"Encoding"}.union(*(module.__all__ for module in modules))
+    assert all(hasattr(package, name) for name in package.__all__)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import monarch.actor
 from monarch.actor import (
     Actor,
     MeshFailure,
@@ -92,13 +91,6 @@ class EndsAsync(Actor):
 
 
 BOTH = pytest.mark.parametrize("cls", [Ends, EndsAsync], ids=["sync", "async"])
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[MeshFailure]:
-    faults: list[MeshFailure] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
-    return faults
 
 
 @pytest.fixture

@@ -56,15 +56,6 @@ def test_where_the_kernel_tells_nothing_nothing_is_told(tmp_path: Path) -> None:
     assert oom_kills(str(tmp_path), str(tmp_path / "absent")) == 0
 
 
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    import monarch.actor
-
-    faults: list[object] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
-    return faults
-
-
 def test_a_crash_in_c_code_is_told_with_the_python_stack(faults: list[object]) -> None:
     class Crashes(Actor):
         @endpoint

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import monarch.actor
 from monarch.actor import (
     Actor,
     HostMesh,
@@ -66,13 +65,6 @@ class Far(Actor):
     def __supervise__(self, failure: MeshFailure) -> bool:
         self.failures.append((failure.mesh_name, failure.crashed_ranks, failure.report()))
         return True
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[MeshFailure]:
-    faults: list[MeshFailure] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
-    return faults
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-import monarch.actor
 from monarch.actor import (
     HostMesh,
     MeshFailure,
@@ -80,13 +79,6 @@ def url(request: pytest.FixtureRequest, folder: Path) -> str:
 @pytest.fixture
 def ipc(folder: Path) -> str:
     return f"ipc://{folder}/host"
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[MeshFailure]:
-    faults: list[MeshFailure] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
-    return faults
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import monarch.actor
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.config import configured
 from monarch.runtime.log_files import LogFiles
@@ -44,13 +43,6 @@ class Prints(Actor):
     @endpoint
     def child(self) -> Any:
         return this_host().spawn_procs().spawn("child", Echo)
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    faults: list[Any] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
-    return faults
 
 
 def only_file(folder: Path, name: str) -> Path:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import monarch.actor
 from monarch.actor import (
     Actor,
     MeshFailure,
@@ -74,13 +73,6 @@ class Owns(Actor):
     @endpoint
     def pid(self) -> int:
         return os.getpid()
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[MeshFailure]:
-    faults: list[MeshFailure] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
-    return faults
 
 
 def test_an_async_owner_is_told_while_it_waits(faults: list[MeshFailure]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -119,17 +119,6 @@ def test_what_came_from_a_killed_sender_stays(procs: ProcMesh, faults: list[Any]
     assert back.all()
     back += 1
     assert (back == 2).all()
-
-
-@pytest.fixture
-def faults() -> Iterator[list[Any]]:
-    import monarch.actor
-
-    found: list[Any] = []
-    hook = monarch.actor.unhandled_fault_hook
-    monarch.actor.unhandled_fault_hook = found.append
-    yield found
-    monarch.actor.unhandled_fault_hook = hook
 
 
 SCRIPT = """

@@ -14,7 +14,6 @@ import numpy as np
 import psutil
 import pytest
 
-import monarch.actor
 from monarch.actor import (
     Actor,
     ActorError,
@@ -91,13 +90,6 @@ class Sizes(Actor):
     @endpoint
     def zeros(self, size: int) -> np.ndarray[Any, Any]:
         return np.zeros(size, np.uint8)
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[MeshFailure]:
-    faults: list[MeshFailure] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
-    return faults
 
 
 @pytest.fixture

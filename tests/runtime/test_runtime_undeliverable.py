@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import monarch.actor
 from monarch.actor import (
     Actor,
     Channel,
@@ -72,13 +71,6 @@ class Opens(Echo):
     @endpoint
     def port(self) -> Port[Any]:
         return self.ends[0]
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> list[MeshFailure]:
-    faults: list[MeshFailure] = []
-    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", faults.append)
-    return faults
 
 
 @pytest.fixture

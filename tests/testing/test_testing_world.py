@@ -26,7 +26,7 @@ from monarch.config import configured, settings
 from monarch.runtime import process
 from monarch.testing import World, in_process
 from tests.actors import Async, Cleans, Echo, Parent
-from tests.support import wait_for
+from tests.support import Printed, wait_for
 
 SECONDS = 20
 
@@ -264,20 +264,14 @@ def test_a_busy_actor_ends_with_its_proc() -> None:
 
 
 def test_what_procs_print_comes_to_the_client_with_their_name(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    printed = Printed(monkeypatch)
     with in_process() as world:
         echo = world.host.spawn_procs({"gpus": 2}).spawn("echo", Echo)
         echo.slice(gpus=1).print.call_one("hello").get(timeout=SECONDS)
-        text = ""
-
-        def printed() -> bool:
-            nonlocal text
-            text += capsys.readouterr().out
-            return "hello" in text
-
-        wait_for(printed)
-        assert text == "[echo 1] hello\n"
+        printed.wait_for("hello\n")
+    assert printed.text() == "[echo 1] hello\n"
 
 
 class Chatterbox(Actor):
