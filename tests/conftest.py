@@ -45,7 +45,7 @@ def _own_children() -> set[int]:
     client = _client()
     if client is None:
         return set()
-    return {launcher._process.pid for launcher in client.host_agent._templates.values()}
+    return {launcher._process.pid for launcher in client.host_agent.templates.all}
 
 
 def _threads() -> set[threading.Thread]:
@@ -80,7 +80,7 @@ def _stop_what_was_spawned() -> None:
     client = _client()
     if client is None:
         return
-    if client.links or client.has_faulted or len(client.host_agent._templates) > 1:
+    if client.links or client.has_faulted or len(client.host_agent.templates) > 1:
         _shut_down()
         return
     loop, agent = client.node.loop, client.host_agent

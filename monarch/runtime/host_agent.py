@@ -25,10 +25,10 @@ from monarch.runtime.node import Node
 from monarch.runtime.proc_config import ProcConfig
 from monarch.runtime.process_group import kill_group
 from monarch.runtime.secret import SECRET_VARIABLES
+from monarch.runtime.templates import Templates
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
-    Command,
     Inspect,
     Notice,
     Preload,
@@ -91,7 +91,6 @@ class HostAgent:
         start_launcher: StartLauncher = Launcher,
     ) -> None:
         self.node = node
-        self._start_launcher = start_launcher
         self.name = name or socket.gethostname()
         self.directory = directory
         self.procs: dict[Uid, _Proc] = {}
@@ -101,7 +100,9 @@ class HostAgent:
         self.workspace_digest: Callable[[], str] = lambda: ""
         self.follows_client = False
         self.bind_host = "0.0.0.0"
-        self._templates: dict[frozenset[str], MakesProcs] = {}
+        self.templates = Templates(
+            lambda command: start_launcher(node.loop, self._on_forked, self._on_exited, command)
+        )
         self._gone: dict[Uid, ProcDown] = {}
         self._mourners: dict[Uid, dict[Uid, ProcAddress]] = {}
         self._early: dict[Uid, dict[Uid, ProcAddress]] = {}
@@ -145,7 +146,7 @@ class HostAgent:
     def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes) -> None:
         if not _UID.fullmatch(spec.uid):
             raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
-        launcher = self._launcher(spec.command or spawn.command, spawn.preload)
+        launcher = self.templates.maker(spec.command or spawn.command, spawn.preload)
         proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher)
         early = self._early.pop(spec.uid, {})
         early.pop(self.node.uid, None)  # Told in any case.
@@ -188,35 +189,16 @@ class HostAgent:
         host = beyond[0].rpartition(":")[0]
         return (local, f"{host}:0@tcp://{self.bind_host}:0")
 
-    def _launcher(self, command: Command | None, preload: Sequence[str]) -> MakesProcs:
-        """What makes a proc: a template that others share, or its own program's run."""
-        if command is None:
-            return self._template(preload)
-        launcher = self._start_launcher(self.node.loop, self._on_forked, self._on_exited, command)
-        if preload:
-            launcher.preload(preload, _log_preload_errors)
-        return launcher
-
-    def _template(self, preload: Sequence[str]) -> MakesProcs:
-        key = frozenset(preload)
-        launcher = self._templates.get(key)
-        if launcher is None or not launcher.is_alive:
-            launcher = self._start_launcher(self.node.loop, self._on_forked, self._on_exited, None)
-            if preload:
-                launcher.preload(preload, _log_preload_errors)
-            self._templates[key] = launcher
-        return launcher
-
     def _on_preload(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Preload)
-        launcher = self._template(order.modules)
+        template = self.templates.template(order.modules)
 
         def done(errors: dict[str, str]) -> None:
             text = "; ".join(f"{name}: {error}" for name, error in errors.items())
             self.node.answer(order.sender, order.port, error=text)
 
-        launcher.preload(order.modules, done)
+        template.preload(order.modules, done)
 
     def _on_forked(self, uid: Uid, pid: int) -> None:
         proc = self.procs.get(uid)
@@ -318,7 +300,7 @@ class HostAgent:
             for address in told.values():
                 self.node.send(address, down)
         self.stop([p.uid for p in self.procs.values() if p.owner.uid == uid], 0.0)
-        if proc.launcher not in self._templates.values():
+        if not self.templates.is_shared(proc.launcher):
             proc.launcher.close()
         for stop in list(self._stops):
             if stop.ended(uid):
@@ -409,7 +391,7 @@ class HostAgent:
 
     def close(self) -> None:
         """Kill every proc and template. On the loop."""
-        for launcher in {*self._templates.values(), *(p.launcher for p in self.procs.values())}:
+        for launcher in {*self.templates.all, *(p.launcher for p in self.procs.values())}:
             launcher.close()
         self.logs.close()
         self.procs.clear()
@@ -427,8 +409,3 @@ class _PendingStop:
         if not self._uids:
             self._done()
         return not self._uids
-
-
-def _log_preload_errors(errors: dict[str, str]) -> None:
-    for name, error in errors.items():
-        _log.warning("could not preload %s: %s", name, error)

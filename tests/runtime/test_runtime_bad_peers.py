@@ -112,7 +112,7 @@ def test_a_proc_that_cannot_be_made_is_reported_and_leaves_nothing(
     assert agent.downs[0].uid == spec.uid
     assert "could not be started" in agent.downs[0].reason
     assert not agent.agent.procs
-    launchers = agent.agent._templates.values()
+    launchers = agent.agent.templates.all
     assert all(launcher.is_alive for launcher in launchers), "it took the template with it"
     # The template has its socket; the proc's pipes are closed.
     wait_for(lambda: _num_channels() <= num_open + len(launchers), what="closed pipes")

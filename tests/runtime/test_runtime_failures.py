@@ -201,7 +201,7 @@ def test_a_template_that_dies_takes_its_procs_with_it_and_is_replaced(
     pids = echo.pid.call().get().values()
     pids += procs.spawn("starts", Starts).start.call().get().values()
     pending = echo.wait_for_file.call("/never")
-    (launcher,) = process.current().host_agent._templates.values()
+    (launcher,) = process.current().host_agent.templates.all
     os.kill(launcher._process.pid, signal.SIGKILL)
     with pytest.raises(SupervisionError, match="template process"):
         pending.get(timeout=SECONDS)
