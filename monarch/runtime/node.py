@@ -157,6 +157,8 @@ class Node:
         return self.loop.run_on_loop(lambda: self._listen(url, advertise))  # type: ignore[no-any-return]
 
     def _listen(self, url: str, advertise: str) -> str:
+        if self._closed:
+            raise RuntimeError("this process has left the network")
         bound = self._transport.listen(url)
         if bound.startswith("ipc://"):
             self.bulk_receiver.open_door(bound)

@@ -124,7 +124,14 @@ class InProcessProc:
             if setup:
                 threading.Thread(target=self._set_up, args=(config, setup), daemon=True).start()
             else:
-                come_up(config, self.node, self.pid)
+                self._come_up(config)
+
+    def _come_up(self, config: ProcConfig, prepare: Callable[[], None] = lambda: None) -> None:
+        try:
+            come_up(config, self.node, self.pid, prepare)
+        except RuntimeError:
+            if not self._has_ended:
+                raise  # Otherwise it was killed meanwhile, which is told as such.
 
     def _set_up(self, config: ProcConfig, setup: bytes) -> None:
         loop = self.agent.asyncio_loop()
@@ -132,7 +139,7 @@ class InProcessProc:
         def run(coroutine: Coroutine[Any, Any, None]) -> None:
             asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
-        come_up(config, self.node, self.pid, lambda: set_up(setup, config, self.agent, run))
+        self._come_up(config, lambda: set_up(setup, config, self.agent, run))
 
     def end(self, code: int) -> None:
         """End with a status, or by the signal ``-code``. From any thread; idempotent.

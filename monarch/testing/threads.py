@@ -17,6 +17,7 @@ __all__ = ["ProcEnded", "belonging_to", "end_all_of", "inherited", "owner_of_thr
 
 _here = threading.local()
 _ATTRIBUTE = "_monarch_in_process_owner"
+_ending = threading.Lock()
 
 
 class ProcEnded(BaseException):
@@ -55,7 +56,10 @@ def inherited() -> Iterator[None]:
                 _here.owner = owner
                 # A thread that is unwound because its proc has ended is no error.
                 with contextlib.suppress(ProcEnded):
-                    run()
+                    try:
+                        run()
+                    finally:
+                        _end_in_peace(thread)
 
             thread.run = run_as_ours  # type: ignore[method-assign]
         start(thread)
@@ -67,6 +71,16 @@ def inherited() -> Iterator[None]:
         threading.Thread.start = start  # type: ignore[method-assign]
 
 
+def _end_in_peace(thread: threading.Thread) -> None:
+    """The calling thread is done; nothing must unwind the little that Python still does in it."""
+    is_over = False
+    while not is_over:
+        with contextlib.suppress(ProcEnded), _ending:
+            setattr(thread, _ATTRIBUTE, None)
+            _unwind(thread, None)
+            is_over = True
+
+
 def end_all_of(owner: Any) -> None:
     """Unwind what actors and other user code run on threads of ``owner``, except the calling one.
 
@@ -76,7 +90,13 @@ def end_all_of(owner: Any) -> None:
     for thread in threading.enumerate():
         if thread is threading.current_thread() or thread.name.startswith("monarch-"):
             continue
-        if getattr(thread, _ATTRIBUTE, None) is owner:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(ProcEnded)
-            )
+        with _ending:
+            if getattr(thread, _ATTRIBUTE, None) is owner:
+                _unwind(thread, ProcEnded)
+
+
+def _unwind(thread: threading.Thread, error: type[BaseException] | None) -> None:
+    """Raise ``error`` in another thread; ``None`` takes back what it has not noticed yet."""
+    ident = ctypes.c_ulong(thread.ident or 0)
+    raised = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, raised)

@@ -35,7 +35,8 @@ SECONDS = 20
 def test_the_package_gives_what_its_modules_do() -> None:
     """Its list is one of several: a name that is added to a module must be reachable."""
     modules = [
-        importlib.import_module(f"monarch.config.{name}") for name in ("settings", "parametrize")
+        importlib.import_module(f"monarch.config.{name}")
+        for name in ("settings", "parametrize", "transport")
     ]
     package = importlib.import_module("monarch.config")
     assert set(package.__all__) == {"Encoding"}.union(*(module.__all__ for module in modules))
