@@ -52,11 +52,17 @@ class Prepared:
         self._adoption = Adoption(self._stage, self._functions)
         self._caches: list[Callable[[], None]] = []
         self._report = ReloadReport()
+        self._report.verdicts = self.verdicts
         self._spent = False
 
     @property
     def needs_respawn(self) -> bool:
         return any(verdict.action == "respawn" for verdict in self.verdicts.values())
+
+    @property
+    def report(self) -> ReloadReport:
+        """What a commit will report; its `seconds` are still to come."""
+        return self._report
 
     def stage_changes(self, changed: Mapping[str, Source]) -> None:
         running, hook = self._process.sources, self._process.hook

@@ -59,6 +59,14 @@ class Source:
         return {key: code for key, code in found.items() if code is not None}
 
 
+def read_text(path: str) -> bytes:
+    """A source file's bytes; of a binary, which is never compared by statements, a stamp."""
+    if path.endswith(".py"):
+        return Path(path).read_bytes()
+    found = os.stat(path)
+    return repr((found.st_mtime_ns, found.st_size, found.st_ino)).encode()
+
+
 # A virtual environment often lies inside the project.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
@@ -77,7 +85,7 @@ class RunningSources:
             path = getattr(module, "__file__", None)
             if name not in self._sources and isinstance(path, str) and self.owns(path):
                 try:
-                    text = Path(path).read_bytes() if path.endswith(".py") else b""
+                    text = read_text(path)
                 except OSError:
                     continue
                 self.record(name, Source(path, text, witnessed=False))
@@ -138,8 +146,7 @@ class ImportHook:
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
             # Somebody else's loader (pytest rewrites asserts): what it reads is there now.
-            text = Path(spec.origin).read_bytes() if spec.origin.endswith(".py") else b""
-            self._sources.record(fullname, Source(spec.origin, text))
+            self._sources.record(fullname, Source(spec.origin, read_text(spec.origin)))
         return spec
 
     def _others(

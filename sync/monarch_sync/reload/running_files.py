@@ -1,0 +1,60 @@
+"""Which of the running modules' files are not what runs, by a look at the disk."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .source import RunningSources, Source, read_text
+
+_Stat = tuple[int, int, int, int]
+# The file system's clock may stand still for so long: a file that was touched within it can
+# change again and look the same.
+_RACY_NS = 50_000_000
+
+
+class RunningFiles:
+    """A stat of every file decides; its text decides where the stat has moved."""
+
+    def __init__(self, sources: RunningSources) -> None:
+        self._sources = sources
+        self._settled: dict[str, tuple[_Stat, bytes]] = {}  # looked at, and equal to that text
+        self._deleted: set[str] = set()
+
+    def changed(self) -> list[str]:
+        """Paths that differ from what runs, however often asked; a deletion is told once."""
+        found = []
+        for path, text in {s.path: s.text for s in self._running()}.items():
+            stat = stat_of(path)
+            if stat is None:
+                if path not in self._deleted:
+                    self._deleted.add(path)
+                    found.append(path)
+                continue
+            self._deleted.discard(path)
+            if self._settled.get(path) == (stat, text):
+                continue
+            if self._differs(path, text):
+                self._settled.pop(path, None)
+                found.append(path)
+            elif max(stat[:2]) < time.time_ns() - _RACY_NS:
+                self._settled[path] = (stat, text)
+        return found
+
+    def _running(self) -> list[Source]:
+        return [self._sources[name] for name, _ in self._sources.loaded()]
+
+    def _differs(self, path: str, text: bytes) -> bool:
+        try:
+            return read_text(path) != text
+        except OSError:
+            return False
+
+
+def stat_of(path: str) -> _Stat | None:
+    """What changes whenever the file does; None for one that is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
