@@ -54,6 +54,7 @@ class Adoption:
             if bound in edit.keep and live is not MISSING:
                 continue
             if index in plan.run:
+                self.classes.changed = plan.forced_by[index]
                 yield (
                     live_names,
                     bound,
@@ -114,8 +115,9 @@ class Adoption:
                 elif getattr(thing, "__builtins__", None) is self._stage.builtins:
                     rehome(thing, thing.__globals__)
             elif id(type(thing)) in twins:
+                setter = type.__setattr__ if issubclass(type(thing), type) else object.__setattr__
                 try:
-                    object.__setattr__(thing, "__class__", twins[id(type(thing))][1])
+                    setter(thing, "__class__", twins[id(type(thing))][1])
                 except TypeError:
                     pass  # of a class that only a respawn can change
             if not twins or id(thing) in own:

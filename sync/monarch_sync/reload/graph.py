@@ -16,6 +16,7 @@ class Kind(Enum):
 
     FUNCTION = "function"
     CLASS = "class"
+    METACLASS = "metaclass"
     OTHER = "other"
 
 

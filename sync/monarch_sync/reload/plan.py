@@ -17,7 +17,7 @@ from enum import IntEnum
 
 from .graph import ImportGraph, Kind, ModuleEdit
 from .names import Use, root_of
-from .statements import Statement
+from .statements import Statement, changed_functions
 
 
 class Mark(IntEnum):
@@ -39,12 +39,21 @@ RUNS_AGAIN: Mapping[Mark, frozenset[Use]] = {
 }
 
 
+_CLASSES = (Kind.CLASS, Kind.METACLASS)
+# Methods that have their say when a class statement runs; by whether theirs is a metaclass.
+_MAKERS = {
+    False: frozenset({"__init_subclass__"}),
+    True: frozenset({"__init_subclass__", "__new__", "__init__", "__prepare__", "__call__"}),
+}
+
+
 @dataclass
 class ModulePlan:
     edit: ModuleEdit
     run: set[int] = field(default_factory=set)
     twin: set[int] = field(default_factory=set)  # run too, but only for others to call
     marks: dict[str, Mark] = field(default_factory=dict)
+    forced_by: dict[int, set[str]] = field(default_factory=dict)  # names read, for what runs
 
 
 @dataclass(frozen=True)
@@ -133,11 +142,14 @@ class _Planner:
                 owner = self.plans.get(self._graph.star(plan.edit.name))
                 marks |= set(owner.marks.values()) if owner else set()
             return Mark.VALUE in marks
-        return any(
-            mark is not None and use in RUNS_AGAIN[mark]
-            for name, declared in statement.names.eager
-            for mark, use in [self._mark_and_use(plan.edit.name, name, declared)]
-        )
+        return any(self._forcing(plan.edit.name, statement))
+
+    def _forcing(self, module: str, statement: Statement) -> Iterator[str]:
+        """The names it reads whose marks make it run again."""
+        for name, declared in statement.names.eager:
+            mark, use = self._mark_and_use(module, name, declared)
+            if mark is not None and use in RUNS_AGAIN[mark]:
+                yield name
 
     def _mark(self, plan: ModulePlan, index: int, name: str) -> Mark | None:
         """What running, patching or its callees do to a name that this statement binds."""
@@ -148,10 +160,15 @@ class _Planner:
         if not statement.is_definition:
             return Mark.VALUE if index in plan.run else None
         origin = edit.alignment.source_of(index)
-        kind = Kind.CLASS if statement.is_class else Kind.FUNCTION
-        if index in plan.run and (origin is None or edit.kinds.get(name) is not kind):
+        kinds = _CLASSES if statement.is_class else (Kind.FUNCTION,)
+        if index in plan.run and (origin is None or edit.kinds.get(name) not in kinds):
             return Mark.VALUE
         marks = [Mark.METHODS if statement.is_class else Mark.FUNCTION]
+        if index in edit.alignment.narrow and statement.is_class:
+            old = edit.old[edit.alignment.narrow[index]]
+            makers = _MAKERS[edit.kinds.get(name) is Kind.METACLASS]
+            if any(after.name in makers for _, after in changed_functions(old, statement)):
+                marks.append(Mark.SHAPE)
         if index in plan.run:
             marks.append(Mark.SHAPE if statement.is_class else Mark.FUNCTION)
         inside = (self._mark_and_use(edit.name, d, Use.HELD)[0] for d in statement.names.deferred)
@@ -224,6 +241,9 @@ class _Planner:
                 yield index, statement
 
     def plan(self) -> Plan:
+        for name, plan in self.plans.items():
+            for index in plan.run:
+                plan.forced_by[index] = set(self._forcing(name, plan.edit.new[index]))
         return Plan({name: self.plans[name] for name in self._graph.ordered()})
 
 

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Literal
 
 from .adopt import Adoption
+from .classes import forget_subclass_checks
 from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
@@ -201,6 +202,8 @@ class Prepared:
                 linecache.cache.pop(path, None)
             for source in self._sources.values():
                 linecache.cache.pop(source.path, None)
+        if self._adoption.classes.patched:
+            forget_subclass_checks(self._adoption.classes.patched)
         forget_bytecode(self._texts)
         importlib.invalidate_caches()
         dynamo: ModuleType | None = sys.modules.get("torch._dynamo")

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
+from .classes import keep_live_values, kept_names
 from .errors import ReloadError
 from .flips import MISSING, Action
 from .plan import ModulePlan, Plan
@@ -101,11 +102,19 @@ class Stage:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
                 ) from error
-            if index in plan.twin and statement.name is not None:
+            if statement.name is not None:
+                origin = plan.edit.alignment.source_of(index)
+                old = None if origin is None else plan.edit.old[origin]
                 twin, live = namespace.get(statement.name), vars(module).get(statement.name)
                 if isinstance(twin, FunctionType) and isinstance(live, FunctionType):
-                    twin.__defaults__ = live.__defaults__
-                    twin.__kwdefaults__ = live.__kwdefaults__
+                    if index in plan.twin:
+                        twin.__defaults__ = live.__defaults__
+                        twin.__kwdefaults__ = live.__kwdefaults__
+                elif old is not None and old.is_class and statement.is_class:
+                    changed = plan.forced_by.get(index, frozenset())
+                    if isinstance(twin, type) and isinstance(live, type) and twin is not live:
+                        kept = kept_names(live, old, statement, changed)
+                        keep_live_values(live, twin, kept)
 
     def _view(self, module: ModuleType) -> ModuleType:
         name = module.__name__
