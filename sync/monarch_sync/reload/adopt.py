@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import gc
 import sys
@@ -11,7 +12,9 @@ from types import CellType, FunctionType
 from typing import Any, cast
 
 from .classes import ClassPatch
+from .edits import LiveModule
 from .flips import MISSING, Flip, Item
+from .graph import ModuleEdit, absolute_name
 from .patch import FunctionPatch, made_alike
 from .plan import ModulePlan, Plan
 from .stage import Stage
@@ -26,29 +29,42 @@ class Adoption:
         self.functions = functions
         self.classes = ClassPatch(functions, self._made_here)
         self.bindings: list[Flip] = []
+        self.gone: list[Any] = []  # decorated definitions that are in no source any more
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
 
-    def adopt(self, plan: Plan) -> None:
+    def adopt(self, plan: Plan, live: Mapping[str, LiveModule]) -> None:
+        """`live` are the edited modules."""
         values: list[tuple[dict[str, Any], str, Any]] = []
         for name, module_plan in plan.modules.items():
-            values += self._module(name, module_plan)
+            values += self._module(name, module_plan, live.get(name))
         for namespace, key, value in values:
             # Only now is it known for every staged object which live one it stands for.
             value = _with_live_items(value, self.functions.live_of)
             if namespace.get(key, MISSING) is not value:
                 self.bindings.append(Item(namespace, key, value))
 
-    def _module(self, name: str, plan: ModulePlan) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    def _module(
+        self, name: str, plan: ModulePlan, module: LiveModule | None
+    ) -> Iterator[tuple[dict[str, Any], str, Any]]:
         live_names = vars(sys.modules[name])
         staged = self._stage.namespaces.get(name, {})
         self.classes.refused = self.refused.setdefault(name, {})
         edit = plan.edit
         definitions = {}
+        lasting = {bound: i for i, statement in enumerate(edit.new) for bound in statement.binds}
+        strangers: set[str] = set()  # what the live module has under the name is another's
         for index in sorted(plan.run | plan.twin):
             statement = edit.new[index]
             origin = edit.alignment.source_of(index)
+            old = None if origin is None else edit.old[origin]
+            stranger = statement.is_definition and _has_another_heir(edit, statement, origin)
+            if stranger and module is not None and old is not None:
+                self._same_place(module, old, self._stage.defined.get((name, index)))
             for bound in _bound(statement, staged):
-                definitions[bound] = index, statement, None if origin is None else edit.old[origin]
+                if statement.is_definition and lasting[bound] > index:
+                    continue  # hidden by a later one of the same name
+                definitions[bound] = index, statement, old
+                (strangers.add if stranger else strangers.discard)(bound)
         for bound, (index, statement, old) in definitions.items():
             live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
             if bound in edit.keep and live is not MISSING:
@@ -58,15 +74,60 @@ class Adoption:
                 yield (
                     live_names,
                     bound,
-                    self._merged(live, value, old, statement, bound in statement.defines),
+                    value
+                    if bound in strangers
+                    else self._merged(live, value, old, statement, bound in statement.defines),
                 )
             elif live is not value and self._made_here(value):
                 self.functions.pair(value, live)
+        yield from self._bound_unseen(name, edit, live_names)
+        for index in plan.run:
+            if "*" in edit.new[index].binds:
+                for bound in self._no_longer_exported(edit, edit.new[index], live_names):
+                    yield live_names, bound, MISSING
         for bound in edit.gone:
             yield live_names, bound, MISSING
+        for old in edit.old:
+            # Undecorated definitions did not register themselves; somebody else put them there.
+            if old.name in edit.gone and getattr(old.node, "decorator_list", False):
+                self.gone.append(live_names.get(old.name))
+
+    def _same_place(self, module: LiveModule, old: Statement, value: Any) -> None:
+        """The live function is found by where it stands, not by its name."""
+        assert old.name is not None
+        found = module.functions.get((old.name, old.first), [])
+        if len(found) == 1 and type(value) is FunctionType and made_alike(found[0], value):
+            self.functions.function(found[0], value)
+
+    def _bound_unseen(
+        self, name: str, edit: ModuleEdit, live_names: dict[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        """What `exec`, `globals()` and `global` statements bound in the staged namespace."""
+        staged = self._stage.namespaces.get(name, {})
+        seen = {bound for statement in edit.new for bound in statement.binds}
+        for bound, value in staged.items():
+            live = live_names.get(bound, MISSING)
+            if bound in seen or bound == "__builtins__" or value is live or "*" in seen:
+                continue
+            if bound not in edit.keep and not bound.startswith("__annot"):
+                yield live_names, bound, self._merged(live, value, None, None, True)
+
+    def _no_longer_exported(
+        self, edit: ModuleEdit, star: Statement, live_names: dict[str, Any]
+    ) -> Iterator[str]:
+        assert isinstance(star.node, ast.ImportFrom)
+        owner = absolute_name(edit.package, star.node.module, star.node.level)
+        staged = self._stage.namespaces.get(owner)
+        if staged is None:
+            return
+        before = vars(sys.modules[owner])
+        others = {bound for statement in edit.new for bound in statement.binds}
+        for name in _exports(before) - _exports(staged) - others:
+            if live_names.get(name, MISSING) is before.get(name):
+                yield name
 
     def _merged(
-        self, live: Any, value: Any, old: Statement | None, new: Statement, defined: bool
+        self, live: Any, value: Any, old: Statement | None, new: Statement | None, defined: bool
     ) -> Any:
         if live is MISSING or value is MISSING or live is value or not self._made_here(value):
             return value
@@ -78,13 +139,24 @@ class Adoption:
             if defined and made_alike(live, value):
                 self.classes.patch(live, value, old, new)
                 return live
-        elif defined and type(live) is type(value):
-            wrapped = getattr(live, "__wrapped__", None), getattr(value, "__wrapped__", None)
-            if all(isinstance(part, FunctionType) for part in wrapped) and made_alike(*wrapped):
-                kept = self.functions.function(*wrapped) is wrapped[0]  # type: ignore[arg-type]
-                if kept and _same_cache(live, value):
-                    self.functions.pair(value, live)
-                    return live
+        elif defined and not (isinstance(live, type) or isinstance(value, type)):
+            return self._rewrapped(live, value)
+        return value
+
+    def _rewrapped(self, live: Any, value: Any) -> Any:
+        """Of two wrappers of one function the one to bind; who holds the old one follows."""
+        before = live if isinstance(live, FunctionType) else getattr(live, "__wrapped__", None)
+        after = value if isinstance(value, FunctionType) else getattr(value, "__wrapped__", None)
+        if not (isinstance(before, FunctionType) and isinstance(after, FunctionType)):
+            return value
+        if not made_alike(before, after):
+            return value
+        if type(live) is type(value) and _same_cache(live, value):
+            if self.functions.function(before, after) is before:
+                self.functions.pair(value, live)
+                return live
+        elif callable(value):
+            self.functions.forward(before, value)
         return value
 
     def _made_here(self, value: Any) -> bool:
@@ -154,10 +226,29 @@ def _detach(cls: type) -> None:
         pass  # it goes when it is collected
 
 
+def _has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None) -> bool:
+    """Whether the definition that the live module has under its name lives on in another one.
+
+    `def _` may stand there many times, each with a decorator that registers it.
+    """
+    binders = [i for i, old in enumerate(edit.old) if statement.name in old.binds]
+    if not binders or binders[-1] == origin:
+        return False
+    alignment = edit.alignment
+    aligned = (alignment.same, alignment.narrow, alignment.renewed)
+    return any(binders[-1] in pairs.values() for pairs in aligned)
+
+
 def _bound(statement: Statement, staged: Mapping[str, Any]) -> Iterable[str]:
     if "*" in statement.binds:
         return [name for name in staged if not name.startswith("__")]
     return sorted(statement.binds)
+
+
+def _exports(namespace: Mapping[str, Any]) -> set[str]:
+    """What `import *` takes."""
+    names = namespace.get("__all__")
+    return {name for name in namespace if name[0] != "_"} if names is None else set(names)
 
 
 def _same_cache(live: Any, value: Any) -> bool:

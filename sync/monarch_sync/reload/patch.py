@@ -115,7 +115,7 @@ class FunctionPatch:
             return self.live_of(staged)  # type: ignore[no-any-return]
         old, new = live.__code__, staged.__code__
         if old.co_freevars != new.co_freevars:
-            self._forward(live, staged)
+            self.forward(live, staged)
             return staged
         self.pair(staged, live)
         if not same_behaviour(old, new):
@@ -151,7 +151,7 @@ class FunctionPatch:
             if value is not before:
                 self.flips.append(Attribute(live, name, value))
 
-    def _forward(self, live: FunctionType, staged: FunctionType) -> None:
+    def forward(self, live: FunctionType, staged: Callable[..., Any]) -> None:
         """Whoever stored the old function calls the new one through it.
 
         Python cannot give a function code with other closure variables, as when a method

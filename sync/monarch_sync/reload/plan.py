@@ -117,6 +117,8 @@ class _Planner:
                 mark = self._mark(plan, index, name)
                 if mark is not None and mark > plan.marks.get(name, 0):
                     plan.marks[name] = mark
+            if index in plan.run and statement.is_opaque:
+                plan.marks.update(dict.fromkeys(_bound_by_no_statement(edit), Mark.VALUE))
         # A name that the module deleted after use must be made again for whoever needs it.
         live = edit.kinds.keys()
         needed = {
@@ -195,11 +197,19 @@ class _Planner:
             mark = self.plans[module].marks.get(name)
             if mark is not None:
                 return mark
+            if self._comes_from_getattr(module, name):
+                return Mark.VALUE if "__getattr__" in self.plans[module].marks else None
             source = self._graph.source(module, name)
             if source is None or source[1] is None:
                 return None
             module, name = source[0], source[1]
         return None
+
+    def _comes_from_getattr(self, module: str, name: str) -> bool:
+        edit = self.plans[module].edit
+        return "__getattr__" in edit.kinds and not (
+            name in edit.kinds or any(name in statement.binds for statement in edit.new)
+        )
 
     def choose_twins(self) -> None:
         """Statements that run call functions; those must already behave in the new way."""
@@ -213,6 +223,8 @@ class _Planner:
         while pending:
             module, dotted = pending.pop()
             node = self._graph.resolve(module, dotted)[:2]
+            if node[0] in self.plans and self._comes_from_getattr(*node):
+                node = node[0], "__getattr__"
             if node in reads or node[0] not in self.plans:
                 continue
             reads[node] = set()
@@ -245,6 +257,11 @@ class _Planner:
             for index in plan.run:
                 plan.forced_by[index] = set(self._forcing(name, plan.edit.new[index]))
         return Plan({name: self.plans[name] for name in self._graph.ordered()})
+
+
+def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
+    bound = {name for statement in (*edit.old, *edit.new) for name in statement.binds}
+    return {name for name in edit.kinds.keys() - bound if not name.startswith("__")}
 
 
 def _bound_twice(statements: Sequence[Statement]) -> set[str]:

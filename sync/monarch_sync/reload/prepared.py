@@ -14,12 +14,14 @@ from typing import Literal
 
 from .adopt import Adoption
 from .classes import forget_subclass_checks
+from .closures import follow_edited_makers
 from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .patch import FunctionPatch, parts_of
 from .plan import Plan, make_plan
+from .registries import unregister
 from .report import ReloadReport, Verdict
 from .source import ImportHook, RunningSources, Source, forget_bytecode
 from .stage import Stage
@@ -83,9 +85,10 @@ class Prepared:
                 raise
             finally:
                 hook.pending = {}
-        self._adoption.adopt(self._plan)
+        self._adoption.adopt(self._plan, live)
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
+        self._functions.flips += follow_edited_makers(self._functions.flips)
         self._judge(changed)
         self._caches = list(_caches_of(self._plan))
 
@@ -176,6 +179,7 @@ class Prepared:
         yield from self._adoption.bindings
         for held in self._stage.held_back:
             yield held.flip(self._functions.live_of)
+        yield from unregister(self._process.sources.loaded(), self._adoption.gone)
         for name, source in self._sources.items():
             yield Action(lambda name=name, source=source: self._record(name, source))  # type: ignore[misc]
 
@@ -238,7 +242,7 @@ class _Importers:
             text = source.text
             if name in self._known or not (last in text or b"from ." in text):
                 continue
-            if b"import *" in text or any(one in text for one in wanted):
+            if b"import *" in text or "__getattr__" in names or any(one in text for one in wanted):
                 self._known.add(name)
                 try:
                     yield unedited(name, loaded, source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from .source import RunningSources, Source, read_text
+from .source import RunningSources, read_text
 
 _Stat = tuple[int, int, int, int]
 # The file system's clock may stand still for so long: a file that was touched within it can
@@ -24,7 +24,7 @@ class RunningFiles:
     def changed(self) -> list[str]:
         """Paths that differ from what runs, however often asked; a deletion is told once."""
         found = []
-        for path, text in {s.path: s.text for s in self._running()}.items():
+        for path, text in {s.path: s.text for _, s in self._sources.running()}.items():
             stat = stat_of(path)
             if stat is None:
                 if path not in self._deleted:
@@ -40,9 +40,6 @@ class RunningFiles:
             elif max(stat[:2]) < time.time_ns() - _RACY_NS:
                 self._settled[path] = (stat, text)
         return found
-
-    def _running(self) -> list[Source]:
-        return [self._sources[name] for name, _ in self._sources.loaded()]
 
     def _differs(self, path: str, text: bytes) -> bool:
         try:

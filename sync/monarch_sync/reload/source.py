@@ -118,8 +118,15 @@ class RunningSources:
         """Every loaded module of ours, in the order of import."""
         for name in list(self._sources):
             module = sys.modules.get(name)
-            if module is not None:
+            # Some put another object in their place.
+            if isinstance(module, ModuleType):
                 yield name, module
+
+    def running(self) -> Iterator[tuple[str, Source]]:
+        """Every source that something loaded here runs, by module name."""
+        for name, source in list(self._sources.items()):
+            if sys.modules.get(name) is not None:
+                yield name, source
 
 
 class ImportHook:

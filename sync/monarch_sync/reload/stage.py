@@ -16,19 +16,16 @@ import gc
 import operator
 import sys
 import threading
-from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
 from .classes import keep_live_values, kept_names
 from .errors import ReloadError
-from .flips import MISSING, Action
 from .plan import ModulePlan, Plan
+from .registries import HeldBack, Snapshot, registries
 from .source import ImportHook, Source
 
-_CONTAINERS = (dict, list, set, OrderedDict, defaultdict)
-_TOO_BIG_TO_HOLD_BACK = 10_000
 _FUTURE_FLAGS = functools.reduce(
     operator.or_,
     (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names),
@@ -43,6 +40,7 @@ class Stage:
         self.namespaces: dict[str, dict[str, Any]] = {}
         self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
         self.made_is_exact = False  # else it holds older objects too
+        self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
         self.builtins = {**vars(builtins), "__import__": self._import}
@@ -58,7 +56,7 @@ class Stage:
             for gone in module_plan.edit.gone:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
-        snapshots = [_Snapshot(container) for container in _containers(ours)]
+        snapshots = [Snapshot(registry) for registry in registries(ours)]
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
         collecting = gc.isenabled()
@@ -103,18 +101,22 @@ class Stage:
                     error, "run", source.path, {source.path: source.text}
                 ) from error
             if statement.name is not None:
-                origin = plan.edit.alignment.source_of(index)
-                old = None if origin is None else plan.edit.old[origin]
-                twin, live = namespace.get(statement.name), vars(module).get(statement.name)
-                if isinstance(twin, FunctionType) and isinstance(live, FunctionType):
-                    if index in plan.twin:
-                        twin.__defaults__ = live.__defaults__
-                        twin.__kwdefaults__ = live.__kwdefaults__
-                elif old is not None and old.is_class and statement.is_class:
-                    changed = plan.forced_by.get(index, frozenset())
-                    if isinstance(twin, type) and isinstance(live, type) and twin is not live:
-                        kept = kept_names(live, old, statement, changed)
-                        keep_live_values(live, twin, kept)
+                value = namespace.get(statement.name)
+                self.defined[name, index] = value
+                self._keep_live_state(plan, index, value, vars(module).get(statement.name))
+
+    def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
+        """What staged code changes in defaults and class values it changes in the live ones."""
+        statement, origin = plan.edit.new[index], plan.edit.alignment.source_of(index)
+        if type(value) is FunctionType and type(live) is FunctionType:
+            if index in plan.twin:
+                value.__defaults__ = live.__defaults__
+                value.__kwdefaults__ = live.__kwdefaults__
+        elif isinstance(value, type) and isinstance(live, type) and value is not live:
+            old = None if origin is None else plan.edit.old[origin]
+            if old is not None and old.is_class and statement.is_class:
+                changed = plan.forced_by.get(index, set())
+                keep_live_values(live, value, kept_names(live, old, statement, changed))
 
     def _view(self, module: ModuleType) -> ModuleType:
         name = module.__name__
@@ -144,6 +146,8 @@ class Stage:
             value = namespace[name]
         elif name in vars(module):  # gone from the new source
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        elif "__getattr__" in namespace and not hasattr(ModuleType, name):
+            value = namespace["__getattr__"](name)
         else:
             value = getattr(module, name)
         return self._view(value) if isinstance(value, ModuleType) else value
@@ -177,101 +181,6 @@ class StagedModule(ModuleType):
             return object.__getattribute__(self, name)
         stage: Stage = object.__getattribute__(self, "__reload_stage__")
         return stage.attribute(object.__getattribute__(self, "__reload_module__"), name)
-
-
-class _Snapshot:
-    def __init__(self, container: Any) -> None:
-        self._container = container
-        self._before: Any = container.copy()
-
-    def take_out(self) -> HeldBack | None:
-        """Put the container back as it was; the result can repeat what happened to it."""
-        container, before = self._container, self._before
-        if isinstance(container, dict):
-            gone = [key for key in before if key not in container]
-            put = {
-                key: value
-                for key, value in container.items()
-                if before.get(key, MISSING) is not value
-            }
-            for key in put:
-                if key in before:
-                    container[key] = before[key]
-                else:
-                    del container[key]
-            container.update({key: before[key] for key in gone})
-            return HeldBack(container, put, gone) if put or gone else None
-        if isinstance(container, set):
-            added, removed = container - before, before - container
-            container -= added
-            container |= removed
-            return HeldBack(container, added, removed) if added or removed else None
-        if len(container) == len(before) and all(map(_is, container, before)):
-            return None
-        after = container[:]
-        container[:] = before
-        if len(after) > len(before) and all(map(_is, after, before)):
-            return HeldBack(container, after[len(before) :], [])
-        return HeldBack(container, after, before)
-
-
-class HeldBack:
-    """Something that staged code did to a live container."""
-
-    def __init__(self, container: Any, put: Any, removed: Any) -> None:
-        self.container, self.put, self._removed = container, put, removed
-
-    def flip(self, live_of: Any) -> Action:
-        """Repeats it on the container, with live objects instead of their staged twins."""
-
-        def do() -> Any:
-            container = self.container
-            before = container.copy()
-            if isinstance(container, dict):
-                for key in self._removed:
-                    container.pop(key, None)
-                for key, value in self.put.items():
-                    container[live_of(key)] = live_of(value)
-            elif isinstance(container, set):
-                container -= self._removed
-                container |= {live_of(value) for value in self.put}
-            elif self._removed:
-                container[:] = [live_of(value) for value in self.put]
-            else:
-                # Registering again what is registered already adds nothing.
-                for value in self.put:
-                    if live_of(value) is value or not any(live_of(value) is c for c in container):
-                        container.append(live_of(value))
-            return lambda: _refill(container, before)
-
-        return Action(do)
-
-
-def _refill(container: Any, before: Any) -> None:
-    if isinstance(container, list):
-        container[:] = before
-    elif list(container) != list(before) or isinstance(container, dict):
-        container.clear()
-        container.update(before)
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other
-
-
-def _containers(modules: Iterable[tuple[str, ModuleType]]) -> Iterable[Any]:
-    found: dict[int, Any] = {}
-    for name, module in modules:
-        for key, value in list(vars(module).items()):
-            inside = [value]
-            if isinstance(value, type) and value.__module__ == name:
-                inside += list(value.__dict__.values())
-            if key == "__builtins__":
-                continue
-            for container in inside:
-                if type(container) in _CONTAINERS and len(container) <= _TOO_BIG_TO_HOLD_BACK:
-                    found[id(container)] = container
-    return found.values()
 
 
 def _num_collections() -> int:

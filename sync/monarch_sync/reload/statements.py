@@ -22,6 +22,7 @@ from functools import cached_property
 
 from .names import FunctionNode, Names, Use, names_of, root_of
 
+_BIND_UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr"})
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
@@ -82,6 +83,11 @@ class Statement:
             and isinstance(self.node.value, ast.Constant)
             and isinstance(self.node.value.value, str)
         )
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it may bind names that are not to be seen in it."""
+        return any(name in _BIND_UNSEEN for name, _ in self.names.eager)
 
     @cached_property
     def is_main_guard(self) -> bool:

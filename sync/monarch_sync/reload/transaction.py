@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .errors import NeedsRespawn, ReloadError
@@ -55,8 +56,7 @@ class Reloader:
 
     def loaded(self) -> Iterator[tuple[str, Source]]:
         """The modules that can be reloaded, with the source that each one runs."""
-        for name, _ in self._sources.loaded():
-            yield name, self._sources[name]
+        yield from self._sources.running()
 
     def changed_paths(self) -> list[str]:
         """Files of loaded modules whose text on disk is not what runs, deleted ones once."""
@@ -118,7 +118,9 @@ class Reloader:
                     path = self._sources[name].path
                     prepared.verdicts[name] = Verdict(name, path, "respawn", "as asked for")
             else:
-                prepared.stage_changes(changed)
+                prepared.stage_changes(
+                    {n: s for n, s in changed.items() if n not in prepared.verdicts}
+                )
             if mode == "patch":
                 _refuse_what_needs_respawn(prepared)
             return prepared
@@ -155,6 +157,11 @@ class Reloader:
                 elif not path.endswith(".py"):
                     kind = "bytecode without source" if path.endswith(".pyc") else "extension"
                     verdicts[name] = Verdict(name, path, "respawn", f"{kind} module")
+                elif self._sources[name].text == text:
+                    continue
+                elif not isinstance(sys.modules[name], ModuleType):
+                    reason = "it put another object in its place in sys.modules"
+                    verdicts[name] = Verdict(name, path, "respawn", reason)
             if not names:
                 reason = "no module of this process was loaded from it"
                 verdicts[path] = Verdict("", path, "unloaded", reason)
