@@ -94,6 +94,7 @@ class _Planner:
     def spread(self) -> None:
         """Mark and run until nothing more follows."""
         seen: dict[str, dict[str, Mark]] = {}
+        asked: dict[str, set[str]] = {}
         while True:
             for plan in list(self.plans.values()):
                 self._visit(plan)
@@ -102,7 +103,9 @@ class _Planner:
                 return
             for name in news:
                 seen[name] = dict(self.plans[name].marks)
-                for edit in self._importers(name, seen[name].keys()):
+                fresh = seen[name].keys() - asked.setdefault(name, set())
+                asked[name] |= fresh
+                for edit in self._importers(name, fresh) if fresh else ():
                     if edit.name not in self.plans:
                         self._add(edit)
 

@@ -238,9 +238,11 @@ class _Importers:
         last = module.rpartition(".")[2].encode()
         wanted = [name.encode() for name in names]
         for name, loaded in self._sources.loaded():
+            if name in self._known:
+                continue
             source = self._sources[name]
             text = source.text
-            if name in self._known or not (last in text or b"from ." in text):
+            if not (last in text or b"from ." in text):
                 continue
             if b"import *" in text or "__getattr__" in names or any(one in text for one in wanted):
                 self._known.add(name)
