@@ -562,3 +562,20 @@ def test_function_with_python_312_type_parameters(project: Project) -> None:
         "fun_mod", ("return x", "return [x]"), ("'old'", "'new'"), ("list[int]", "list[str]")
     )
     assert (f(1), a.m(), module.L.__value__) == ([1], "new", list[str])
+
+
+def test_decorator_that_reads_the_source(project: Project) -> None:
+    source = """
+import inspect
+def reads(f):
+    text = inspect.getsource(f)
+    return lambda: text.count("here")
+@reads
+def f():
+    return "here"
+"""
+    module = project.load("fun_mod", source)
+    prepared = project.prepare(fun_mod=source.replace('"here"\n', '"here here"\n'))
+    assert module.f() == 1
+    prepared.commit()
+    assert module.f() == 2

@@ -32,7 +32,7 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
         inside = list(value.__dict__.values())
     elif callable(value) or issubclass(kind, _DESCRIPTORS):
         yield value
-        inside = list(_inside(value))
+        inside = [] if kind.__module__.startswith(_COMPILERS) else list(_inside(value))
     elif issubclass(kind, (dict, types.MappingProxyType)) and len(value) < 1000:
         inside = list(value.values())
     else:
@@ -49,6 +49,8 @@ _DESCRIPTORS = (
     functools.partialmethod,
     functools.singledispatchmethod,
 )
+# What they make of a function no longer runs its code object: only making it again helps.
+_COMPILERS = ("torch.jit", "torch._C", "numba", "triton", "jax")
 _WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_property)
 
 

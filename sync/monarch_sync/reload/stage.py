@@ -13,6 +13,7 @@ import ast
 import builtins
 import functools
 import gc
+import linecache
 import operator
 import sys
 import threading
@@ -63,10 +64,19 @@ class Stage:
         gc.disable()
         gc.collect(0)
         collections = _num_collections()
+        shown = {source.path: linecache.cache.pop(source.path, None) for source in sources.values()}
         try:
+            for source in sources.values():
+                # For decorators that read the source; the file need not hold it yet.
+                lines = source.text.decode("utf-8", "replace").splitlines(keepends=True)
+                linecache.cache[source.path] = (len(source.text), None, lines, source.path)
             for name, module_plan in involved.items():
                 self._run_module(name, module_plan, sources[name])
         finally:
+            for path, entry in shown.items():
+                linecache.cache.pop(path, None)
+                if entry is not None:
+                    linecache.cache[path] = entry
             # What was made meanwhile is the young generation, unless somebody collected.
             self.made_is_exact = collections == _num_collections()
             young = 0 if self.made_is_exact else None
