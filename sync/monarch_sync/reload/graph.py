@@ -32,6 +32,7 @@ class ModuleEdit:
     alignment: Alignment
     kinds: Mapping[str, Kind]
     keep: frozenset[str] = frozenset()
+    rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
 
     @cached_property
     def gone(self) -> frozenset[str]:

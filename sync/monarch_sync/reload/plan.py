@@ -141,6 +141,8 @@ class _Planner:
         statement = plan.edit.new[index]
         if index not in alignment.same and index not in alignment.narrow:
             return True
+        if index in plan.edit.rereads and statement.binds and not statement.is_definition:
+            return True
         if statement.is_import:
             marks = {self.mark_of(plan.edit.name, name) for name in statement.binds}
             if "*" in statement.binds:
@@ -177,7 +179,7 @@ class _Planner:
         if index in plan.run:
             marks.append(Mark.SHAPE if statement.is_class else Mark.FUNCTION)
         inside = (self._mark_and_use(edit.name, d, Use.HELD)[0] for d in statement.names.deferred)
-        if not {Mark.VALUE, Mark.FLOWING}.isdisjoint(inside):
+        if index in edit.rereads or not {Mark.VALUE, Mark.FLOWING}.isdisjoint(inside):
             marks.append(Mark.METHODS if statement.is_class else Mark.FLOWING)
         elif index not in plan.run and (
             index in edit.alignment.same

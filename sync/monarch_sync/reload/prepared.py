@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Literal
 
 from .adopt import Adoption
 from .classes import forget_subclass_checks
 from .closures import follow_edited_makers
+from .data_files import naming
 from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
@@ -67,10 +69,13 @@ class Prepared:
         """What a commit will report; its `seconds` are still to come."""
         return self._report
 
-    def stage_changes(self, changed: Mapping[str, Source]) -> None:
+    def stage_changes(self, changed: Mapping[str, Source], data: Collection[str] = ()) -> None:
+        """`data` are config files that have changed on disk already."""
         running, hook = self._process.sources, self._process.hook
         live = {name: LiveModule(name, sys.modules[name], running[name]) for name in changed}
         edits = [edited(live[name], source) for name, source in changed.items()]
+        if data:
+            edits = self._rereading(edits, data)
         known = [name for name, _ in running.loaded()]
         self._plan = make_plan(edits, _Importers(running, changed), known)
         self._sources = dict(changed)
@@ -91,6 +96,22 @@ class Prepared:
         self._functions.flips += follow_edited_makers(self._functions.flips)
         self._judge(changed)
         self._caches = list(_caches_of(self._plan))
+
+    def _rereading(self, edits: list[ModuleEdit], data: Collection[str]) -> list[ModuleEdit]:
+        """The edits, and more for modules that name one of the files in unedited statements."""
+        changed = {edit.name for edit in edits}
+        last = [os.path.basename(path) for path in data]
+        for name, module in self._process.sources.loaded():
+            source = self._process.sources[name]
+            if name not in changed and any(os.fsencode(one) in source.text for one in last):
+                edits.append(unedited(name, module, source))
+        edits = [replace(edit, rereads=naming(edit.new, data)) for edit in edits]
+        for path in data:
+            readers = [edit.name for edit in edits if naming(edit.new, [path])]
+            if readers:
+                reason = f"named in {', '.join(readers)}"
+                self.verdicts[path] = Verdict("", path, "rerun", reason)
+        return [edit for edit in edits if edit.rereads or edit.name in changed]
 
     def _judge(self, changed: Mapping[str, Source]) -> None:
         """Verdicts and the report, from the plan."""

@@ -13,8 +13,9 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -30,6 +31,7 @@ class Source:
     path: str  # as the module's code objects spell it
     text: bytes
     witnessed: bool = True
+    seen_ns: int = field(default_factory=time.time_ns)
 
     @cached_property
     def tree(self) -> ast.Module:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .data_files import SUFFIXES
 from .errors import NeedsRespawn, ReloadError
 from .prepared import Mode, Prepared, Process
 from .report import ReloadReport, Verdict
@@ -33,7 +34,7 @@ class Reloader:
         self._sources, self._hook = self._process.sources, self._process.hook
         self._lock = self._process.lock
         self._roots: list[str] = []
-        self._files = RunningFiles(self._sources)
+        self._files = RunningFiles(self._sources, self._roots)
         for root in roots:
             self.add_root(root)
         sys.meta_path.insert(0, self._hook)
@@ -59,7 +60,10 @@ class Reloader:
         yield from self._sources.running()
 
     def changed_paths(self) -> list[str]:
-        """Files of loaded modules whose text on disk is not what runs, deleted ones once."""
+        """Files of loaded modules whose text on disk is not what runs, deleted ones once.
+
+        Config files that they name are in it once for every save.
+        """
         with self._lock:
             return self._files.changed()
 
@@ -68,6 +72,9 @@ class Reloader:
 
         `paths` are absolute, or relative to a root or the working directory; folders stand for
         the loaded files in them, deleted and new files are welcome. Left out: `changed_paths`.
+
+        A config file (toml, json, yaml, ini, cfg) has those top-level statements run again that
+        name it, or that call functions which do.
 
         Raises ReloadError, and has changed nothing, for code that does not compile or run, and
         NeedsRespawn for what only a new process could take. Mode "respawn" says in the report
@@ -118,9 +125,8 @@ class Reloader:
                     path = self._sources[name].path
                     prepared.verdicts[name] = Verdict(name, path, "respawn", "as asked for")
             else:
-                prepared.stage_changes(
-                    {n: s for n, s in changed.items() if n not in prepared.verdicts}
-                )
+                sound = {n: s for n, s in changed.items() if n not in prepared.verdicts}
+                prepared.stage_changes(sound, _data_on_disk(texts))
             if mode == "patch":
                 _refuse_what_needs_respawn(prepared)
             return prepared
@@ -166,6 +172,19 @@ class Reloader:
                 reason = "no module of this process was loaded from it"
                 verdicts[path] = Verdict("", path, "unloaded", reason)
         return verdicts
+
+
+def _data_on_disk(texts: Mapping[str, bytes | None]) -> list[str]:
+    """Config files that code which runs now would read as they shall be."""
+    found = []
+    for path, text in texts.items():
+        if text is not None and path.endswith(SUFFIXES):
+            try:
+                if Path(path).read_bytes() == text:
+                    found.append(path)
+            except OSError:
+                pass  # not there yet
+    return found
 
 
 def _refuse_what_needs_respawn(prepared: Prepared) -> None:
