@@ -77,6 +77,26 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
             type.__setattr__(staged, name, own)
 
 
+def keep_live_members(live: Any, staged: Any) -> None:
+    """Members that did not change are the live ones at once: live objects hold them."""
+    kept: dict[int, Any] = {}
+    for name, member in staged._member_map_.items():
+        before = live._member_map_.get(name)
+        if before is not None and (before._name_, before._value_) == (
+            member._name_,
+            member._value_,
+        ):
+            kept[id(member)] = before
+    for name, value in list(staged.__dict__.items()):
+        table = type(value) is dict and any(id(item) in kept for item in value.values())
+        if table:
+            value.update({key: kept.get(id(item), item) for key, item in value.items()})
+        elif id(value) in kept:
+            type.__setattr__(staged, name, kept[id(value)])
+        elif id(getattr(value, "member", None)) in kept:
+            value.member = kept[id(value.member)]
+
+
 class ClassPatch:
     """Patches classes with the help of a `FunctionPatch`; `refused` says which could not be."""
 

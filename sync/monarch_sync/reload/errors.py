@@ -45,10 +45,8 @@ class ReloadError(Exception):
         self.verdicts = tuple(verdicts)
 
     @classmethod
-    def of_syntax(
-        cls, error: SyntaxError | ValueError, path: str, source: bytes = b""
-    ) -> ReloadError:
-        """From what `compile` raised (`ValueError`: a null byte, an unknown encoding).
+    def of_syntax(cls, error: Exception, path: str, source: bytes = b"") -> ReloadError:
+        """From what `compile` raised; but for SyntaxError, a null byte or too deep a nesting.
 
         The line is taken from `source`: `compile` may have read it from the file as it is on
         disk, which need not hold this text yet.

@@ -126,7 +126,7 @@ class FunctionPatch:
             self.flips.append(Attribute(live, "__code__", new))
         for name in _CARRIED:
             value = getattr(staged, name)
-            if getattr(live, name) is not value and getattr(live, name) != value:
+            if getattr(live, name) is not value:
                 self.flips.append(Attribute(live, name, value))
         for freevar, cell, fresh in zip(
             new.co_freevars, live.__closure__ or (), staged.__closure__ or (), strict=True

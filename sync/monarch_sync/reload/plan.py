@@ -131,8 +131,12 @@ class _Planner:
             if not needed.isdisjoint(statement.binds) and not statement.is_main_guard:
                 plan.run.add(index)
         # `x = 1` and then `x += 1`: the second alone would start from the finished value.
-        for name in _bound_twice(edit.new):
+        displaced = _displaced(edit)
+        for name in _bound_twice(edit.new) | displaced:
             binders = {i for i, statement in enumerate(edit.new) if name in statement.binds}
+            if name in displaced:
+                plan.run.add(max(binders))
+                plan.marks[name] = Mark.VALUE
             if plan.run & binders and not all(edit.new[i].is_definition for i in binders):
                 plan.run |= {i for i in binders if not edit.new[i].is_main_guard}
 
@@ -267,6 +271,20 @@ class _Planner:
 def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
     bound = {name for statement in (*edit.old, *edit.new) for name in statement.binds}
     return {name for name in edit.kinds.keys() - bound if not name.startswith("__")}
+
+
+def _displaced(edit: ModuleEdit) -> set[str]:
+    """Names whose last binder of old is not their last binder now, though both exist still."""
+    before = {name: i for i, statement in enumerate(edit.old) for name in statement.binds}
+    after = {name: i for i, statement in enumerate(edit.new) for name in statement.binds}
+    return {
+        name
+        for name, index in after.items()
+        if name in before
+        and name not in edit.keep
+        and not edit.new[index].is_main_guard
+        and edit.alignment.source_of(index) not in (None, before[name])
+    } - {"*"}
 
 
 def _bound_twice(statements: Sequence[Statement]) -> set[str]:

@@ -200,6 +200,8 @@ class Prepared:
         yield from self._adoption.bindings
         for held in self._stage.held_back:
             yield held.flip(self._functions.live_of)
+        for store in self._stage.stores:
+            yield store.flip(self._functions.live_of)
         yield from unregister(self._process.sources.loaded(), self._adoption.gone)
         for name, source in self._sources.items():
             yield Action(lambda name=name, source=source: self._record(name, source))  # type: ignore[misc]

@@ -11,21 +11,23 @@ import __future__
 
 import ast
 import builtins
+import enum
 import functools
 import gc
 import linecache
 import operator
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from .classes import keep_live_values, kept_names
+from .classes import keep_live_members, keep_live_values, kept_names
 from .errors import ReloadError
 from .plan import ModulePlan, Plan
 from .registries import HeldBack, Snapshot, registries
 from .source import ImportHook, Source
+from .targets import HeldStore, Target, targets_of
 
 _FUTURE_FLAGS = functools.reduce(
     operator.or_,
@@ -42,9 +44,17 @@ class Stage:
         self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
         self.made_is_exact = False  # else it holds older objects too
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
+        self._targets: list[Target] = []
+        self.stores: list[HeldStore] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
-        self.builtins = {**vars(builtins), "__import__": self._import}
+        self._live_classes: dict[int, type] = {}  # by the id of the staged one
+        self.builtins = {
+            **vars(builtins),
+            "__import__": self._import,
+            "isinstance": functools.partial(self._check, isinstance),
+            "issubclass": functools.partial(self._check, issubclass),
+        }
         self._open = True
 
     def run(
@@ -84,6 +94,7 @@ class Stage:
             if collecting:
                 gc.enable()
             self._hook.builtins = None
+            self.stores = [held for held in map(Target.take_out, self._targets) if held]
             self.held_back = [held for s in snapshots if (held := s.take_out()) is not None]
         for namespace in self.namespaces.values():
             for name, value in list(namespace.items()):
@@ -95,7 +106,7 @@ class Stage:
         namespace = self.namespaces[name]
         namespace["__builtins__"] = self.builtins
         for key, value in list(namespace.items()):
-            if isinstance(value, ModuleType):
+            if issubclass(type(value), ModuleType):
                 namespace[key] = self._view(value)
         flags = source.code.co_flags & _FUTURE_FLAGS
         for index in sorted(plan.run | plan.twin):
@@ -104,6 +115,7 @@ class Stage:
             code = compile(
                 ast.Module(body, []), source.path, "exec", flags=flags, dont_inherit=True
             )
+            self._remember_targets(statement.node, namespace)
             try:
                 exec(code, namespace)
             except (Exception, SystemExit) as error:
@@ -115,6 +127,13 @@ class Stage:
                 self.defined[name, index] = value
                 self._keep_live_state(plan, index, value, vars(module).get(statement.name))
 
+    def _remember_targets(self, node: ast.stmt, namespace: dict[str, Any]) -> None:
+        """What an assignment to an attribute or item of a live object will overwrite."""
+        for part in targets_of(node):
+            target = Target.find(part, namespace)
+            if target is not None and not any(target.is_same(one) for one in self._targets):
+                self._targets.append(target)
+
     def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
         """What staged code changes in defaults and class values it changes in the live ones."""
         statement, origin = plan.edit.new[index], plan.edit.alignment.source_of(index)
@@ -123,10 +142,21 @@ class Stage:
                 value.__defaults__ = live.__defaults__
                 value.__kwdefaults__ = live.__kwdefaults__
         elif isinstance(value, type) and isinstance(live, type) and value is not live:
+            self._live_classes[id(value)] = live
             old = None if origin is None else plan.edit.old[origin]
-            if old is not None and old.is_class and statement.is_class:
+            if isinstance(value, enum.EnumMeta) and isinstance(live, enum.EnumMeta):
+                keep_live_members(live, value)
+            elif old is not None and old.is_class and statement.is_class:
                 changed = plan.forced_by.get(index, set())
                 keep_live_values(live, value, kept_names(live, old, statement, changed))
+
+    def _check(self, check: Callable[[Any, Any], bool], thing: Any, kind: Any) -> bool:
+        """Objects of a live class are of its staged twin: they will be."""
+        if check(thing, kind):
+            return True
+        kinds = kind if type(kind) is tuple else (kind,)
+        live = tuple(self._live_classes[id(k)] for k in kinds if id(k) in self._live_classes)
+        return bool(live) and check(thing, live)
 
     def _view(self, module: ModuleType) -> ModuleType:
         name = module.__name__

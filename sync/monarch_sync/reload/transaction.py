@@ -145,7 +145,7 @@ class Reloader:
             try:
                 if names or not self._sources.names_at(path):
                     source.code  # noqa: B018  compiles
-            except (SyntaxError, ValueError) as error:
+            except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
                 errors.append(ReloadError.of_syntax(error, path, text))
             changed.update(dict.fromkeys(names, source))
         if errors:
