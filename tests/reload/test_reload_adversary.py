@@ -194,7 +194,7 @@ def test_memory_does_not_grow(project: Project) -> None:
     alive = [
         thing
         for thing in gc.get_objects()
-        if isinstance(thing, type) and thing.__module__ == "adv_mod"
+        if issubclass(type(thing), type) and thing.__module__ == "adv_mod"
     ]
     assert alive == [module.A]
     assert {ref() for ref in refs} == {module.V}
@@ -587,7 +587,7 @@ INNER = make()
         return (
             dict(vars(module)), dict(vars(module.E)), dict(vars(module.D)), dict(vars(module.Q)),
             list(module.Meta.made), list(module.P.subs), dict(module.REG), repr(d), inner(),
-            dict(module.show.registry), [m.value for m in module.E], list(module.P.__subclasses__()),
+            dict(module.show.registry), [m.value for m in module.E], module.P.__subclasses__(),
             module.show(1), module.one(), module.M.x,
         )  # fmt: skip
 
@@ -607,7 +607,8 @@ INNER = make()
     report = project.edit("adv_mod", text)
     assert (module.Meta.made, module.P.subs) == ([module.M, module.M2], [module.Q, module.Q2])
     assert (module.show("s"), module.show(1), sorted(module.REG)) == ("str", "INT", ["one", "two"])
-    assert (inner(), repr(module.D()), [m.value for m in module.E]) == (
+    values = [member.value for member in module.E]
+    assert (inner(), repr(module.D()), values) == (
         "new",
         "D(x=2, y=3)",
         [1, 3, 4],
@@ -615,3 +616,33 @@ INNER = make()
     report.undo()
     gc.collect()
     assert look() == before
+
+
+def test_values_read_from_a_kept_instance_follow_its_class(project: Project) -> None:
+    source = """
+class Config:
+    rate = 1
+    def parameters(self):
+        return []
+class Optimizer:
+    def __init__(self, parameters, rate=0):
+        self.steps = 0
+config = Config()
+optimizer = Optimizer(config.parameters())
+RATE = config.rate * 2
+"""
+    module = project.load("adv_mod", source)
+    user = project.load(
+        "user_mod",
+        "from adv_mod import config\nimport adv_mod\nR = config.rate\nS = adv_mod.config.rate\n",
+    )
+    config, optimizer = module.config, module.optimizer
+    optimizer.steps = 7
+    config.live = True
+    project.replace("adv_mod", ("rate = 1\n", "rate = 5\n"), ("return []", "return [1]"))
+    assert (module.RATE, user.R, user.S) == (10, 5, 5)
+    assert (module.config is config, module.optimizer is optimizer, optimizer.steps) == (
+        True,
+        True,
+        7,
+    )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import functools
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from ctypes import c_void_p, py_object, pythonapi
-from types import CellType, FunctionType
-from typing import Any, cast
+from types import FunctionType
+from typing import Any
 
 from .classes import ClassPatch
 from .edits import LiveModule
@@ -17,6 +15,7 @@ from .flips import MISSING, Flip, Item
 from .graph import ModuleEdit, absolute_name
 from .patch import FunctionPatch, made_alike
 from .plan import ModulePlan, Plan
+from .settle import rehome, replace_inside
 from .stage import Stage
 from .statements import Statement
 
@@ -34,6 +33,8 @@ class Adoption:
 
     def adopt(self, plan: Plan, live: Mapping[str, LiveModule]) -> None:
         """`live` are the edited modules."""
+        for twin, instance in self._stage.instances:
+            self.functions.pair(twin, instance)
         values: list[tuple[dict[str, Any], str, Any]] = []
         for name, module_plan in plan.modules.items():
             values += self._module(name, module_plan, live.get(name))
@@ -197,7 +198,7 @@ class Adoption:
             if issubclass(type(thing), type) or any(
                 id(part) in twins for part in gc.get_referents(thing)
             ):
-                _replace_inside(thing, twins)
+                replace_inside(thing, twins)
 
     def forget_twins(self) -> None:
         """Staged classes leave the lists of subclasses that their bases keep."""
@@ -261,78 +262,3 @@ def _with_live_items(value: Any, live_of: Callable[[Any], Any]) -> Any:
     if type(value) is tuple and any(live_of(item) is not item for item in value):
         return tuple(live_of(item) for item in value)
     return value
-
-
-def _replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    if isinstance(holder, dict):
-        for key, value in list(holder.items()):
-            if id(value) in twins:
-                holder[key] = twins[id(value)][1]
-            if id(key) in twins:
-                holder[twins[id(key)][1]] = holder.pop(key)
-    elif isinstance(holder, list):
-        for index, value in enumerate(holder):
-            if id(value) in twins:
-                holder[index] = twins[id(value)][1]
-    elif isinstance(holder, set):
-        for value in [value for value in holder if id(value) in twins]:
-            holder.discard(value)
-            holder.add(twins[id(value)][1])
-    elif isinstance(holder, FunctionType):
-        for cell in holder.__closure__ or ():
-            _replace_in_cell(cell, twins)
-        _replace_inside(holder.__dict__, twins)
-    elif type(holder) is CellType:
-        _replace_in_cell(holder, twins)
-    elif isinstance(holder, functools.partial):
-        if id(holder.func) in twins:
-            state = (twins[id(holder.func)][1], holder.args, holder.keywords, holder.__dict__)
-            cast("Any", holder).__setstate__(state)
-    elif isinstance(holder, type):
-        if id(holder) in twins:
-            return
-        for name, value in list(holder.__dict__.items()):
-            if id(value) in twins:
-                type.__setattr__(holder, name, twins[id(value)][1])
-        if any(id(base) in twins for base in holder.__bases__):
-            holder.__bases__ = tuple(
-                twins[id(base)][1] if id(base) in twins else base for base in holder.__bases__
-            )
-    elif type(holder).__flags__ & _HEAP_TYPE and hasattr(holder, "__dict__"):
-        _replace_inside(vars(holder), twins)
-
-
-_HEAP_TYPE = 1 << 9
-
-
-def _replace_in_cell(cell: CellType, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    try:
-        contents = cell.cell_contents
-    except ValueError:
-        return
-    if id(contents) in twins:
-        cell.cell_contents = twins[id(contents)][1]
-
-
-def rehome(function: FunctionType, namespace: dict[str, Any]) -> None:
-    """Let a function look up its globals in `namespace`.
-
-    Python has no way to say this, and a copy of the function would not reach those who hold
-    it already (wrappers, registries, C caches). In CPython the two pointers follow the object
-    header; that they are where we think is checked for every function before they are written.
-    """
-    builtins_now = namespace["__builtins__"]
-    builtins_now = builtins_now if isinstance(builtins_now, dict) else vars(builtins_now)
-    address = id(function) + object.__basicsize__
-    slots = (c_void_p * 2).from_address(address)
-    before = function.__globals__, getattr(function, "__builtins__", None)
-    if slots[0] != id(before[0]) or (before[1] is not None and slots[1] != id(before[1])):
-        raise RuntimeError("this Python keeps a function's globals in another place")
-    for index, value in enumerate((namespace, builtins_now)):
-        old = slots[index]
-        if old != id(value):
-            pythonapi.Py_IncRef(py_object(value))
-            slots[index] = id(value)
-            pythonapi.Py_DecRef(c_void_p(old))
-    # Tells the interpreter that what it specialised for this function no longer holds.
-    function.__code__ = function.__code__

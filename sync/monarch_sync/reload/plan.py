@@ -23,14 +23,17 @@ from .statements import Statement, changed_functions
 class Mark(IntEnum):
     """What an edit did to a name; the higher one wins."""
 
-    METHODS = 1  # class: only methods behave differently
-    FUNCTION = 2  # function: patched in place
-    FLOWING = 3  # function: its result depends on a changed value
-    SHAPE = 4  # class: attributes, bases or fields differ, patched in place
-    VALUE = 5  # bound to something else, or gone
+    INSTANCE = 1  # kept instance of a class whose attributes differ
+    METHODS = 2  # class: only methods behave differently
+    FUNCTION = 3  # function: patched in place
+    FLOWING = 4  # function: its result depends on a changed value
+    SHAPE = 5  # class: attributes, bases or fields differ, patched in place
+    VALUE = 6  # bound to something else, or gone
 
 
 RUNS_AGAIN: Mapping[Mark, frozenset[Use]] = {
+    # Not USED: an optimizer made of `model.parameters()` has state of its own.
+    Mark.INSTANCE: frozenset({Use.INSIDE}),
     Mark.METHODS: frozenset({Use.USED}),
     Mark.FUNCTION: frozenset({Use.CALLED, Use.USED}),
     Mark.FLOWING: frozenset({Use.CALLED, Use.USED}),
@@ -169,7 +172,14 @@ class _Planner:
             fresh = index not in edit.alignment.same
             return Mark.VALUE if fresh else self.mark_of(edit.name, name)
         if not statement.is_definition:
-            return Mark.VALUE if index in plan.run else None
+            if index in plan.run:
+                return Mark.VALUE
+            called = (
+                self._mark_and_use(edit.name, dotted, use)
+                for dotted, use in statement.names.eager
+                if use is Use.CALLED
+            )
+            return Mark.INSTANCE if (Mark.SHAPE, Use.CALLED) in called else None
         origin = edit.alignment.source_of(index)
         kinds = _CLASSES if statement.is_class else (Kind.FUNCTION,)
         if index in plan.run and (origin is None or edit.kinds.get(name) not in kinds):

@@ -24,7 +24,7 @@ from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
 from .errors import ReloadError
-from .plan import ModulePlan, Plan
+from .plan import Mark, ModulePlan, Plan
 from .registries import HeldBack, Snapshot, registries
 from .source import ImportHook, Source
 from .targets import HeldStore, Target, targets_of
@@ -44,6 +44,8 @@ class Stage:
         self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
         self.made_is_exact = False  # else it holds older objects too
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
+        self._plan = Plan({})
+        self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
         self._targets: list[Target] = []
         self.stores: list[HeldStore] = []
         self.imported: list[str] = []
@@ -61,6 +63,7 @@ class Stage:
         self, plan: Plan, sources: dict[str, Source], ours: Iterable[tuple[str, ModuleType]]
     ) -> None:
         """Raises ReloadError for what the new code raises; `close` cleans up then."""
+        self._plan = plan
         involved = {name: p for name, p in plan.modules.items() if p.run or p.twin}
         for name, module_plan in involved.items():
             namespace = dict(vars(sys.modules[name]))
@@ -143,12 +146,30 @@ class Stage:
                 value.__kwdefaults__ = live.__kwdefaults__
         elif isinstance(value, type) and isinstance(live, type) and value is not live:
             self._live_classes[id(value)] = live
+            self._stand_in(live, value)
             old = None if origin is None else plan.edit.old[origin]
             if isinstance(value, enum.EnumMeta) and isinstance(live, enum.EnumMeta):
                 keep_live_members(live, value)
             elif old is not None and old.is_class and statement.is_class:
                 changed = plan.forced_by.get(index, set())
                 keep_live_values(live, value, kept_names(live, old, statement, changed))
+
+    def _stand_in(self, live: type, staged: type) -> None:
+        """Kept instances look like ones of the staged class, to code that reads them here."""
+        if hasattr(staged, "__del__"):
+            return  # the stand-in would close what the instance goes on using
+        for name, namespace in self.namespaces.items():
+            marks = self._plan.modules[name].marks
+            for key, value in list(namespace.items()):
+                if type(value) is not live or marks.get(key) is not Mark.INSTANCE:
+                    continue
+                try:
+                    twin: Any = object.__new__(staged)
+                    object.__setattr__(twin, "__dict__", value.__dict__)
+                except (TypeError, AttributeError):
+                    continue  # it has another layout than most
+                namespace[key] = twin
+                self.instances.append((twin, value))
 
     def _check(self, check: Callable[[Any, Any], bool], thing: Any, kind: Any) -> bool:
         """Objects of a live class are of its staged twin: they will be."""
