@@ -646,3 +646,136 @@ RATE = config.rate * 2
         True,
         7,
     )
+
+
+def test_class_values_made_by_helpers_of_the_class(project: Project) -> None:
+    source = """
+class A:
+    def _make(n):
+        return [n]
+    TABLE = _make(1)
+    STATE = {}
+    @property
+    def p(self):
+        return 'old'
+    @p.setter
+    def p(self, value):
+        self.v = value
+"""
+    module = project.load("adv_mod", source)
+    a, state = module.A(), module.A.STATE
+    project.replace("adv_mod", ("return [n]", "return [n, n]"), ("'old'", "'new'"))
+    assert (module.A.TABLE, module.A.STATE is state, a.p) == ([1, 1], True, "new")
+
+
+def test_derived_class_values_across_modules(project: Project) -> None:
+    project.load("low_mod", "class A:\n    x = 1\n    log = []\n")
+    source = "from low_mod import A\nclass B(A):\n    y = A.x + 1\n    z = y + 1\n    own = []\n"
+    user = project.load("user_mod", source)
+    b, own = user.B(), user.B.own
+    project.replace("low_mod", ("x = 1", "x = 10"))
+    assert (b.x, b.y, b.z, b.own is own) == (10, 11, 12, True)
+
+
+def test_total_ordering_and_class_getitem(project: Project) -> None:
+    source = """
+import functools
+@functools.total_ordering
+class V:
+    def __init__(self, n):
+        self.n = n
+    def __eq__(self, other):
+        return self.n == other.n
+    def __lt__(self, other):
+        return self.n < other.n
+    def __class_getitem__(cls, key):
+        return key
+"""
+    module = project.load("adv_mod", source)
+    low, high = module.V(1), module.V(2)
+    assert low <= high
+    project.replace(
+        "adv_mod", ("self.n < other.n", "self.n > other.n"), ("return key", "return [key]")
+    )
+    assert (low <= high, low >= high, module.V["k"]) == (False, True, ["k"])
+
+
+def test_private_names_and_type_hints(project: Project) -> None:
+    import typing
+
+    source = """
+class A:
+    __limit = 1
+    def __step(self):
+        return self.__limit
+    def go(self, x: int) -> int:
+        return self.__step()
+"""
+    module = project.load("adv_mod", source)
+    a = module.A()
+    project.replace("adv_mod", ("__limit = 1", "__limit = 2"), ("x: int) -> int", "x: str) -> str"))
+    assert a.go("") == 2
+    assert typing.get_type_hints(module.A.go) == {"x": str, "return": str}
+    project.replace("adv_mod", ("return self.__limit", "return -self.__limit"))
+    assert a.go("") == -2
+
+
+def test_decorator_arguments_from_another_module(project: Project) -> None:
+    project.load(
+        "low_mod",
+        "RETRIES = 2\ndef retry(n):\n    def deco(f):\n        def w():\n"
+        "            return [n, f()]\n        return w\n    return deco\n",
+    )
+    user = project.load(
+        "user_mod",
+        "from low_mod import RETRIES, retry\n@retry(RETRIES)\ndef f():\n    return 1\nHELD = [f]\n",
+    )
+    held = user.f
+    project.replace("low_mod", ("RETRIES = 2", "RETRIES = 3"))
+    assert (user.f(), user.HELD[0](), held()) == ([3, 1],) * 3
+    project.replace("low_mod", ("[n, f()]", "(n, f())"))
+    assert (user.f(), user.HELD[0](), held()) == ((3, 1),) * 3
+
+
+def test_nested_data_of_functions_and_classes(project: Project) -> None:
+    source = """
+class A:
+    x = 1
+def f():
+    return 'old'
+DEEP = {'a': [(f, A), {'b': f}]}
+ROUTES = [('/', f, {'methods': ['GET']})]
+KEYED = {('/', f): [1, (2, (A, f))]}
+"""
+    module = project.load("adv_mod", source)
+    deep = module.DEEP
+    project.replace("adv_mod", ("x = 1", "x = 2"), ("def f():", "def f(k=1):"), ("'GET'", "'POST'"))
+    assert deep["a"][0][0]() == "old"
+    assert (deep["a"][0][1].x, module.DEEP is deep) == (2, True)
+    assert module.ROUTES[0][1] is module.f is deep["a"][1]["b"]
+    assert module.ROUTES[0][2] == {"methods": ["POST"]}
+    assert module.ROUTES[0][1].__globals__ is vars(module)
+    project.replace("adv_mod", ("[1, (2,", "[1, (3,"), ("def f(k=1):", "def f(k=2):"))
+    assert module.KEYED["/", module.f] == [1, (3, (module.A, module.f))]
+    project.replace("adv_mod", ("'old'", "'new'"))
+    assert (module.ROUTES[0][1](), deep["a"][0][0]()) == ("new", "new")
+
+
+def test_type_and_class_match_patterns(project: Project) -> None:
+    source = """
+class Point:
+    __match_args__ = ('x', 'y')
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+def f(p):
+    match p:
+        case Point(0, y):
+            return y
+        case Point(x, _):
+            return -x
+"""
+    module = project.load("adv_mod", source)
+    p = module.Point(0, 5)
+    assert module.f(p) == 5
+    project.replace("adv_mod", ("('x', 'y')", "('y', 'x')"))
+    assert module.f(p) == -5

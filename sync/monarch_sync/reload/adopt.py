@@ -15,7 +15,7 @@ from .flips import MISSING, Flip, Item
 from .graph import ModuleEdit, absolute_name
 from .patch import FunctionPatch, made_alike
 from .plan import ModulePlan, Plan
-from .settle import rehome, replace_inside
+from .settle import rehome, replace_inside, sort_in_again
 from .stage import Stage
 from .statements import Statement
 
@@ -179,7 +179,8 @@ class Adoption:
         for thing in self._stage.made.values() if twins else ():
             if issubclass(type(thing), type):
                 # Attributes of classes change through the class, which has caches to drop.
-                own |= {id(part) for part in gc.get_referents(thing) if type(part) is dict}
+                own |= {id(part) for part in gc.get_referents(thing) if type(part) in (dict, tuple)}
+        tuples: set[int] = set()
         for thing in self._stage.made.values():
             if type(thing) is FunctionType:
                 home = homes.get(id(thing.__globals__))
@@ -199,6 +200,11 @@ class Adoption:
                 id(part) in twins for part in gc.get_referents(thing)
             ):
                 replace_inside(thing, twins)
+                if type(thing) is tuple:
+                    tuples.add(id(thing))
+        for thing in self._stage.made.values() if tuples else ():
+            if id(thing) not in own:
+                sort_in_again(thing, tuples)
 
     def forget_twins(self) -> None:
         """Staged classes leave the lists of subclasses that their bases keep."""

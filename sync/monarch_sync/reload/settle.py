@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from ctypes import c_void_p, py_object, pythonapi
 from types import CellType, FunctionType
 from typing import Any, cast
@@ -17,6 +17,8 @@ def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
                 holder[key] = twins[id(value)][1]
             if id(key) in twins:
                 holder[twins[id(key)][1]] = holder.pop(key)
+    elif type(holder) is tuple:
+        _replace_in_tuple(holder, twins)
     elif isinstance(holder, list):
         for index, value in enumerate(holder):
             if id(value) in twins:
@@ -50,6 +52,28 @@ def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
 
 
 _HEAP_TYPE = 1 << 9
+
+
+def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, Any]]) -> None:
+    # It is new, but deep inside of what holds it; the items follow the header of the object.
+    slots = (c_void_p * len(holder)).from_address(id(holder) + tuple.__basicsize__)
+    for index, item in enumerate(holder):
+        if id(item) in twins and slots[index] == id(item):
+            pythonapi.Py_IncRef(py_object(twins[id(item)][1]))
+            slots[index] = id(twins[id(item)][1])
+            pythonapi.Py_DecRef(c_void_p(id(item)))
+
+
+def sort_in_again(holder: Any, keys: Collection[int]) -> None:
+    """For a new dict or set with keys (by their ids) whose hash is another one now."""
+    if type(holder) is dict and any(id(key) in keys for key in holder):
+        items = list(holder.items())
+        holder.clear()
+        holder.update(items)
+    elif type(holder) is set and any(id(key) in keys for key in holder):
+        members = list(holder)
+        holder.clear()
+        holder.update(members)
 
 
 def _replace_in_cell(cell: CellType, twins: Mapping[int, tuple[Any, Any]]) -> None:
