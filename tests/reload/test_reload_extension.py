@@ -1,11 +1,12 @@
-"""`%load_ext monarch_sync.reload`, with the two calls of IPython that it needs."""
+"""`%load_ext monarch_sync.reload`, with the calls of IPython that it needs, and with IPython."""
 
 from __future__ import annotations
 
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ from .conftest import Project
 
 
 class Shell:
-    """Registers callbacks as IPython does, and runs cells."""
+    """Registers callbacks and magics as IPython does, and runs cells."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[..., Any]] = []
+        self.magics: dict[str, dict[str, Callable[[str], None]]] = {"line": {}}
         self.events = self
+        self.magics_manager = self
 
     def register(self, event: str, callback: Callable[..., Any]) -> None:
         assert event == "pre_run_cell"
@@ -31,36 +34,109 @@ class Shell:
         assert event == "pre_run_cell"
         self.callbacks.remove(callback)
 
+    def register_magic_function(self, func: Any, magic_kind: str, magic_name: str) -> None:
+        self.magics[magic_kind][magic_name] = func
+
     def run_cell(self) -> None:
         for callback in self.callbacks:
             callback(object())
 
+    def magic(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        self.magics["line"][name](rest)
+
+
+@pytest.fixture
+def shell(project: Project) -> Iterator[Shell]:
+    made = Shell()
+    load_ipython_extension(made)
+    yield made
+    unload_ipython_extension(made)
+    assert (made.callbacks, made.magics) == ([], {"line": {}})
+
 
 def test_edited_modules_reload_before_a_cell(
-    project: Project, capsys: pytest.CaptureFixture[str]
+    project: Project, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shell = Shell()
-    load_ipython_extension(shell)
-    try:
-        module = project.load("cell_mod", "def f():\n    return 1\n")
-        shell.run_cell()
-        assert capsys.readouterr() == ("", "")
-        path = project.path("cell_mod")
-        stat = path.stat()
-        project.write("cell_mod", "def f():\n    return 2\n")
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        shell.run_cell()
-        assert module.f() == 2
-        assert "cell_mod.f" in capsys.readouterr().out
-        project.write("cell_mod", "def f(:\n")
-        shell.run_cell()
-        assert "cell_mod.py:1" in capsys.readouterr().err
-        assert module.f() == 2
-        shell.run_cell()
-        assert capsys.readouterr() == ("", "")
-    finally:
-        unload_ipython_extension(shell)
-    assert shell.callbacks == []
+    module = project.load("cell_mod", "def f():\n    return 1\n")
+    shell.run_cell()
+    assert capsys.readouterr() == ("", "")
+    path = project.path("cell_mod")
+    stat = path.stat()
+    project.write("cell_mod", "def f():\n    return 2\n")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    shell.run_cell()
+    assert module.f() == 2
+    first, head, row = capsys.readouterr().out.splitlines()
+    assert first.startswith("reloaded 1 module in ")
+    assert (head.split(), row.split()) == (
+        ["module", "verdict", "what"],
+        ["cell_mod", "patch", "f"],
+    )
+    project.write("cell_mod", "def f(:\n")
+    shell.run_cell()
+    assert "cell_mod.py:1" in capsys.readouterr().err
+    assert module.f() == 2
+    shell.run_cell()
+    assert capsys.readouterr() == ("", "")
+    shell.magic("monarch_reload now")
+    assert "cell_mod.py:1" in capsys.readouterr().err
+
+
+def test_what_needs_a_new_kernel_is_said_and_nothing_changes(
+    project: Project, shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "class A:\n    __slots__ = ('x',)\ndef f():\n    return 1\n"
+    module = project.load("cell_mod", source)
+    project.write("cell_mod", source.replace("'x',", "'x', 'y'").replace("1", "2"))
+    shell.run_cell()
+    assert "cell_mod cannot be patched in place: A: __slots__ changed" in capsys.readouterr().err
+    assert module.f() == 1
+
+
+def test_magic_turns_it_off_and_on(
+    project: Project, shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = project.load("cell_mod", "def f():\n    return 1\n")
+    shell.magic("monarch_reload off")
+    shell.magic("monarch_reload")
+    project.write("cell_mod", "def f():\n    return 2\n")
+    shell.run_cell()
+    assert capsys.readouterr().out == "reload before each cell: off\n" * 2
+    assert module.f() == 1
+    shell.magic("monarch_reload now")
+    assert module.f() == 2
+    shell.magic("monarch_reload on")
+    project.write("cell_mod", "def f():\n    return 3\n")
+    shell.run_cell()
+    assert module.f() == 3
+    shell.magic("monarch_reload perhaps")
+    assert "not 'perhaps'" in capsys.readouterr().err
+
+
+def test_in_ipython(
+    project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("IPython")
+    monkeypatch.setenv("IPYTHONDIR", str(project.root.parent))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # IPython's own
+        from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config
+
+        shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+        shell.run_cell("%load_ext monarch_sync.reload")
+        try:
+            project.write("cell_mod", "def f():\n    return 1\n")
+            shell.run_cell("import cell_mod")
+            project.write("cell_mod", "def f():\n    return 2\n")
+            shell.run_cell("got = cell_mod.f()")
+            assert shell.user_ns["got"] == 2
+            assert "reloaded 1 module" in capsys.readouterr().out
+            shell.run_cell("%monarch_reload off")
+            assert "off" in capsys.readouterr().out
+        finally:
+            shell.run_cell("%unload_ext monarch_sync.reload")
 
 
 def test_roots_are_neither_installed_nor_standard() -> None:

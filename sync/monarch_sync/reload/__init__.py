@@ -1,14 +1,21 @@
 """Reload changed modules in a running process: prepare, commit, abort.
 
     reloader = Reloader(["/path/to/project"])
+    report = reloader.reload(["model.py"])  # or reload(): whatever changed on disk
+    print(report)                           # a table; report.undo() goes back
+
+or in two steps, with texts that need not be on disk yet:
+
     prepared = reloader.prepare({"/path/to/project/model.py": b"..."})
-    report = prepared.commit()      # or prepared.abort(); later perhaps report.undo()
+    report = prepared.commit()              # or prepared.abort()
+
+In IPython and notebooks, `%load_ext monarch_sync.reload` does it before each cell.
 
 Live objects take the new code in place, top-level statements that did not change keep what
 they bound, and new code that fails leaves the old code whole.
 """
 
-from .errors import ReloadError
+from .errors import NeedsRespawn, ReloadError
 from .extension import load_ipython_extension, unload_ipython_extension
 from .prepared import Mode, Prepared
 from .report import ReloadReport, Verdict
@@ -16,6 +23,7 @@ from .transaction import Reloader
 
 __all__ = [
     "Mode",
+    "NeedsRespawn",
     "Prepared",
     "ReloadError",
     "ReloadReport",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import functools
+import ast
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from ctypes import c_void_p, py_object, pythonapi
-from types import CellType, FunctionType
-from typing import Any, cast
+from types import FunctionType
+from typing import Any
 
 from .classes import ClassPatch
+from .edits import LiveModule
 from .flips import MISSING, Flip, Item
+from .graph import ModuleEdit, absolute_name
 from .patch import FunctionPatch, made_alike
 from .plan import ModulePlan, Plan
+from .settle import rehome, replace_inside, sort_in_again
 from .stage import Stage
 from .statements import Statement
 
@@ -26,46 +28,107 @@ class Adoption:
         self.functions = functions
         self.classes = ClassPatch(functions, self._made_here)
         self.bindings: list[Flip] = []
+        self.gone: list[Any] = []  # decorated definitions that are in no source any more
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
 
-    def adopt(self, plan: Plan) -> None:
+    def adopt(self, plan: Plan, live: Mapping[str, LiveModule]) -> None:
+        """`live` are the edited modules."""
+        for twin, instance in self._stage.instances:
+            self.functions.pair(twin, instance)
         values: list[tuple[dict[str, Any], str, Any]] = []
         for name, module_plan in plan.modules.items():
-            values += self._module(name, module_plan)
+            values += self._module(name, module_plan, live.get(name))
         for namespace, key, value in values:
             # Only now is it known for every staged object which live one it stands for.
             value = _with_live_items(value, self.functions.live_of)
             if namespace.get(key, MISSING) is not value:
                 self.bindings.append(Item(namespace, key, value))
 
-    def _module(self, name: str, plan: ModulePlan) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    def _module(
+        self, name: str, plan: ModulePlan, module: LiveModule | None
+    ) -> Iterator[tuple[dict[str, Any], str, Any]]:
         live_names = vars(sys.modules[name])
         staged = self._stage.namespaces.get(name, {})
         self.classes.refused = self.refused.setdefault(name, {})
         edit = plan.edit
         definitions = {}
+        lasting = {bound: i for i, statement in enumerate(edit.new) for bound in statement.binds}
+        strangers: set[str] = set()  # what the live module has under the name is another's
         for index in sorted(plan.run | plan.twin):
             statement = edit.new[index]
             origin = edit.alignment.source_of(index)
+            old = None if origin is None else edit.old[origin]
+            stranger = statement.is_definition and _has_another_heir(edit, statement, origin)
+            if stranger and module is not None and old is not None:
+                self._same_place(module, old, self._stage.defined.get((name, index)))
             for bound in _bound(statement, staged):
-                definitions[bound] = index, statement, None if origin is None else edit.old[origin]
+                if statement.is_definition and lasting[bound] > index:
+                    continue  # hidden by a later one of the same name
+                definitions[bound] = index, statement, old
+                (strangers.add if stranger else strangers.discard)(bound)
         for bound, (index, statement, old) in definitions.items():
             live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
             if bound in edit.keep and live is not MISSING:
                 continue
             if index in plan.run:
+                self.classes.changed = plan.forced_by[index]
                 yield (
                     live_names,
                     bound,
-                    self._merged(live, value, old, statement, bound in statement.defines),
+                    value
+                    if bound in strangers
+                    else self._merged(live, value, old, statement, bound in statement.defines),
                 )
             elif live is not value and self._made_here(value):
                 self.functions.pair(value, live)
+        yield from self._bound_unseen(name, edit, live_names)
+        for index in plan.run:
+            if "*" in edit.new[index].binds:
+                for bound in self._no_longer_exported(edit, edit.new[index], live_names):
+                    yield live_names, bound, MISSING
         for bound in edit.gone:
             yield live_names, bound, MISSING
+        for old in edit.old:
+            # Undecorated definitions did not register themselves; somebody else put them there.
+            if old.name in edit.gone and getattr(old.node, "decorator_list", False):
+                self.gone.append(live_names.get(old.name))
+
+    def _same_place(self, module: LiveModule, old: Statement, value: Any) -> None:
+        """The live function is found by where it stands, not by its name."""
+        assert old.name is not None
+        found = module.functions.get((old.name, old.first), [])
+        if len(found) == 1 and type(value) is FunctionType and made_alike(found[0], value):
+            self.functions.function(found[0], value)
+
+    def _bound_unseen(
+        self, name: str, edit: ModuleEdit, live_names: dict[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        """What `exec`, `globals()` and `global` statements bound in the staged namespace."""
+        staged = self._stage.namespaces.get(name, {})
+        seen = {bound for statement in edit.new for bound in statement.binds}
+        for bound, value in staged.items():
+            live = live_names.get(bound, MISSING)
+            if bound in seen or bound == "__builtins__" or value is live or "*" in seen:
+                continue
+            if bound not in edit.keep and not bound.startswith("__annot"):
+                yield live_names, bound, self._merged(live, value, None, None, True)
+
+    def _no_longer_exported(
+        self, edit: ModuleEdit, star: Statement, live_names: dict[str, Any]
+    ) -> Iterator[str]:
+        assert isinstance(star.node, ast.ImportFrom)
+        owner = absolute_name(edit.package, star.node.module, star.node.level)
+        staged = self._stage.namespaces.get(owner)
+        if staged is None:
+            return
+        before = vars(sys.modules[owner])
+        others = {bound for statement in edit.new for bound in statement.binds}
+        for name in _exports(before) - _exports(staged) - others:
+            if live_names.get(name, MISSING) is before.get(name):
+                yield name
 
     def _merged(
-        self, live: Any, value: Any, old: Statement | None, new: Statement, defined: bool
+        self, live: Any, value: Any, old: Statement | None, new: Statement | None, defined: bool
     ) -> Any:
         if live is MISSING or value is MISSING or live is value or not self._made_here(value):
             return value
@@ -77,13 +140,24 @@ class Adoption:
             if defined and made_alike(live, value):
                 self.classes.patch(live, value, old, new)
                 return live
-        elif defined and type(live) is type(value):
-            wrapped = getattr(live, "__wrapped__", None), getattr(value, "__wrapped__", None)
-            if all(isinstance(part, FunctionType) for part in wrapped) and made_alike(*wrapped):
-                kept = self.functions.function(*wrapped) is wrapped[0]  # type: ignore[arg-type]
-                if kept and _same_cache(live, value):
-                    self.functions.pair(value, live)
-                    return live
+        elif defined and not (isinstance(live, type) or isinstance(value, type)):
+            return self._rewrapped(live, value)
+        return value
+
+    def _rewrapped(self, live: Any, value: Any) -> Any:
+        """Of two wrappers of one function the one to bind; who holds the old one follows."""
+        before = live if isinstance(live, FunctionType) else getattr(live, "__wrapped__", None)
+        after = value if isinstance(value, FunctionType) else getattr(value, "__wrapped__", None)
+        if not (isinstance(before, FunctionType) and isinstance(after, FunctionType)):
+            return value
+        if not made_alike(before, after):
+            return value
+        if type(live) is type(value) and _same_cache(live, value):
+            if self.functions.function(before, after) is before:
+                self.functions.pair(value, live)
+                return live
+        elif callable(value):
+            self.functions.forward(before, value)
         return value
 
     def _made_here(self, value: Any) -> bool:
@@ -105,7 +179,8 @@ class Adoption:
         for thing in self._stage.made.values() if twins else ():
             if issubclass(type(thing), type):
                 # Attributes of classes change through the class, which has caches to drop.
-                own |= {id(part) for part in gc.get_referents(thing) if type(part) is dict}
+                own |= {id(part) for part in gc.get_referents(thing) if type(part) in (dict, tuple)}
+        tuples: set[int] = set()
         for thing in self._stage.made.values():
             if type(thing) is FunctionType:
                 home = homes.get(id(thing.__globals__))
@@ -114,8 +189,9 @@ class Adoption:
                 elif getattr(thing, "__builtins__", None) is self._stage.builtins:
                     rehome(thing, thing.__globals__)
             elif id(type(thing)) in twins:
+                setter = type.__setattr__ if issubclass(type(thing), type) else object.__setattr__
                 try:
-                    object.__setattr__(thing, "__class__", twins[id(type(thing))][1])
+                    setter(thing, "__class__", twins[id(type(thing))][1])
                 except TypeError:
                     pass  # of a class that only a respawn can change
             if not twins or id(thing) in own:
@@ -123,7 +199,12 @@ class Adoption:
             if issubclass(type(thing), type) or any(
                 id(part) in twins for part in gc.get_referents(thing)
             ):
-                _replace_inside(thing, twins)
+                replace_inside(thing, twins)
+                if type(thing) is tuple:
+                    tuples.add(id(thing))
+        for thing in self._stage.made.values() if tuples else ():
+            if id(thing) not in own:
+                sort_in_again(thing, tuples)
 
     def forget_twins(self) -> None:
         """Staged classes leave the lists of subclasses that their bases keep."""
@@ -152,10 +233,29 @@ def _detach(cls: type) -> None:
         pass  # it goes when it is collected
 
 
+def _has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None) -> bool:
+    """Whether the definition that the live module has under its name lives on in another one.
+
+    `def _` may stand there many times, each with a decorator that registers it.
+    """
+    binders = [i for i, old in enumerate(edit.old) if statement.name in old.binds]
+    if not binders or binders[-1] == origin:
+        return False
+    alignment = edit.alignment
+    aligned = (alignment.same, alignment.narrow, alignment.renewed)
+    return any(binders[-1] in pairs.values() for pairs in aligned)
+
+
 def _bound(statement: Statement, staged: Mapping[str, Any]) -> Iterable[str]:
     if "*" in statement.binds:
         return [name for name in staged if not name.startswith("__")]
     return sorted(statement.binds)
+
+
+def _exports(namespace: Mapping[str, Any]) -> set[str]:
+    """What `import *` takes."""
+    names = namespace.get("__all__")
+    return {name for name in namespace if name[0] != "_"} if names is None else set(names)
 
 
 def _same_cache(live: Any, value: Any) -> bool:
@@ -168,78 +268,3 @@ def _with_live_items(value: Any, live_of: Callable[[Any], Any]) -> Any:
     if type(value) is tuple and any(live_of(item) is not item for item in value):
         return tuple(live_of(item) for item in value)
     return value
-
-
-def _replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    if isinstance(holder, dict):
-        for key, value in list(holder.items()):
-            if id(value) in twins:
-                holder[key] = twins[id(value)][1]
-            if id(key) in twins:
-                holder[twins[id(key)][1]] = holder.pop(key)
-    elif isinstance(holder, list):
-        for index, value in enumerate(holder):
-            if id(value) in twins:
-                holder[index] = twins[id(value)][1]
-    elif isinstance(holder, set):
-        for value in [value for value in holder if id(value) in twins]:
-            holder.discard(value)
-            holder.add(twins[id(value)][1])
-    elif isinstance(holder, FunctionType):
-        for cell in holder.__closure__ or ():
-            _replace_in_cell(cell, twins)
-        _replace_inside(holder.__dict__, twins)
-    elif type(holder) is CellType:
-        _replace_in_cell(holder, twins)
-    elif isinstance(holder, functools.partial):
-        if id(holder.func) in twins:
-            state = (twins[id(holder.func)][1], holder.args, holder.keywords, holder.__dict__)
-            cast("Any", holder).__setstate__(state)
-    elif isinstance(holder, type):
-        if id(holder) in twins:
-            return
-        for name, value in list(holder.__dict__.items()):
-            if id(value) in twins:
-                type.__setattr__(holder, name, twins[id(value)][1])
-        if any(id(base) in twins for base in holder.__bases__):
-            holder.__bases__ = tuple(
-                twins[id(base)][1] if id(base) in twins else base for base in holder.__bases__
-            )
-    elif type(holder).__flags__ & _HEAP_TYPE and hasattr(holder, "__dict__"):
-        _replace_inside(vars(holder), twins)
-
-
-_HEAP_TYPE = 1 << 9
-
-
-def _replace_in_cell(cell: CellType, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    try:
-        contents = cell.cell_contents
-    except ValueError:
-        return
-    if id(contents) in twins:
-        cell.cell_contents = twins[id(contents)][1]
-
-
-def rehome(function: FunctionType, namespace: dict[str, Any]) -> None:
-    """Let a function look up its globals in `namespace`.
-
-    Python has no way to say this, and a copy of the function would not reach those who hold
-    it already (wrappers, registries, C caches). In CPython the two pointers follow the object
-    header; that they are where we think is checked for every function before they are written.
-    """
-    builtins_now = namespace["__builtins__"]
-    builtins_now = builtins_now if isinstance(builtins_now, dict) else vars(builtins_now)
-    address = id(function) + object.__basicsize__
-    slots = (c_void_p * 2).from_address(address)
-    before = function.__globals__, getattr(function, "__builtins__", None)
-    if slots[0] != id(before[0]) or (before[1] is not None and slots[1] != id(before[1])):
-        raise RuntimeError("this Python keeps a function's globals in another place")
-    for index, value in enumerate((namespace, builtins_now)):
-        old = slots[index]
-        if old != id(value):
-            pythonapi.Py_IncRef(py_object(value))
-            slots[index] = id(value)
-            pythonapi.Py_DecRef(c_void_p(old))
-    # Tells the interpreter that what it specialised for this function no longer holds.
-    function.__code__ = function.__code__

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import abc
+import collections.abc
 import enum
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from .flips import MISSING, Attribute, Cell, Flip, contents_of
 from .patch import FunctionPatch, made_alike
@@ -27,10 +29,13 @@ _NOT_OURS = _LAYOUT | {
 }
 
 
-def why_not_in_place(live: type, staged: type) -> str | None:
-    """The reason why the live class cannot become the staged one, if there is one."""
-    if type(live) is not type(staged):
-        return f"metaclass changed from {type(live).__name__} to {type(staged).__name__}"
+def why_not_in_place(live: type, staged: type, metaclass: type) -> str | None:
+    """The reason why the live class cannot become the staged one, if there is one.
+
+    `metaclass` is that of `staged`, as it will be.
+    """
+    if type(live) is not metaclass:
+        return f"metaclass changed from {type(live).__name__} to {metaclass.__name__}"
     if _slots(live) != _slots(staged):
         return f"__slots__ changed from {_slots(live)} to {_slots(staged)}"
     if _shape(live) != _shape(staged):
@@ -57,6 +62,41 @@ def _shape(cls: type) -> tuple[Any, ...]:
     )
 
 
+def kept_names(live: type, old: Statement, new: Statement, changed: Collection[str]) -> set[str]:
+    """Attributes of which the live value is kept; those of an Enum are its members."""
+    if isinstance(live, enum.EnumMeta):
+        return set()
+    return {_mangled(live.__name__, name) for name in kept_class_values(old, new, changed)}
+
+
+def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
+    """What is registered with the staged class arrives where the live one keeps it."""
+    for name in names:
+        own = live.__dict__.get(name, MISSING)
+        if own is not MISSING and name in staged.__dict__ and not _is_layout(own):
+            type.__setattr__(staged, name, own)
+
+
+def keep_live_members(live: Any, staged: Any) -> None:
+    """Members that did not change are the live ones at once: live objects hold them."""
+    kept: dict[int, Any] = {}
+    for name, member in staged._member_map_.items():
+        before = live._member_map_.get(name)
+        if before is not None and (before._name_, before._value_) == (
+            member._name_,
+            member._value_,
+        ):
+            kept[id(member)] = before
+    for name, value in list(staged.__dict__.items()):
+        table = type(value) is dict and any(id(item) in kept for item in value.values())
+        if table:
+            value.update({key: kept.get(id(item), item) for key, item in value.items()})
+        elif id(value) in kept:
+            type.__setattr__(staged, name, kept[id(value)])
+        elif id(getattr(value, "member", None)) in kept:
+            value.member = kept[id(value.member)]
+
+
 class ClassPatch:
     """Patches classes with the help of a `FunctionPatch`; `refused` says which could not be."""
 
@@ -66,9 +106,10 @@ class ClassPatch:
         self.flips: list[Flip] = []
         self.patched: list[type] = []
         self.refused: dict[str, str] = {}
+        self.changed: Collection[str] = ()  # names from outside that the class body reads anew
 
     def patch(self, live: type, staged: type, old: Statement | None, new: Statement | None) -> None:
-        reason = why_not_in_place(live, staged)
+        reason = why_not_in_place(live, staged, self._functions.live_of(type(staged)))
         self._functions.pair(staged, live)
         if reason is not None:
             self.refused[live.__qualname__] = reason
@@ -78,8 +119,8 @@ class ClassPatch:
         bound: set[str] = set()
         inner: dict[str, tuple[Statement, Statement]] = {}
         if old is not None and new is not None and old.is_class and new.is_class:
+            keep = kept_names(live, old, new, self.changed)
             mangle = functools.partial(_mangled, live.__name__)
-            keep = set(map(mangle, kept_class_values(old, new)))
             bound = {mangle(name) for statement in old.body for name in statement.binds}
             before = {statement.name: statement for statement in old.body if statement.is_class}
             inner = {
@@ -96,7 +137,7 @@ class ClassPatch:
             if name in _LAYOUT or name == "_abc_impl" or _is_layout(value):
                 continue
             current = live.__dict__.get(name, MISSING)
-            if name in keep and current is not MISSING and not isinstance(live, enum.EnumMeta):
+            if name in keep and current is not MISSING:
                 continue
             self._close_over(value, live, staged)
             if isinstance(live, enum.EnumMeta):
@@ -165,6 +206,23 @@ class _Named:
         descriptor, owner, name = self._arguments
         type(descriptor).__set_name__(descriptor, owner, name)
         return lambda: None
+
+
+def forget_subclass_checks(classes: Iterable[type]) -> None:
+    """Drop what `isinstance` remembers of protocols and abstract classes.
+
+    They look for methods, which the edited classes have or have not now.
+    """
+    pending: list[type] = [*classes, cast("type", Protocol)]
+    pending += [cls for cls in vars(collections.abc).values() if isinstance(cls, abc.ABCMeta)]
+    seen: set[int] = set()
+    while pending:
+        cls = pending.pop()
+        if isinstance(cls, abc.ABCMeta) and id(cls) not in seen:
+            seen.add(id(cls))
+            cls._abc_caches_clear()  # type: ignore[attr-defined]
+            if cls.__dict__.get("_is_protocol"):
+                pending += cls.__subclasses__()
 
 
 def _functions_in(value: Any) -> Iterator[FunctionType]:

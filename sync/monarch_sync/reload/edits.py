@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from types import CodeType, FunctionType, ModuleType
+from typing import cast
 
 from .flips import Attribute
 from .graph import Kind, ModuleEdit
@@ -113,7 +114,9 @@ def _kind(value: object) -> Kind:
     # Not isinstance: a lazy or deprecated object would be woken by the look at its __class__.
     if issubclass(type(value), FunctionType):
         return Kind.FUNCTION
-    return Kind.CLASS if issubclass(type(value), type) else Kind.OTHER
+    if not issubclass(type(value), type):
+        return Kind.OTHER
+    return Kind.METACLASS if issubclass(cast("type", value), type) else Kind.CLASS
 
 
 def _kept_names(statements: Iterable[Statement]) -> set[str]:

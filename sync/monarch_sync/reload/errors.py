@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
+from .report import Verdict
+
 Phase = Literal["compile", "run", "commit"]
 
 
 class ReloadError(Exception):
     """The new code was refused; the process still runs the old code, whole.
 
-    `errors` holds the single refusals where there were several, one per file.
+    `errors` holds the single refusals where there were several, one per file; `verdicts` what
+    only a new process could take, where that is the reason.
     """
 
     def __init__(
@@ -28,6 +31,7 @@ class ReloadError(Exception):
         text: str | None = None,
         traceback: str = "",
         errors: Sequence[ReloadError] = (),
+        verdicts: Sequence[Verdict] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -38,12 +42,11 @@ class ReloadError(Exception):
         self.text = text
         self.traceback = traceback
         self.errors = tuple(errors)
+        self.verdicts = tuple(verdicts)
 
     @classmethod
-    def of_syntax(
-        cls, error: SyntaxError | ValueError, path: str, source: bytes = b""
-    ) -> ReloadError:
-        """From what `compile` raised (`ValueError`: a null byte, an unknown encoding).
+    def of_syntax(cls, error: Exception, path: str, source: bytes = b"") -> ReloadError:
+        """From what `compile` raised; but for SyntaxError, a null byte or too deep a nesting.
 
         The line is taken from `source`: `compile` may have read it from the file as it is on
         disk, which need not hold this text yet.
@@ -127,6 +130,16 @@ class ReloadError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {name: value for name, value in self.__dict__.items() if name != "message"}
         return _rebuilt, (type(self), self.message, fields)
+
+
+class NeedsRespawn(ReloadError):
+    """The new code is fine, but a running process cannot take it; restart to run it."""
+
+    @classmethod
+    def of_verdicts(cls, verdicts: Sequence[Verdict]) -> NeedsRespawn:
+        """From the verdicts that ask for a new process, at least one."""
+        reasons = (f"{v.module} cannot be patched in place: {v.reason}" for v in verdicts)
+        return cls("\n".join(reasons), phase="run", path=verdicts[0].path, verdicts=verdicts)
 
 
 def _rebuilt(cls: type[ReloadError], message: str, fields: dict[str, Any]) -> ReloadError:

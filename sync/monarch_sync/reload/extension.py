@@ -9,46 +9,55 @@ import sysconfig
 from typing import Any
 
 from .errors import ReloadError
+from .running_files import stat_of
 from .transaction import Reloader
 
 _EVENT = "pre_run_cell"
 _ATTRIBUTE = "_monarch_reload_before_cell"
+_MAGIC = "monarch_reload"
 
 
 class ReloadBeforeCell:
-    """A stat of every loaded module decides; the text decides where the stat has moved."""
+    """Reloads what changed on disk and prints the report; a refusal is printed once a save."""
 
     def __init__(self, reloader: Reloader) -> None:
         self.reloader = reloader
-        self._stats: dict[str, tuple[int, int, int, int]] = {}
+        self.is_on = True
+        self._refused: dict[str, object] = {}
 
     def __call__(self, *_: Any) -> None:
-        changed = self.changed_paths()
-        if not changed:
+        if self.is_on:
+            self.reload()
+
+    def reload(self, again: bool = False) -> None:
+        """`again`: also what was refused before and has not been saved since."""
+        changed = self.reloader.changed_paths()
+        stats = {path: stat_of(path) for path in changed}
+        if not changed or (stats == self._refused and not again):
             return
+        self._refused = {}
         try:
             report = self.reloader.reload(changed)
         except ReloadError as error:
+            self._refused = dict(stats)
             print(error, file=sys.stderr)  # noqa: T201
         else:
-            names = [*report.classes, *report.functions]
-            print(f"reloaded {', '.join(report.modules)}", *names, sep="\n  ")  # noqa: T201
+            print(report)  # noqa: T201
 
-    def changed_paths(self) -> list[str]:
-        changed = []
-        for _, source in list(self.reloader.loaded()):
-            try:
-                found = os.stat(source.path)
-            except OSError:
-                continue  # deleted: the module stays loaded
-            stat = found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
-            if self._stats.get(source.path) == stat:
-                continue
-            self._stats[source.path] = stat
-            with open(source.path, "rb") as file:
-                if file.read() != source.text:
-                    changed.append(source.path)
-        return changed
+    def magic(self, line: str) -> None:
+        """%monarch_reload [on | off | now]: reload before each cell, or not, or at once.
+
+        Without an argument, says which.
+        """
+        word = line.strip().lower()
+        if word == "now":
+            self.reload(again=True)
+            return
+        if word not in ("", "on", "off"):
+            print(f"%{_MAGIC} takes on, off or now, not {line.strip()!r}", file=sys.stderr)  # noqa: T201
+            return
+        self.is_on = word != "off" if word else self.is_on
+        print(f"reload before each cell: {'on' if self.is_on else 'off'}")  # noqa: T201
 
 
 def project_roots() -> list[str]:
@@ -67,12 +76,13 @@ def project_roots() -> list[str]:
 
 def load_ipython_extension(ip: Any) -> None:
     before_cell = ReloadBeforeCell(Reloader(project_roots()))
-    before_cell.changed_paths()
     setattr(ip, _ATTRIBUTE, before_cell)
     ip.events.register(_EVENT, before_cell)
+    ip.register_magic_function(before_cell.magic, "line", _MAGIC)
 
 
 def unload_ipython_extension(ip: Any) -> None:
     before_cell = getattr(ip, _ATTRIBUTE)
     ip.events.unregister(_EVENT, before_cell)
+    ip.magics_manager.magics["line"].pop(_MAGIC, None)
     before_cell.reloader.close()

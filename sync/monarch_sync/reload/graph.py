@@ -6,8 +6,9 @@ import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
-from .names import root_of
+from .names import ABSOLUTE, root_of
 from .statements import Alignment, Statement
 
 
@@ -16,6 +17,7 @@ class Kind(Enum):
 
     FUNCTION = "function"
     CLASS = "class"
+    METACLASS = "metaclass"
     OTHER = "other"
 
 
@@ -30,8 +32,9 @@ class ModuleEdit:
     alignment: Alignment
     kinds: Mapping[str, Kind]
     keep: frozenset[str] = frozenset()
+    rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
 
-    @property
+    @cached_property
     def gone(self) -> frozenset[str]:
         before = {name for statement in self.old for name in statement.binds}
         return frozenset(before - {name for s in self.new for name in s.binds} - self.keep - {"*"})
@@ -44,10 +47,12 @@ class ImportGraph:
         """`known` are all loaded modules of ours, in import order."""
         self._known = {name: index for index, name in enumerate(known)}
         self._sources: dict[str, dict[str, tuple[str, str | None]]] = {}
+        self._packages: dict[str, str] = {}
 
     def add(self, edit: ModuleEdit) -> None:
         self._known.setdefault(edit.name, len(self._known))
         self._sources[edit.name] = dict(_imports(edit))
+        self._packages[edit.name] = edit.package
 
     def source(self, module: str, name: str) -> tuple[str, str | None] | None:
         """Where an imported name comes from."""
@@ -61,6 +66,8 @@ class ImportGraph:
 
     def resolve(self, module: str, dotted: str) -> tuple[str, str, bool]:
         """(module, name in it, whether the read looks inside that name's value)."""
+        if dotted.startswith(ABSOLUTE):
+            return self._resolve_absolute(module, dotted.removeprefix(ABSOLUTE))
         head, *rest = dotted.split(".")
         source = self._sources.get(module, {}).get(head)
         if source is None:
@@ -75,6 +82,18 @@ class ImportGraph:
         if not rest:
             return module, head, False
         return owner, rest[0], len(rest) > 1
+
+    def _resolve_absolute(self, module: str, dotted: str) -> tuple[str, str, bool]:
+        rest = dotted.lstrip(".")
+        level = len(dotted) - len(rest)
+        parts = absolute_name(self._packages[module], rest, level).split(".")
+        size = next((n for n in range(len(parts) - 1, 0, -1) if self._knows(parts[:n])), 0)
+        if not size:
+            return module, ABSOLUTE + dotted, False
+        return ".".join(parts[:size]), parts[size], len(parts) > size + 1
+
+    def _knows(self, parts: Sequence[str]) -> bool:
+        return ".".join(parts) in self._known
 
     def ordered(self) -> list[str]:
         """Imported modules before their importers; cycles break where the import order says."""

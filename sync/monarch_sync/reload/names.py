@@ -133,6 +133,7 @@ class _Reader:
                 self._expression(node.value, Use.USED)
         elif isinstance(node, ast.Call):
             self._expression(node.func, Use.USED if use is Use.USED else Use.CALLED)
+            self._getattr(node)
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 self._expression(argument, self._argument)
         elif isinstance(node, (ast.Lambda, *_Comprehension)):
@@ -146,6 +147,13 @@ class _Reader:
         else:
             for child in ast.iter_child_nodes(node):
                 self._expression(child, Use.HELD)
+
+    def _getattr(self, node: ast.Call) -> None:
+        """`getattr(m, "C")` reads what `m.C` reads."""
+        if dotted(node.func) == "getattr" and len(node.args) > 1:
+            owner, name = dotted(node.args[0]), node.args[1]
+            if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
+                self.eager.add((f"{owner}.{name.value}", Use.HELD))
 
 
 def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
@@ -190,6 +198,7 @@ def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
     loads: set[str] = set()
     stores = set(local)
     declared: set[str] = set()
+    imported: dict[str, str] = {}
     pending = list(nodes)
     while pending:
         node = pending.pop()
@@ -213,6 +222,7 @@ def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
             loads |= _free(node.body, set())
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             stores.update(imported_names(node))
+            imported.update(_imported_here(node))
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             declared.update(node.names)
         else:
@@ -220,4 +230,25 @@ def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
             if bound:
                 stores.add(bound)
             pending.extend(ast.iter_child_nodes(node))
-    return {name for name in loads if root_of(name) not in stores - declared}
+    # A function that imports reads what it imports when it is called.
+    taken = {
+        imported[root_of(name)] + name.removeprefix(root_of(name))
+        for name in loads
+        if root_of(name) in imported
+    }
+    return taken | {name for name in loads if root_of(name) not in stores - declared}
+
+
+ABSOLUTE = ">"  # in front of a dotted name that starts at a module, not at a name of this one
+
+
+def _imported_here(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+    """Local names with what they stand for: `>pack.module.name`, `>.sibling.name`."""
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            whole = alias.name if alias.asname else root_of(alias.name)
+            yield alias.asname or whole, ABSOLUTE + whole
+        elif alias.name != "*":
+            owner = "." * node.level + (node.module or "")
+            dot = "" if owner.endswith(".") else "."
+            yield alias.asname or alias.name, f"{ABSOLUTE}{owner}{dot}{alias.name}"

@@ -32,7 +32,7 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
         inside = list(value.__dict__.values())
     elif callable(value) or issubclass(kind, _DESCRIPTORS):
         yield value
-        inside = list(_inside(value))
+        inside = [] if kind.__module__.startswith(_COMPILERS) else list(_inside(value))
     elif issubclass(kind, (dict, types.MappingProxyType)) and len(value) < 1000:
         inside = list(value.values())
     else:
@@ -49,6 +49,8 @@ _DESCRIPTORS = (
     functools.partialmethod,
     functools.singledispatchmethod,
 )
+# What they make of a function no longer runs its code object: only making it again helps.
+_COMPILERS = ("torch.jit", "torch._C", "numba", "triton", "jax")
 _WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_property)
 
 
@@ -115,7 +117,7 @@ class FunctionPatch:
             return self.live_of(staged)  # type: ignore[no-any-return]
         old, new = live.__code__, staged.__code__
         if old.co_freevars != new.co_freevars:
-            self._forward(live, staged)
+            self.forward(live, staged)
             return staged
         self.pair(staged, live)
         if not same_behaviour(old, new):
@@ -124,7 +126,7 @@ class FunctionPatch:
             self.flips.append(Attribute(live, "__code__", new))
         for name in _CARRIED:
             value = getattr(staged, name)
-            if getattr(live, name) is not value and getattr(live, name) != value:
+            if getattr(live, name) is not value:
                 self.flips.append(Attribute(live, name, value))
         for freevar, cell, fresh in zip(
             new.co_freevars, live.__closure__ or (), staged.__closure__ or (), strict=True
@@ -151,7 +153,7 @@ class FunctionPatch:
             if value is not before:
                 self.flips.append(Attribute(live, name, value))
 
-    def _forward(self, live: FunctionType, staged: FunctionType) -> None:
+    def forward(self, live: FunctionType, staged: Callable[..., Any]) -> None:
         """Whoever stored the old function calls the new one through it.
 
         Python cannot give a function code with other closure variables, as when a method

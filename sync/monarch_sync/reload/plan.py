@@ -17,25 +17,36 @@ from enum import IntEnum
 
 from .graph import ImportGraph, Kind, ModuleEdit
 from .names import Use, root_of
-from .statements import Statement
+from .statements import Statement, changed_functions
 
 
 class Mark(IntEnum):
     """What an edit did to a name; the higher one wins."""
 
-    METHODS = 1  # class: only methods behave differently
-    FUNCTION = 2  # function: patched in place
-    FLOWING = 3  # function: its result depends on a changed value
-    SHAPE = 4  # class: attributes, bases or fields differ, patched in place
-    VALUE = 5  # bound to something else, or gone
+    INSTANCE = 1  # kept instance of a class whose attributes differ
+    METHODS = 2  # class: only methods behave differently
+    FUNCTION = 3  # function: patched in place
+    FLOWING = 4  # function: its result depends on a changed value
+    SHAPE = 5  # class: attributes, bases or fields differ, patched in place
+    VALUE = 6  # bound to something else, or gone
 
 
 RUNS_AGAIN: Mapping[Mark, frozenset[Use]] = {
+    # Not USED: an optimizer made of `model.parameters()` has state of its own.
+    Mark.INSTANCE: frozenset({Use.INSIDE}),
     Mark.METHODS: frozenset({Use.USED}),
     Mark.FUNCTION: frozenset({Use.CALLED, Use.USED}),
     Mark.FLOWING: frozenset({Use.CALLED, Use.USED}),
     Mark.SHAPE: frozenset({Use.USED, Use.INSIDE, Use.BASE, Use.PASSED}),
     Mark.VALUE: frozenset(Use),
+}
+
+
+_CLASSES = (Kind.CLASS, Kind.METACLASS)
+# Methods that have their say when a class statement runs; by whether theirs is a metaclass.
+_MAKERS = {
+    False: frozenset({"__init_subclass__"}),
+    True: frozenset({"__init_subclass__", "__new__", "__init__", "__prepare__", "__call__"}),
 }
 
 
@@ -45,6 +56,7 @@ class ModulePlan:
     run: set[int] = field(default_factory=set)
     twin: set[int] = field(default_factory=set)  # run too, but only for others to call
     marks: dict[str, Mark] = field(default_factory=dict)
+    forced_by: dict[int, set[str]] = field(default_factory=dict)  # names read, for what runs
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,7 @@ class _Planner:
     def spread(self) -> None:
         """Mark and run until nothing more follows."""
         seen: dict[str, dict[str, Mark]] = {}
+        asked: dict[str, set[str]] = {}
         while True:
             for plan in list(self.plans.values()):
                 self._visit(plan)
@@ -93,7 +106,9 @@ class _Planner:
                 return
             for name in news:
                 seen[name] = dict(self.plans[name].marks)
-                for edit in self._importers(name, seen[name].keys()):
+                fresh = seen[name].keys() - asked.setdefault(name, set())
+                asked[name] |= fresh
+                for edit in self._importers(name, fresh) if fresh else ():
                     if edit.name not in self.plans:
                         self._add(edit)
 
@@ -108,6 +123,8 @@ class _Planner:
                 mark = self._mark(plan, index, name)
                 if mark is not None and mark > plan.marks.get(name, 0):
                     plan.marks[name] = mark
+            if index in plan.run and statement.is_opaque:
+                plan.marks.update(dict.fromkeys(_bound_by_no_statement(edit), Mark.VALUE))
         # A name that the module deleted after use must be made again for whoever needs it.
         live = edit.kinds.keys()
         needed = {
@@ -117,8 +134,12 @@ class _Planner:
             if not needed.isdisjoint(statement.binds) and not statement.is_main_guard:
                 plan.run.add(index)
         # `x = 1` and then `x += 1`: the second alone would start from the finished value.
-        for name in _bound_twice(edit.new):
+        displaced = _displaced(edit)
+        for name in _bound_twice(edit.new) | displaced:
             binders = {i for i, statement in enumerate(edit.new) if name in statement.binds}
+            if name in displaced:
+                plan.run.add(max(binders))
+                plan.marks[name] = Mark.VALUE
             if plan.run & binders and not all(edit.new[i].is_definition for i in binders):
                 plan.run |= {i for i in binders if not edit.new[i].is_main_guard}
 
@@ -127,17 +148,22 @@ class _Planner:
         statement = plan.edit.new[index]
         if index not in alignment.same and index not in alignment.narrow:
             return True
+        if index in plan.edit.rereads and statement.binds and not statement.is_definition:
+            return True
         if statement.is_import:
             marks = {self.mark_of(plan.edit.name, name) for name in statement.binds}
             if "*" in statement.binds:
                 owner = self.plans.get(self._graph.star(plan.edit.name))
                 marks |= set(owner.marks.values()) if owner else set()
             return Mark.VALUE in marks
-        return any(
-            mark is not None and use in RUNS_AGAIN[mark]
-            for name, declared in statement.names.eager
-            for mark, use in [self._mark_and_use(plan.edit.name, name, declared)]
-        )
+        return any(self._forcing(plan.edit.name, statement))
+
+    def _forcing(self, module: str, statement: Statement) -> Iterator[str]:
+        """The names it reads whose marks make it run again."""
+        for name, declared in statement.names.eager:
+            mark, use = self._mark_and_use(module, name, declared)
+            if mark is not None and use in RUNS_AGAIN[mark]:
+                yield name
 
     def _mark(self, plan: ModulePlan, index: int, name: str) -> Mark | None:
         """What running, patching or its callees do to a name that this statement binds."""
@@ -146,16 +172,28 @@ class _Planner:
             fresh = index not in edit.alignment.same
             return Mark.VALUE if fresh else self.mark_of(edit.name, name)
         if not statement.is_definition:
-            return Mark.VALUE if index in plan.run else None
+            if index in plan.run:
+                return Mark.VALUE
+            called = (
+                self._mark_and_use(edit.name, dotted, use)
+                for dotted, use in statement.names.eager
+                if use is Use.CALLED
+            )
+            return Mark.INSTANCE if (Mark.SHAPE, Use.CALLED) in called else None
         origin = edit.alignment.source_of(index)
-        kind = Kind.CLASS if statement.is_class else Kind.FUNCTION
-        if index in plan.run and (origin is None or edit.kinds.get(name) is not kind):
+        kinds = _CLASSES if statement.is_class else (Kind.FUNCTION,)
+        if index in plan.run and (origin is None or edit.kinds.get(name) not in kinds):
             return Mark.VALUE
         marks = [Mark.METHODS if statement.is_class else Mark.FUNCTION]
+        if index in edit.alignment.narrow and statement.is_class:
+            old = edit.old[edit.alignment.narrow[index]]
+            makers = _MAKERS[edit.kinds.get(name) is Kind.METACLASS]
+            if any(after.name in makers for _, after in changed_functions(old, statement)):
+                marks.append(Mark.SHAPE)
         if index in plan.run:
             marks.append(Mark.SHAPE if statement.is_class else Mark.FUNCTION)
         inside = (self._mark_and_use(edit.name, d, Use.HELD)[0] for d in statement.names.deferred)
-        if not {Mark.VALUE, Mark.FLOWING}.isdisjoint(inside):
+        if index in edit.rereads or not {Mark.VALUE, Mark.FLOWING}.isdisjoint(inside):
             marks.append(Mark.METHODS if statement.is_class else Mark.FLOWING)
         elif index not in plan.run and (
             index in edit.alignment.same
@@ -178,11 +216,19 @@ class _Planner:
             mark = self.plans[module].marks.get(name)
             if mark is not None:
                 return mark
+            if self._comes_from_getattr(module, name):
+                return Mark.VALUE if "__getattr__" in self.plans[module].marks else None
             source = self._graph.source(module, name)
             if source is None or source[1] is None:
                 return None
             module, name = source[0], source[1]
         return None
+
+    def _comes_from_getattr(self, module: str, name: str) -> bool:
+        edit = self.plans[module].edit
+        return "__getattr__" in edit.kinds and not (
+            name in edit.kinds or any(name in statement.binds for statement in edit.new)
+        )
 
     def choose_twins(self) -> None:
         """Statements that run call functions; those must already behave in the new way."""
@@ -196,6 +242,8 @@ class _Planner:
         while pending:
             module, dotted = pending.pop()
             node = self._graph.resolve(module, dotted)[:2]
+            if node[0] in self.plans and self._comes_from_getattr(*node):
+                node = node[0], "__getattr__"
             if node in reads or node[0] not in self.plans:
                 continue
             reads[node] = set()
@@ -224,7 +272,29 @@ class _Planner:
                 yield index, statement
 
     def plan(self) -> Plan:
+        for name, plan in self.plans.items():
+            for index in plan.run:
+                plan.forced_by[index] = set(self._forcing(name, plan.edit.new[index]))
         return Plan({name: self.plans[name] for name in self._graph.ordered()})
+
+
+def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
+    bound = {name for statement in (*edit.old, *edit.new) for name in statement.binds}
+    return {name for name in edit.kinds.keys() - bound if not name.startswith("__")}
+
+
+def _displaced(edit: ModuleEdit) -> set[str]:
+    """Names whose last binder of old is not their last binder now, though both exist still."""
+    before = {name: i for i, statement in enumerate(edit.old) for name in statement.binds}
+    after = {name: i for i, statement in enumerate(edit.new) for name in statement.binds}
+    return {
+        name
+        for name, index in after.items()
+        if name in before
+        and name not in edit.keep
+        and not edit.new[index].is_main_guard
+        and edit.alignment.source_of(index) not in (None, before[name])
+    } - {"*"}
 
 
 def _bound_twice(statements: Sequence[Statement]) -> set[str]:

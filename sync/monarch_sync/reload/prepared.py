@@ -9,16 +9,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Literal
 
 from .adopt import Adoption
+from .classes import forget_subclass_checks
+from .closures import follow_edited_makers
+from .data_files import naming
 from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .patch import FunctionPatch, parts_of
 from .plan import Plan, make_plan
+from .registries import unregister
 from .report import ReloadReport, Verdict
 from .source import ImportHook, RunningSources, Source, forget_bytecode
 from .stage import Stage
@@ -52,16 +57,25 @@ class Prepared:
         self._adoption = Adoption(self._stage, self._functions)
         self._caches: list[Callable[[], None]] = []
         self._report = ReloadReport()
+        self._report.verdicts = self.verdicts
         self._spent = False
 
     @property
     def needs_respawn(self) -> bool:
         return any(verdict.action == "respawn" for verdict in self.verdicts.values())
 
-    def stage_changes(self, changed: Mapping[str, Source]) -> None:
+    @property
+    def report(self) -> ReloadReport:
+        """What a commit will report; its `seconds` are still to come."""
+        return self._report
+
+    def stage_changes(self, changed: Mapping[str, Source], data: Collection[str] = ()) -> None:
+        """`data` are config files that have changed on disk already."""
         running, hook = self._process.sources, self._process.hook
         live = {name: LiveModule(name, sys.modules[name], running[name]) for name in changed}
         edits = [edited(live[name], source) for name, source in changed.items()]
+        if data:
+            edits = self._rereading(edits, data)
         known = [name for name, _ in running.loaded()]
         self._plan = make_plan(edits, _Importers(running, changed), known)
         self._sources = dict(changed)
@@ -76,11 +90,28 @@ class Prepared:
                 raise
             finally:
                 hook.pending = {}
-        self._adoption.adopt(self._plan)
+        self._adoption.adopt(self._plan, live)
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
+        self._functions.flips += follow_edited_makers(self._functions.flips)
         self._judge(changed)
         self._caches = list(_caches_of(self._plan))
+
+    def _rereading(self, edits: list[ModuleEdit], data: Collection[str]) -> list[ModuleEdit]:
+        """The edits, and more for modules that name one of the files in unedited statements."""
+        changed = {edit.name for edit in edits}
+        last = [os.path.basename(path) for path in data]
+        for name, module in self._process.sources.loaded():
+            source = self._process.sources[name]
+            if name not in changed and any(os.fsencode(one) in source.text for one in last):
+                edits.append(unedited(name, module, source))
+        edits = [replace(edit, rereads=naming(edit.new, data)) for edit in edits]
+        for path in data:
+            readers = [edit.name for edit in edits if naming(edit.new, [path])]
+            if readers:
+                reason = f"named in {', '.join(readers)}"
+                self.verdicts[path] = Verdict("", path, "rerun", reason)
+        return [edit for edit in edits if edit.rereads or edit.name in changed]
 
     def _judge(self, changed: Mapping[str, Source]) -> None:
         """Verdicts and the report, from the plan."""
@@ -169,6 +200,9 @@ class Prepared:
         yield from self._adoption.bindings
         for held in self._stage.held_back:
             yield held.flip(self._functions.live_of)
+        for store in self._stage.stores:
+            yield store.flip(self._functions.live_of)
+        yield from unregister(self._process.sources.loaded(), self._adoption.gone)
         for name, source in self._sources.items():
             yield Action(lambda name=name, source=source: self._record(name, source))  # type: ignore[misc]
 
@@ -195,6 +229,8 @@ class Prepared:
                 linecache.cache.pop(path, None)
             for source in self._sources.values():
                 linecache.cache.pop(source.path, None)
+        if self._adoption.classes.patched:
+            forget_subclass_checks(self._adoption.classes.patched)
         forget_bytecode(self._texts)
         importlib.invalidate_caches()
         dynamo: ModuleType | None = sys.modules.get("torch._dynamo")
@@ -225,11 +261,13 @@ class _Importers:
         last = module.rpartition(".")[2].encode()
         wanted = [name.encode() for name in names]
         for name, loaded in self._sources.loaded():
+            if name in self._known:
+                continue
             source = self._sources[name]
             text = source.text
-            if name in self._known or not (last in text or b"from ." in text):
+            if not (last in text or b"from ." in text):
                 continue
-            if b"import *" in text or any(one in text for one in wanted):
+            if b"import *" in text or "__getattr__" in names or any(one in text for one in wanted):
                 self._known.add(name)
                 try:
                     yield unedited(name, loaded, source)

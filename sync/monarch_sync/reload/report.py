@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Action = Literal["patch", "rerun", "respawn", "unloaded"]
+
+
+_SPOKEN: Mapping[Action, str] = {
+    "patch": "patch",
+    "rerun": "re-run",
+    "respawn": "needs respawn",
+    "unloaded": "not loaded",
+}
 
 
 @dataclass(frozen=True)
@@ -26,14 +34,56 @@ class Verdict:
 
 @dataclass
 class ReloadReport:
-    """Names are qualified: `package.module.Class.method`; `reran` are `module:line statement`."""
+    """Names are qualified: `package.module.Class.method`; `reran` are `module:line statement`.
+
+    `verdicts` are by module name, or by path for files that no module was loaded from.
+    `prepare_seconds` passed while the old code ran on, `seconds` in the commit. Prints as a table.
+    """
 
     modules: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     reran: list[str] = field(default_factory=list)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    prepare_seconds: float = 0.0
     seconds: float = 0.0
     _undo: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def needs_respawn(self) -> bool:
+        """Whether something of it only takes effect in a new process."""
+        return any(verdict.action == "respawn" for verdict in self.verdicts.values())
+
+    def __str__(self) -> str:
+        if not self.verdicts:
+            return "nothing to reload"
+        count = len(self.modules)
+        head = (
+            f"reloaded {count} module{'' if count == 1 else 's'} in"
+            f" {1000 * (self.prepare_seconds + self.seconds):.1f} ms"
+            f" (prepare {1000 * self.prepare_seconds:.1f}, commit {1000 * self.seconds:.1f})"
+        )
+        rows = [("module", "verdict", "what")]
+        for key, verdict in self.verdicts.items():
+            what = self._what(verdict) or [verdict.reason]
+            first = (verdict.module or key, _SPOKEN[verdict.action], what[0])
+            rows += [first, *(("", "", more) for more in what[1:])]
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        lines = (f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
+        return "\n".join([head, *lines])
+
+    def _what(self, verdict: Verdict) -> list[str]:
+        """The patched definitions and the statements that ran, without the module's name."""
+        if verdict.action not in ("patch", "rerun"):
+            return []
+        start = f"{verdict.module}."
+        functions = [name.removeprefix(start) for name in self.functions if name.startswith(start)]
+        owners = {name.rpartition(".")[0] for name in functions}
+        classes = [name for name in verdict.classes if name not in owners]
+        start = f"{verdict.module}:"
+        lines = [f"line {s.removeprefix(start)}" for s in self.reran if s.startswith(start)]
+        definitions = ", ".join([*classes, *functions])
+        return [part for part in (definitions, *lines) if part]
 
     def undo(self) -> None:
         """Put the old code back, because another rank of the transaction failed.

@@ -13,8 +13,9 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -30,6 +31,7 @@ class Source:
     path: str  # as the module's code objects spell it
     text: bytes
     witnessed: bool = True
+    seen_ns: int = field(default_factory=time.time_ns)
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -59,6 +61,14 @@ class Source:
         return {key: code for key, code in found.items() if code is not None}
 
 
+def read_text(path: str) -> bytes:
+    """A source file's bytes; of a binary, which is never compared by statements, a stamp."""
+    if path.endswith(".py"):
+        return Path(path).read_bytes()
+    found = os.stat(path)
+    return repr((found.st_mtime_ns, found.st_size, found.st_ino)).encode()
+
+
 # A virtual environment often lies inside the project.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
@@ -77,7 +87,7 @@ class RunningSources:
             path = getattr(module, "__file__", None)
             if name not in self._sources and isinstance(path, str) and self.owns(path):
                 try:
-                    text = Path(path).read_bytes() if path.endswith(".py") else b""
+                    text = read_text(path)
                 except OSError:
                     continue
                 self.record(name, Source(path, text, witnessed=False))
@@ -110,8 +120,15 @@ class RunningSources:
         """Every loaded module of ours, in the order of import."""
         for name in list(self._sources):
             module = sys.modules.get(name)
-            if module is not None:
+            # Some put another object in their place.
+            if isinstance(module, ModuleType):
                 yield name, module
+
+    def running(self) -> Iterator[tuple[str, Source]]:
+        """Every source that something loaded here runs, by module name."""
+        for name, source in list(self._sources.items()):
+            if sys.modules.get(name) is not None:
+                yield name, source
 
 
 class ImportHook:
@@ -138,8 +155,7 @@ class ImportHook:
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
             # Somebody else's loader (pytest rewrites asserts): what it reads is there now.
-            text = Path(spec.origin).read_bytes() if spec.origin.endswith(".py") else b""
-            self._sources.record(fullname, Source(spec.origin, text))
+            self._sources.record(fullname, Source(spec.origin, read_text(spec.origin)))
         return spec
 
     def _others(

@@ -11,23 +11,24 @@ import __future__
 
 import ast
 import builtins
+import enum
 import functools
 import gc
+import linecache
 import operator
 import sys
 import threading
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
+from .classes import keep_live_members, keep_live_values, kept_names
 from .errors import ReloadError
-from .flips import MISSING, Action
-from .plan import ModulePlan, Plan
+from .plan import Mark, ModulePlan, Plan
+from .registries import HeldBack, Snapshot, registries
 from .source import ImportHook, Source
+from .targets import HeldStore, Target, targets_of
 
-_CONTAINERS = (dict, list, set, OrderedDict, defaultdict)
-_TOO_BIG_TO_HOLD_BACK = 10_000
 _FUTURE_FLAGS = functools.reduce(
     operator.or_,
     (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names),
@@ -42,32 +43,53 @@ class Stage:
         self.namespaces: dict[str, dict[str, Any]] = {}
         self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
         self.made_is_exact = False  # else it holds older objects too
+        self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
+        self._plan = Plan({})
+        self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
+        self._targets: list[Target] = []
+        self.stores: list[HeldStore] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
-        self.builtins = {**vars(builtins), "__import__": self._import}
+        self._live_classes: dict[int, type] = {}  # by the id of the staged one
+        self.builtins = {
+            **vars(builtins),
+            "__import__": self._import,
+            "isinstance": functools.partial(self._check, isinstance),
+            "issubclass": functools.partial(self._check, issubclass),
+        }
         self._open = True
 
     def run(
         self, plan: Plan, sources: dict[str, Source], ours: Iterable[tuple[str, ModuleType]]
     ) -> None:
         """Raises ReloadError for what the new code raises; `close` cleans up then."""
+        self._plan = plan
         involved = {name: p for name, p in plan.modules.items() if p.run or p.twin}
         for name, module_plan in involved.items():
             namespace = dict(vars(sys.modules[name]))
             for gone in module_plan.edit.gone:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
-        snapshots = [_Snapshot(container) for container in _containers(ours)]
+        snapshots = [Snapshot(registry) for registry in registries(ours)]
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
         collecting = gc.isenabled()
         gc.disable()
         gc.collect(0)
         collections = _num_collections()
+        shown = {source.path: linecache.cache.pop(source.path, None) for source in sources.values()}
         try:
+            for source in sources.values():
+                # For decorators that read the source; the file need not hold it yet.
+                lines = source.text.decode("utf-8", "replace").splitlines(keepends=True)
+                linecache.cache[source.path] = (len(source.text), None, lines, source.path)
             for name, module_plan in involved.items():
                 self._run_module(name, module_plan, sources[name])
         finally:
+            for path, entry in shown.items():
+                linecache.cache.pop(path, None)
+                if entry is not None:
+                    linecache.cache[path] = entry
             # What was made meanwhile is the young generation, unless somebody collected.
             self.made_is_exact = collections == _num_collections()
             young = 0 if self.made_is_exact else None
@@ -75,6 +97,7 @@ class Stage:
             if collecting:
                 gc.enable()
             self._hook.builtins = None
+            self.stores = [held for held in map(Target.take_out, self._targets) if held]
             self.held_back = [held for s in snapshots if (held := s.take_out()) is not None]
         for namespace in self.namespaces.values():
             for name, value in list(namespace.items()):
@@ -86,7 +109,7 @@ class Stage:
         namespace = self.namespaces[name]
         namespace["__builtins__"] = self.builtins
         for key, value in list(namespace.items()):
-            if isinstance(value, ModuleType):
+            if issubclass(type(value), ModuleType):
                 namespace[key] = self._view(value)
         flags = source.code.co_flags & _FUTURE_FLAGS
         for index in sorted(plan.run | plan.twin):
@@ -95,17 +118,66 @@ class Stage:
             code = compile(
                 ast.Module(body, []), source.path, "exec", flags=flags, dont_inherit=True
             )
+            self._remember_targets(statement.node, namespace)
             try:
                 exec(code, namespace)
             except (Exception, SystemExit) as error:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
                 ) from error
-            if index in plan.twin and statement.name is not None:
-                twin, live = namespace.get(statement.name), vars(module).get(statement.name)
-                if isinstance(twin, FunctionType) and isinstance(live, FunctionType):
-                    twin.__defaults__ = live.__defaults__
-                    twin.__kwdefaults__ = live.__kwdefaults__
+            if statement.name is not None:
+                value = namespace.get(statement.name)
+                self.defined[name, index] = value
+                self._keep_live_state(plan, index, value, vars(module).get(statement.name))
+
+    def _remember_targets(self, node: ast.stmt, namespace: dict[str, Any]) -> None:
+        """What an assignment to an attribute or item of a live object will overwrite."""
+        for part in targets_of(node):
+            target = Target.find(part, namespace)
+            if target is not None and not any(target.is_same(one) for one in self._targets):
+                self._targets.append(target)
+
+    def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
+        """What staged code changes in defaults and class values it changes in the live ones."""
+        statement, origin = plan.edit.new[index], plan.edit.alignment.source_of(index)
+        if type(value) is FunctionType and type(live) is FunctionType:
+            if index in plan.twin:
+                value.__defaults__ = live.__defaults__
+                value.__kwdefaults__ = live.__kwdefaults__
+        elif isinstance(value, type) and isinstance(live, type) and value is not live:
+            self._live_classes[id(value)] = live
+            self._stand_in(live, value)
+            old = None if origin is None else plan.edit.old[origin]
+            if isinstance(value, enum.EnumMeta) and isinstance(live, enum.EnumMeta):
+                keep_live_members(live, value)
+            elif old is not None and old.is_class and statement.is_class:
+                changed = plan.forced_by.get(index, set())
+                keep_live_values(live, value, kept_names(live, old, statement, changed))
+
+    def _stand_in(self, live: type, staged: type) -> None:
+        """Kept instances look like ones of the staged class, to code that reads them here."""
+        if hasattr(staged, "__del__"):
+            return  # the stand-in would close what the instance goes on using
+        for name, namespace in self.namespaces.items():
+            marks = self._plan.modules[name].marks
+            for key, value in list(namespace.items()):
+                if type(value) is not live or marks.get(key) is not Mark.INSTANCE:
+                    continue
+                try:
+                    twin: Any = object.__new__(staged)
+                    object.__setattr__(twin, "__dict__", value.__dict__)
+                except (TypeError, AttributeError):
+                    continue  # it has another layout than most
+                namespace[key] = twin
+                self.instances.append((twin, value))
+
+    def _check(self, check: Callable[[Any, Any], bool], thing: Any, kind: Any) -> bool:
+        """Objects of a live class are of its staged twin: they will be."""
+        if check(thing, kind):
+            return True
+        kinds = kind if type(kind) is tuple else (kind,)
+        live = tuple(self._live_classes[id(k)] for k in kinds if id(k) in self._live_classes)
+        return bool(live) and check(thing, live)
 
     def _view(self, module: ModuleType) -> ModuleType:
         name = module.__name__
@@ -135,6 +207,8 @@ class Stage:
             value = namespace[name]
         elif name in vars(module):  # gone from the new source
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        elif "__getattr__" in namespace and not hasattr(ModuleType, name):
+            value = namespace["__getattr__"](name)
         else:
             value = getattr(module, name)
         return self._view(value) if isinstance(value, ModuleType) else value
@@ -168,101 +242,6 @@ class StagedModule(ModuleType):
             return object.__getattribute__(self, name)
         stage: Stage = object.__getattribute__(self, "__reload_stage__")
         return stage.attribute(object.__getattribute__(self, "__reload_module__"), name)
-
-
-class _Snapshot:
-    def __init__(self, container: Any) -> None:
-        self._container = container
-        self._before: Any = container.copy()
-
-    def take_out(self) -> HeldBack | None:
-        """Put the container back as it was; the result can repeat what happened to it."""
-        container, before = self._container, self._before
-        if isinstance(container, dict):
-            gone = [key for key in before if key not in container]
-            put = {
-                key: value
-                for key, value in container.items()
-                if before.get(key, MISSING) is not value
-            }
-            for key in put:
-                if key in before:
-                    container[key] = before[key]
-                else:
-                    del container[key]
-            container.update({key: before[key] for key in gone})
-            return HeldBack(container, put, gone) if put or gone else None
-        if isinstance(container, set):
-            added, removed = container - before, before - container
-            container -= added
-            container |= removed
-            return HeldBack(container, added, removed) if added or removed else None
-        if len(container) == len(before) and all(map(_is, container, before)):
-            return None
-        after = container[:]
-        container[:] = before
-        if len(after) > len(before) and all(map(_is, after, before)):
-            return HeldBack(container, after[len(before) :], [])
-        return HeldBack(container, after, before)
-
-
-class HeldBack:
-    """Something that staged code did to a live container."""
-
-    def __init__(self, container: Any, put: Any, removed: Any) -> None:
-        self.container, self.put, self._removed = container, put, removed
-
-    def flip(self, live_of: Any) -> Action:
-        """Repeats it on the container, with live objects instead of their staged twins."""
-
-        def do() -> Any:
-            container = self.container
-            before = container.copy()
-            if isinstance(container, dict):
-                for key in self._removed:
-                    container.pop(key, None)
-                for key, value in self.put.items():
-                    container[live_of(key)] = live_of(value)
-            elif isinstance(container, set):
-                container -= self._removed
-                container |= {live_of(value) for value in self.put}
-            elif self._removed:
-                container[:] = [live_of(value) for value in self.put]
-            else:
-                # Registering again what is registered already adds nothing.
-                for value in self.put:
-                    if live_of(value) is value or not any(live_of(value) is c for c in container):
-                        container.append(live_of(value))
-            return lambda: _refill(container, before)
-
-        return Action(do)
-
-
-def _refill(container: Any, before: Any) -> None:
-    if isinstance(container, list):
-        container[:] = before
-    elif list(container) != list(before) or isinstance(container, dict):
-        container.clear()
-        container.update(before)
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other
-
-
-def _containers(modules: Iterable[tuple[str, ModuleType]]) -> Iterable[Any]:
-    found: dict[int, Any] = {}
-    for name, module in modules:
-        for key, value in list(vars(module).items()):
-            inside = [value]
-            if isinstance(value, type) and value.__module__ == name:
-                inside += list(value.__dict__.values())
-            if key == "__builtins__":
-                continue
-            for container in inside:
-                if type(container) in _CONTAINERS and len(container) <= _TOO_BIG_TO_HOLD_BACK:
-                    found[id(container)] = container
-    return found.values()
 
 
 def _num_collections() -> int:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .names import FunctionNode, Names, names_of
+from .names import FunctionNode, Names, Use, names_of, root_of
 
+_BIND_UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr"})
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
@@ -82,6 +83,11 @@ class Statement:
             and isinstance(self.node.value, ast.Constant)
             and isinstance(self.node.value.value, str)
         )
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it may bind names that are not to be seen in it."""
+        return any(name in _BIND_UNSEEN for name, _ in self.names.eager)
 
     @cached_property
     def is_main_guard(self) -> bool:
@@ -176,6 +182,21 @@ def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
         _header(old.node) == _header(new.node)
         and len(old.body) == len(new.body)
         and all(map(differ_in_bodies_only, old.body, new.body))
+        and not _calls_what_changed(old, new)
+    )
+
+
+_CALLS = frozenset({Use.CALLED, Use.USED})
+_OF_PROPERTIES = (".setter", ".getter", ".deleter")
+
+
+def _calls_what_changed(old: Statement, new: Statement) -> bool:
+    """Whether a class body calls a function of its own that was edited."""
+    edited = {a.name for a, b in zip(old.body, new.body, strict=True) if a.text != b.text}
+    return any(
+        root_of(name) in edited and use in _CALLS and not name.endswith(_OF_PROPERTIES)
+        for statement in new.body
+        for name, use in statement.names.eager
     )
 
 
@@ -206,15 +227,28 @@ def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statemen
         yield old, new
 
 
-def kept_class_values(old: Statement, new: Statement) -> set[str]:
-    """Names that unchanged statements of a class body bind, functions and classes apart."""
-    same = align(old.body, new.body).same
-    return {
-        name
-        for index in same
-        if not new.body[index].is_definition
-        for name in new.body[index].binds
-    }
+def kept_class_values(old: Statement, new: Statement, changed: Collection[str]) -> set[str]:
+    """Names that statements of a class body bind which need not run again, definitions apart.
+
+    `changed` are the dotted names from outside whose values are not what they were.
+    """
+    alignment = align(old.body, new.body)
+    kept: set[str] = set()
+    fresh: set[str] = set()  # bound to something else in this body
+    edited: set[str] = set()  # definitions of this body that behave differently
+    for index, statement in enumerate(new.body):
+        follows = any(
+            name in changed or root_of(name) in fresh or (root_of(name) in edited and use in _CALLS)
+            for name, use in statement.names.eager
+        )
+        if statement.is_definition:
+            if follows or index not in alignment.same:
+                edited |= statement.binds
+        elif follows or index not in alignment.same:
+            fresh |= statement.binds
+        else:
+            kept |= statement.binds - fresh
+    return kept
 
 
 def _header(node: ast.stmt) -> tuple[str, ...]:

@@ -6,13 +6,17 @@ import contextlib
 import gc
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from .errors import ReloadError
+from .data_files import SUFFIXES
+from .errors import NeedsRespawn, ReloadError
 from .prepared import Mode, Prepared, Process
 from .report import ReloadReport, Verdict
+from .running_files import RunningFiles
 from .source import Source
 
 PathLike = str | os.PathLike[str]
@@ -29,12 +33,15 @@ class Reloader:
         self._process = Process()
         self._sources, self._hook = self._process.sources, self._process.hook
         self._lock = self._process.lock
+        self._roots: list[str] = []
+        self._files = RunningFiles(self._sources, self._roots)
         for root in roots:
             self.add_root(root)
         sys.meta_path.insert(0, self._hook)
 
     def add_root(self, root: PathLike) -> None:
         with self._lock:
+            self._roots.append(os.path.abspath(os.fspath(root)))
             self._sources.add_root(os.fspath(root))
 
     def close(self) -> None:
@@ -42,20 +49,65 @@ class Reloader:
         if self._hook in sys.meta_path:
             sys.meta_path.remove(self._hook)
 
+    def __enter__(self) -> Reloader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def loaded(self) -> Iterator[tuple[str, Source]]:
         """The modules that can be reloaded, with the source that each one runs."""
-        for name, _ in self._sources.loaded():
-            yield name, self._sources[name]
+        yield from self._sources.running()
 
-    def reload(self, paths: Iterable[PathLike], mode: Mode = "auto") -> ReloadReport:
-        """Prepare and commit what is on disk. Raises ReloadError, and has changed nothing."""
+    def changed_paths(self) -> list[str]:
+        """Files of loaded modules whose text on disk is not what runs, deleted ones once.
+
+        Config files that they name are in it once for every save.
+        """
+        with self._lock:
+            return self._files.changed()
+
+    def reload(self, paths: Iterable[PathLike] | None = None, mode: Mode = "auto") -> ReloadReport:
+        """Prepare and commit what is on disk, in this process.
+
+        `paths` are absolute, or relative to a root or the working directory; folders stand for
+        the loaded files in them, deleted and new files are welcome. Left out: `changed_paths`.
+
+        A config file (toml, json, yaml, ini, cfg) has those top-level statements run again that
+        name it, or that call functions which do.
+
+        Raises ReloadError, and has changed nothing, for code that does not compile or run, and
+        NeedsRespawn for what only a new process could take. Mode "respawn" says in the report
+        what would need one and changes nothing; "off" does nothing.
+        """
+        started = time.perf_counter()
+        chosen = self.changed_paths() if paths is None else self._resolved(paths)
         sources: dict[PathLike, bytes | None] = {}
-        for path in paths:
+        for path in chosen:
             try:
                 sources[path] = Path(path).read_bytes()
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 sources[path] = None
-        return self.prepare(sources, mode=mode).commit()
+        prepared = self.prepare(sources, mode=mode)
+        if mode == "auto":
+            _refuse_what_needs_respawn(prepared)
+        prepared.report.prepare_seconds = time.perf_counter() - started
+        return prepared.commit()
+
+    def _resolved(self, paths: Iterable[PathLike]) -> list[str]:
+        loaded = {source.path for _, source in self.loaded()}
+        found: dict[str, None] = {}
+        for path in [os.fspath(path) for path in paths]:
+            places = [os.path.join(base, path) for base in (*self._roots, os.getcwd())]
+            known = [p for p in places if self._sources.names_at(p)]
+            there = [p for p in places if os.path.exists(p)]
+            for place in known or there[:1] or places[:1]:
+                whole = os.path.normpath(place)
+                if os.path.isdir(whole):
+                    found.update((p, None) for p in loaded if p.startswith(f"{whole}{os.sep}"))
+                else:
+                    found[whole] = None
+        return list(found)
 
     def prepare(self, sources: Mapping[Any, bytes | None], *, mode: Mode = "auto") -> Prepared:
         """Compile, plan and run beside the live modules; None for a deleted file.
@@ -73,14 +125,10 @@ class Reloader:
                     path = self._sources[name].path
                     prepared.verdicts[name] = Verdict(name, path, "respawn", "as asked for")
             else:
-                prepared.stage_changes(changed)
-            refused = [v for v in prepared.verdicts.values() if v.action == "respawn"]
-            if mode == "patch" and refused:
-                prepared.abort()
-                verdict = refused[0]
-                classes = ", ".join(verdict.classes) or verdict.module
-                message = f"{classes} cannot be patched in place: {verdict.reason}"
-                raise ReloadError(message, phase="run", path=verdict.path)
+                sound = {n: s for n, s in changed.items() if n not in prepared.verdicts}
+                prepared.stage_changes(sound, _data_on_disk(texts))
+            if mode == "patch":
+                _refuse_what_needs_respawn(prepared)
             return prepared
 
     def _compiled(self, texts: Mapping[str, bytes | None]) -> dict[str, Source]:
@@ -97,7 +145,7 @@ class Reloader:
             try:
                 if names or not self._sources.names_at(path):
                     source.code  # noqa: B018  compiles
-            except (SyntaxError, ValueError) as error:
+            except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
                 errors.append(ReloadError.of_syntax(error, path, text))
             changed.update(dict.fromkeys(names, source))
         if errors:
@@ -113,11 +161,37 @@ class Reloader:
                     reason = "file deleted; the module stays loaded"
                     verdicts[name] = Verdict(name, path, "unloaded", reason)
                 elif not path.endswith(".py"):
-                    verdicts[name] = Verdict(name, path, "respawn", "extension module")
+                    kind = "bytecode without source" if path.endswith(".pyc") else "extension"
+                    verdicts[name] = Verdict(name, path, "respawn", f"{kind} module")
+                elif self._sources[name].text == text:
+                    continue
+                elif not isinstance(sys.modules[name], ModuleType):
+                    reason = "it put another object in its place in sys.modules"
+                    verdicts[name] = Verdict(name, path, "respawn", reason)
             if not names:
                 reason = "no module of this process was loaded from it"
                 verdicts[path] = Verdict("", path, "unloaded", reason)
         return verdicts
+
+
+def _data_on_disk(texts: Mapping[str, bytes | None]) -> list[str]:
+    """Config files that code which runs now would read as they shall be."""
+    found = []
+    for path, text in texts.items():
+        if text is not None and path.endswith(SUFFIXES):
+            try:
+                if Path(path).read_bytes() == text:
+                    found.append(path)
+            except OSError:
+                pass  # not there yet
+    return found
+
+
+def _refuse_what_needs_respawn(prepared: Prepared) -> None:
+    refused = [v for v in prepared.verdicts.values() if v.action == "respawn"]
+    if refused:
+        prepared.abort()
+        raise NeedsRespawn.of_verdicts(refused)
 
 
 @contextlib.contextmanager

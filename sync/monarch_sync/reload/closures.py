@@ -1,0 +1,57 @@
+"""Functions that edited functions made earlier, wherever they are held."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+
+from .flips import Attribute, Flip
+from .patch import same_behaviour
+
+
+def follow_edited_makers(flips: Iterable[Flip]) -> list[Attribute]:
+    """New code for the living closures of every function that gets new code.
+
+    What a closure holds stays. One that takes other names from its maker now keeps the old
+    code: nobody has the values. The search looks at every object, and happens only where the
+    code of an inner function differs.
+    """
+    heirs: dict[int, tuple[CodeType, CodeType]] = {}
+    taken: set[int] = set()
+    for flip in flips:
+        if isinstance(flip, Attribute) and flip.name == "__code__":
+            taken.add(id(flip.owner))
+            for old, new in _pairs(flip.owner.__code__, flip.value):
+                heirs[id(old)] = old, new
+    if not heirs:
+        return []
+    return [
+        Attribute(holder, "__code__", heirs[id(holder.__code__)][1])
+        for holder in gc.get_referrers(*(old for old, _ in heirs.values()))
+        if type(holder) is FunctionType and id(holder) not in taken and id(holder.__code__) in heirs
+    ]
+
+
+def _pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """Inner functions that differ, by name; those of one name in their order."""
+    if same_behaviour(old, new):
+        return
+    before, after = _inner(old), _inner(new)
+    for name, olds in before.items():
+        news = after.get(name, [])
+        if len(olds) != len(news):
+            continue
+        for one, other in zip(olds, news, strict=True):
+            alike = one.co_freevars == other.co_freevars and one.co_flags == other.co_flags
+            if alike and not same_behaviour(one, other):
+                yield one, other
+            yield from _pairs(one, other)
+
+
+def _inner(code: CodeType) -> dict[str, list[CodeType]]:
+    found: dict[str, list[CodeType]] = {}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found.setdefault(constant.co_name, []).append(constant)
+    return found

@@ -1,0 +1,112 @@
+"""Attributes and items of live objects to which top-level statements assign.
+
+`config.rate = 5` changes an object that runs on, so a staged one is taken back and repeated by
+the commit.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from .flips import MISSING, Action
+from .names import FunctionNode
+
+
+def targets_of(node: ast.AST) -> Iterator[ast.Attribute | ast.Subscript]:
+    """The attribute and item targets of what runs when the statement runs."""
+    if isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
+        return
+    if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from targets_of(child)
+
+
+class Target:
+    """One attribute or item of one object, and what was there before staged code ran."""
+
+    def __init__(self, owner: Any, key: Any, is_item: bool) -> None:
+        self._owner, self._key, self._is_item = owner, key, is_item
+        self._before = self._read()
+
+    @classmethod
+    def find(
+        cls, node: ast.Attribute | ast.Subscript, namespace: Mapping[str, Any]
+    ) -> Target | None:
+        """None where the object cannot be told without running code."""
+        owner = _value_of(node.value, namespace)
+        if owner is MISSING or issubclass(type(owner), ModuleType):
+            return None
+        if isinstance(node, ast.Attribute):
+            return cls(owner, node.attr, False)
+        key = _value_of(node.slice, namespace)
+        if key is MISSING or not hasattr(type(owner), "__delitem__"):
+            return None
+        return cls(owner, key, True)
+
+    def is_same(self, other: Target) -> bool:
+        return self._owner is other._owner and self._key == other._key
+
+    def _read(self) -> Any:
+        try:
+            if self._is_item:
+                return self._owner[self._key]
+            if isinstance(self._owner, type):
+                return self._owner.__dict__.get(self._key, MISSING)
+            return getattr(self._owner, "__dict__", {}).get(self._key, MISSING)
+        except Exception:
+            return MISSING  # there is none, or it cannot be asked for
+
+    def _write(self, value: Any) -> None:
+        if value is MISSING and self._is_item:
+            del self._owner[self._key]
+        elif value is MISSING:
+            delattr(self._owner, self._key)
+        elif self._is_item:
+            self._owner[self._key] = value
+        else:
+            setattr(self._owner, self._key, value)
+
+    def take_out(self) -> HeldStore | None:
+        """Put back what was there; the result can repeat the assignment."""
+        after = self._read()
+        if after is self._before:
+            return None
+        self._write(self._before)
+        return HeldStore(self._write, self._before, after)
+
+
+class HeldStore:
+    """An assignment that staged code made to a live object."""
+
+    def __init__(self, write: Callable[[Any], None], before: Any, after: Any) -> None:
+        self._write, self._before, self._after = write, before, after
+
+    def flip(self, live_of: Callable[[Any], Any]) -> Action:
+        def do() -> Callable[[], None]:
+            self._write(live_of(self._after))
+            return lambda: self._write(self._before)
+
+        return Action(do)
+
+
+def _value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+    """A name, constant, or chain of plain attributes and constant items; else MISSING."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return namespace.get(node.id, MISSING)
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        owner = _value_of(node.value, namespace)
+        if owner is MISSING:
+            return MISSING
+        try:
+            if isinstance(node, ast.Attribute):
+                return getattr(owner, node.attr)
+            return owner[_value_of(node.slice, namespace)]
+        except Exception:
+            return MISSING  # the statement itself will say so
+    return MISSING

@@ -1,0 +1,147 @@
+"""`Reloader([root]).reload(...)`: prepare and commit in one process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from monarch_sync.reload import NeedsRespawn, Reloader, ReloadError
+
+from .conftest import Project
+
+ONE, TWO = "def f():\n    return 1\n", "def f():\n    return 2\n"
+
+
+@pytest.mark.parametrize("spelling", ["str", "Path", "relative", "cwd", "dots", "folder"])
+def test_paths_may_be_spelled_in_any_way(
+    project: Project, spelling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.root / "pack").mkdir()
+    project.write("pack", "")
+    module = project.load("pack.api_mod", ONE)
+    path = project.write("pack.api_mod", TWO)
+    if spelling == "cwd":
+        monkeypatch.chdir(path.parent)
+    given = {
+        "str": str(path),
+        "Path": path,
+        "relative": "pack/api_mod.py",
+        "cwd": "api_mod.py",
+        "dots": Path("pack", "..", "pack", "api_mod.py"),
+        "folder": "pack",
+    }[spelling]
+    report = project.reloader.reload([given])
+    assert report.modules == ["pack.api_mod"]
+    assert module.f() == 2
+
+
+def test_a_relative_path_means_the_loaded_file(tmp_path: Path, project: Project) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "api_mod.py").write_text("x = 1\n")
+    module = project.load("api_mod", ONE)
+    project.write("api_mod", TWO)
+    with Reloader([other, project.root]) as reloader:
+        module = sys.modules["api_mod"]
+        project.write("api_mod", ONE.replace("1", "3"))
+        reloader.reload(["api_mod.py"])
+        assert module.f() == 3
+
+
+def test_changed_files_are_found_without_being_named(project: Project) -> None:
+    module = project.load("api_mod", ONE)
+    other = project.load("other_mod", "x = 1\n")
+    reload = project.reloader.reload
+    assert str(reload()) == "nothing to reload"
+    path = project.write("api_mod", TWO)
+    stat = path.stat()
+    assert reload().modules == ["api_mod"]
+    for number in range(3, 8):  # the same size, the same mtime, the same instant
+        project.write("api_mod", ONE.replace("1", str(number)))
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert reload().modules == ["api_mod"]
+        assert module.f() == number
+    assert reload().modules == []
+    project.write("api_mod", "def f(:\n")
+    for _ in range(2):  # a refused file stays a changed one
+        with pytest.raises(ReloadError, match=r"api_mod\.py:1"):
+            reload()
+    assert (module.f(), other.x) == (7, 1)
+
+
+def test_deleted_and_new_files(project: Project) -> None:
+    module = project.load("api_mod", ONE)
+    path = project.path("api_mod")
+    path.unlink()
+    report = project.reloader.reload()
+    assert report.verdicts["api_mod"].action == "unloaded"
+    assert project.reloader.reload().verdicts == {}
+    assert module.f() == 1
+    project.write("api_mod", TWO)
+    assert project.reloader.reload().modules == ["api_mod"]
+    assert module.f() == 2
+    new = project.write("new_mod", ONE)
+    report = project.reloader.reload([new, "gone.py", project.root / "never.py"])
+    assert [verdict.action for verdict in report.verdicts.values()] == ["unloaded"] * 3
+    assert "new_mod" not in sys.modules
+    project.write("api_mod", "from new_mod import f\n")
+    project.reloader.reload()
+    assert module.f() == 1
+
+
+def test_a_refused_reload_changes_nothing(project: Project) -> None:
+    module = project.load("api_mod", "C = 1\nLOG = []\n" + ONE)
+    other = project.load("other_mod", "x = 1\n")
+    before = dict(vars(module))
+    project.write("other_mod", "x = 2\n")
+    project.write("api_mod", "C = 2\nLOG.append(1)\n" + TWO + "raise ValueError('no')\n")
+    with pytest.raises(ReloadError, match="no"):
+        project.reloader.reload()
+    assert {**vars(module)} == before
+    assert (module.f(), module.LOG, other.x) == (1, [], 1)
+
+
+def test_what_needs_a_new_process_is_refused_before_anything_changes(project: Project) -> None:
+    source = "class A:\n    __slots__ = ('x',)\n" + ONE
+    module = project.load("api_mod", source)
+    project.write("api_mod", source.replace("'x',", "'x', 'y'").replace("1", "2"))
+    with pytest.raises(NeedsRespawn, match="__slots__ changed") as caught:
+        project.reloader.reload()
+    assert module.f() == 1
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert [(v.module, v.action, v.classes) for v in error.verdicts] == [
+        ("api_mod", "respawn", ("A",))
+    ]
+    with pytest.raises(NeedsRespawn):
+        project.reloader.reload(mode="patch")
+    report = project.reloader.reload(mode="respawn")
+    assert report.needs_respawn
+    assert project.reloader.reload(mode="off").verdicts == {}
+    assert module.f() == 1
+
+
+def test_the_report_is_data_and_a_table(project: Project) -> None:
+    source = "C = 1\nclass A:\n    x = 1\n    def m(self):\n        return 1\n" + ONE
+    project.load("api_mod", source)
+    project.load("user_mod", "import api_mod\nD = api_mod.C + 1\n")
+    text = source.replace("C = 1", "C = 5").replace("return 1", "return 2").replace("x = 1", "x=3")
+    project.write("api_mod", text)
+    report = project.reloader.reload()
+    assert {name: v.action for name, v in report.verdicts.items()} == {
+        "api_mod": "rerun",
+        "user_mod": "rerun",
+    }
+    assert (report.prepare_seconds > 0, report.seconds > 0) == (True, True)
+    lines = [line.split() for line in str(report).splitlines()[1:]]
+    assert lines == [
+        ["module", "verdict", "what"],
+        ["api_mod", "re-run", "A.m,", "f"],
+        ["line", "1", "C", "=", "5"],
+        ["user_mod", "re-run", "line", "2", "D", "=", "api_mod.C", "+", "1"],
+    ]
+    again = pickle.loads(pickle.dumps(report))
+    assert str(again) == str(report)
