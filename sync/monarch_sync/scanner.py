@@ -101,13 +101,42 @@ class Scanner:
         removed: set[str] = set()
         for folder in self.workspace.folders:
             folder.check()
-            root = str(folder.local)
-            parents = {os.path.dirname(path) for path in touched if path.startswith(root + "/")}
-            for parent in parents:
-                self._rescan_folder(folder, parent[len(root) + 1 :], changed, removed)
+            above = str(folder.local) + "/"
+            inside = sorted(path[len(above) :] for path in touched if path.startswith(above))
+            listed: set[str] = set()
+            for relative in inside:
+                parent = os.path.dirname(relative)
+                if parent not in listed and not self._restat(folder, relative, changed, removed):
+                    listed.add(parent)
+                    self._rescan_folder(folder, parent, changed, removed)
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
         return Scan(manifest, list(self._problems.values()))
+
+    def _restat(
+        self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
+    ) -> bool:
+        """Whether a look at the path alone tells all: it was known, and is a file still, or gone.
+
+        What is known is not hidden by any rule; a change of rules brings a whole scan.
+        """
+        assert self.manifest is not None
+        path = folder.remote_of(relative)
+        before = self.manifest.get(path)
+        if before is None or before.is_dir or path in self._hidden:
+            return False
+        try:
+            if stat.S_ISDIR(os.lstat(folder.local / relative).st_mode):
+                return False
+        except OSError:
+            return False
+        found: dict[str, Entry] = {}
+        self._add(folder, relative, found)
+        if path not in found:
+            removed.add(path)
+        elif found[path] != before:
+            changed[path] = found[path]
+        return True
 
     def _rescan_folder(
         self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
@@ -143,7 +172,7 @@ class Scanner:
 
     def _children(self, remote: str) -> list[str]:
         assert self.manifest is not None
-        return [path for path in self.manifest.below(remote) if parent_of(path) == remote]
+        return self.manifest.children(remote)
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
         """The new manifest, derived from the last one where there is one."""
