@@ -2,8 +2,8 @@
 
 Every folder on the way to an entry is an entry itself. The digest is made from the sum of the
 entries' own digests, so a changed file costs one subtraction and one addition, however large the
-tree; `replace` also remembers what it changed, so that comparing neighbours looks at nothing else, and
-shares all other entries with the manifest that it started from.
+tree; `replace` also remembers what it changed, so that comparing neighbours looks at nothing
+else, and shares all other entries with the manifest that it started from.
 """
 
 from __future__ import annotations

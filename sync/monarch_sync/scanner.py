@@ -11,10 +11,11 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from monarch_sync.digest import digest_stream
+from monarch_sync.chunks import LARGE_BYTES, Chunks, cut
+from monarch_sync.contents import Contents
+from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry, Kind, parent_of, path_fault, target_fault
 from monarch_sync.ignore import tracked_though_ignored, walk
 from monarch_sync.manifest import Manifest
@@ -44,6 +45,7 @@ class _Seen(NamedTuple):
     inode: int
     digest: bytes
     read_ns: int
+    chunks: Chunks | None = None
 
     def is_still(self, status: os.stat_result) -> bool:
         same = (
@@ -61,6 +63,7 @@ class Scanner:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.manifest: Manifest | None = None
+        self.contents = Contents(workspace)
         self._seen: dict[str, _Seen] = {}
         self._problems: dict[str, Problem] = {}
         # What git's rules hide, and what comes along all the same, because git tracks it.
@@ -195,7 +198,7 @@ class Scanner:
         path = folder.remote_of(relative)
         if path in entries:
             return
-        local = folder.local / relative
+        local = f"{folder.local}/{relative}" if relative else str(folder.local)
         self._problems.pop(path, None)
         try:
             fault = path_fault(path)
@@ -209,7 +212,7 @@ class Scanner:
         else:
             self._problems[path] = Problem(path, entry)
 
-    def _entry(self, path: str, local: Path) -> Entry | str:
+    def _entry(self, path: str, local: str) -> Entry | str:
         """The entry of a local path, or why there is none."""
         status = os.lstat(local)
         mode = stat.S_IMODE(status.st_mode) & 0o777
@@ -222,21 +225,30 @@ class Scanner:
             return "is neither a file nor a folder nor a link"
         seen = self._seen.get(path)
         if seen is None or not seen.is_still(status):
-            seen = self._seen[path] = _read(local, status)
+            seen = self._seen[path] = _read(local, status, self.contents, seen)
         return Entry(path, Kind.FILE, mode, seen.size, seen.digest)
 
 
-def _read(local: Path, status: os.stat_result) -> _Seen:
+def _read(local: str, status: os.stat_result, contents: Contents, before: _Seen | None) -> _Seen:
+    chunks = before.chunks if before is not None else None
     for _ in range(_MAX_TRIES):
         read_ns = time.time_ns()
-        with open(local, "rb") as file:
-            digest, size = digest_stream(file)
+        with open(local, "rb", buffering=0) as file:
+            if status.st_size >= LARGE_BYTES:
+                digest, size, chunks = cut(file, chunks)
+                contents.remember_chunks(digest, chunks)
+            else:
+                content = file.readall()
+                digest, size = digest_bytes(content), len(content)
+                contents.remember(digest, content)
             after = os.fstat(file.fileno())
         unmoved = (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size)
         status = after
         if unmoved and size == after.st_size:
             break
-    return _Seen(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, digest, read_ns)
+    return _Seen(
+        size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, digest, read_ns, chunks
+    )
 
 
 def _overlap(folders: Sequence[Folder]) -> bool:
