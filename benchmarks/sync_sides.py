@@ -106,7 +106,10 @@ class Ours:
         if all(view.manifest == scan.manifest for view in self.views):
             return
         self.generation += 1
-        pushes = [Push(self.workspace, scan.manifest, view, self.generation) for view in self.views]
+        pushes = [
+            Push(self.workspace, scan.manifest, view, self.generation, scanner.contents)
+            for view in self.views
+        ]
         going: list[tuple[int, Outgoing]] = [(i, push.first()) for i, push in enumerate(pushes)]
         while going:
             for i, out in going:

@@ -39,14 +39,16 @@ class Chunks(NamedTuple):
 
     chunks: list[Chunk]
 
-    def places(self) -> dict[bytes, int]:
-        """Where a chunk lies, by digest."""
+    def places(self) -> tuple[dict[bytes, int], dict[int, bytes]]:
+        """Where a chunk lies, by digest; and which chunk lies where."""
         places: dict[bytes, int] = {}
+        at: dict[int, bytes] = {}
         offset = 0
         for chunk in self.chunks:
             places.setdefault(chunk.digest, offset)
+            at[offset] = chunk.digest
             offset += chunk.size
-        return places
+        return places, at
 
 
 class _Tape:

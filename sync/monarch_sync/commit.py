@@ -18,7 +18,8 @@ from monarch_sync.digest import short
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
-from monarch_sync.staging import Staging, digest_of
+from monarch_sync.staging import Staging
+from monarch_sync.stamps import Stamps
 from monarch_sync.store import Store
 
 __all__ = ["Committer"]
@@ -30,9 +31,10 @@ class Committer:
     """Carries one plan out below ``root``; ``old`` is the state that the plan starts from."""
 
     def __init__(
-        self, root: str, staging: Staging, store: Store, disk: Disk, old: Manifest
+        self, root: str, staging: Staging, store: Store, disk: Disk, stamps: Stamps, old: Manifest
     ) -> None:
         self._root = root
+        self._stamps = stamps
         self._staging = staging
         self._store = store
         self._disk = disk
@@ -92,7 +94,7 @@ class Committer:
                 self._remove_folder(path)
         elif entry.is_file and stat.S_ISREG(status.st_mode):
             self._drop_bytecode(path)
-            self._set_aside(entry.path, path, status, digest_of(path))
+            self._set_aside(entry.path, path, status, self._stamps.digest_of(path))
         elif entry.is_link and stat.S_ISLNK(status.st_mode):
             self._disk.unlink(path)
 
@@ -120,7 +122,7 @@ class Committer:
         before = _lstat(path)
         digest: bytes | None = None
         if before is not None and stat.S_ISREG(before.st_mode):
-            digest = digest_of(path)
+            digest = self._stamps.digest_of(path)
             if before.st_size == entry.size and digest == entry.digest:
                 self._give_mode(path, before, entry.mode)
                 return
@@ -158,7 +160,7 @@ class Committer:
         if before is not None:
             if stat.S_ISLNK(before.st_mode) and os.readlink(path) == entry.target:
                 return
-            self._give_way(entry.path, path, before, digest_of(path))
+            self._give_way(entry.path, path, before, self._stamps.digest_of(path))
         beside = f"{self._staging.folder}/link.part"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
@@ -213,7 +215,7 @@ class Committer:
     def _clear(self, name: str, path: str, status: os.stat_result) -> None:
         """Make room for a folder."""
         if stat.S_ISREG(status.st_mode):
-            self._set_aside(name, path, status, digest_of(path))
+            self._set_aside(name, path, status, self._stamps.digest_of(path))
         elif stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link"):
             self._disk.unlink(path)
         else:

@@ -60,6 +60,10 @@ class Contents:
         if len(self._large) > _MAX_LARGE:
             self._large.popitem(last=False)
 
+    def chunks(self, digest: bytes) -> Chunks | None:
+        """How a large content is cut, if that is remembered."""
+        return self._large.get(digest)
+
     def whole(self, entry: Entry) -> Content:
         """A file's content. Raises `MovedUnderfoot` if it is no longer to be had."""
         if (content := self._small.get(entry.digest)) is not None:

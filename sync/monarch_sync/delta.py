@@ -61,11 +61,14 @@ def between(old: bytes, new: bytes) -> list[Piece]:
 
 def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
     """The same for large files, by their chunks; `read(offset, size)` gives bytes of the new."""
-    places = old.places()
+    places, at = old.places()
     pieces: list[Piece] = []
-    offset = 0
+    offset = following = 0
     for chunk in new.chunks:
-        place = places.get(chunk.digest)
+        # A content may stand in many places: best the next, so that pieces become long.
+        is_next = at.get(following) == chunk.digest
+        place = following if is_next else places.get(chunk.digest)
+        following = (offset if place is None else place) + chunk.size
         pieces.append((place, chunk.size) if place is not None else read(offset, chunk.size))
         offset += chunk.size
     return _joined(pieces)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
+
+import xxhash
 
 __all__ = ["Content", "Disk"]
 
@@ -18,9 +19,8 @@ Content = bytes | bytearray | memoryview
 AnyPath = str | os.PathLike[str]
 
 _BLOCK = 1 << 20
+_HASHED_BLOCK = 256 << 10
 _ZEROS = bytes(_BLOCK)
-_UMASK = os.umask(0o077)
-os.umask(_UMASK)
 
 
 class Disk:
@@ -39,11 +39,8 @@ class Disk:
 
     def put(self, path: AnyPath, parts: Iterable[Content], mode: int) -> None:
         """A file of these parts, one after the other; long runs of zeros become holes."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        fd = os.open(path, flags, mode)
+        fd = _create(path, mode)
         try:
-            if mode & _UMASK:
-                os.fchmod(fd, mode)
             for part in parts:
                 _write_sparsely(fd, memoryview(part))
         finally:
@@ -51,19 +48,19 @@ class Disk:
 
     def patch(
         self, path: AnyPath, pieces: Iterable[tuple[int, int] | bytes], base: AnyPath, mode: int
-    ) -> None:
-        """A file put together from (offset, size) of another, and bytes."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        fd = os.open(path, flags, mode)
+    ) -> bytes:
+        """A file put together from (offset, size) of another, and bytes; its digest."""
+        hasher = xxhash.xxh3_128()
+        fd = _create(path, mode)
         try:
-            if mode & _UMASK:
-                os.fchmod(fd, mode)
             with open(base, "rb", buffering=0) as old:
                 for piece in pieces:
                     if isinstance(piece, tuple):
-                        _copy_range(old.fileno(), fd, *piece)
+                        _hash_range(old.fileno(), fd, *piece, hasher)
                     else:
+                        hasher.update(piece)
                         _write_all(fd, memoryview(piece))
+            return hasher.digest()
         finally:
             os.close(fd)
 
@@ -78,8 +75,14 @@ class Disk:
             os.close(fd)
 
     def copy(self, source: AnyPath, target: AnyPath, mode: int) -> None:
-        shutil.copyfile(source, target, follow_symlinks=False)
-        os.chmod(target, mode)
+        """A file with the content of another."""
+        with open(source, "rb", buffering=0) as old:
+            size = os.fstat(old.fileno()).st_size
+            fd = _create(target, mode)
+            try:
+                _copy_range(old.fileno(), fd, 0, size)
+            finally:
+                os.close(fd)
 
     def link(self, source: AnyPath, target: AnyPath) -> None:
         """A second name for a file; nothing happens where the name is taken."""
@@ -108,6 +111,12 @@ class Disk:
         os.chmod(path, mode)
 
 
+def _create(path: AnyPath, mode: int) -> int:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    os.fchmod(fd, mode)
+    return fd
+
+
 def _write_sparsely(fd: int, view: memoryview) -> None:
     if len(view) < _BLOCK:
         _write_all(fd, view)
@@ -130,6 +139,20 @@ def _copy_range(source: int, target: int, offset: int, size: int) -> None:
             return  # the old file has become shorter: whoever verifies finds out
         offset += copied
         size -= copied
+
+
+def _hash_range(source: int, target: int, offset: int, size: int, hasher: xxhash.xxh3_128) -> None:
+    # Read once, and hashed while it is in the processor's cache.
+    buffer = bytearray(min(size, _HASHED_BLOCK))
+    view = memoryview(buffer)
+    while size > 0:
+        got = os.preadv(source, [view[: min(size, len(buffer))]], offset)
+        if not got:
+            return  # the old file has become shorter: the digest tells
+        hasher.update(view[:got])
+        _write_all(target, view[:got])
+        offset += got
+        size -= got
 
 
 def _write_all(fd: int, view: memoryview) -> None:

@@ -40,7 +40,8 @@ from monarch_sync.messages import (
     Stage,
     Staged,
 )
-from monarch_sync.staging import Staging, digest_of
+from monarch_sync.staging import Staging
+from monarch_sync.stamps import Stamps, digest_of
 from monarch_sync.state_log import Journal, StateLog
 from monarch_sync.store import Store
 
@@ -74,7 +75,10 @@ class Replica:
             self._lock.close()
             raise ReplicaBusy(str(self._state)) from None
         self._store = Store(self._state / "store", self._disk)
-        self._staging = Staging(self.root, self._state / "stage", self._store, self._disk)
+        self._stamps = Stamps()
+        self._staging = Staging(
+            self.root, self._state / "stage", self._store, self._disk, self._stamps
+        )
         self._pending: _Pending | None = None
         self._log = StateLog(self._state, self._disk)
         self._boot = _boot_id()
@@ -241,7 +245,9 @@ class Replica:
 
     def _carry_out(self, new: Manifest, plan: Plan) -> list[str]:
         root = os.fspath(self.root)
-        committer = Committer(root, self._staging, self._store, self._disk, self.manifest)
+        committer = Committer(
+            root, self._staging, self._store, self._disk, self._stamps, self.manifest
+        )
         kept = committer.carry_out(plan)
         if committer.lost:
             new = new.replace(removed=committer.lost)

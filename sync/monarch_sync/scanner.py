@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from monarch_sync.chunks import LARGE_BYTES, Chunks, cut
+from monarch_sync.chunks import LARGE_BYTES, cut
 from monarch_sync.contents import Contents
 from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry, Kind, parent_of, path_fault, target_fault
@@ -45,7 +45,6 @@ class _Seen(NamedTuple):
     inode: int
     digest: bytes
     read_ns: int
-    chunks: Chunks | None = None
 
     def is_still(self, status: os.stat_result) -> bool:
         same = (
@@ -64,7 +63,9 @@ class Scanner:
         self.workspace = workspace
         self.manifest: Manifest | None = None
         self.contents = Contents(workspace)
-        self._seen: dict[str, _Seen] = {}
+        # By inode, so that a folder that was renamed is not read again.
+        self._seen: dict[tuple[int, int], _Seen] = {}
+        self._seen_before: dict[tuple[int, int], _Seen] = {}
         self._problems: dict[str, Problem] = {}
         # What git's rules hide, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
@@ -73,6 +74,8 @@ class Scanner:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
         self._problems.clear()
         self._hidden.clear()
+        # What is not met again is forgotten.
+        self._seen_before, self._seen = self._seen, {}
         entries: dict[str, Entry] = {}
         for folder in self.workspace.folders:
             folder.check()
@@ -87,6 +90,7 @@ class Scanner:
                 self._add(folder, relative, entries)
         for path in list(entries):
             _add_parents(path, entries)
+        self._seen_before = {}
         changed = self._update(entries)
         return Scan(changed, list(self._problems.values()))
 
@@ -223,14 +227,17 @@ class Scanner:
             return target_fault(path, target) or Entry(path, Kind.LINK, target=target)
         if not stat.S_ISREG(status.st_mode):
             return "is neither a file nor a folder nor a link"
-        seen = self._seen.get(path)
+        key = (status.st_dev, status.st_ino)
+        seen = self._seen.get(key) or self._seen_before.get(key)
         if seen is None or not seen.is_still(status):
-            seen = self._seen[path] = _read(local, status, self.contents, seen)
+            before = self.manifest.get(path) if self.manifest is not None else None
+            seen = _read(local, status, self.contents, before)
+        self._seen[key] = seen
         return Entry(path, Kind.FILE, mode, seen.size, seen.digest)
 
 
-def _read(local: str, status: os.stat_result, contents: Contents, before: _Seen | None) -> _Seen:
-    chunks = before.chunks if before is not None else None
+def _read(local: str, status: os.stat_result, contents: Contents, before: Entry | None) -> _Seen:
+    chunks = contents.chunks(before.digest) if before is not None else None
     for _ in range(_MAX_TRIES):
         read_ns = time.time_ns()
         with open(local, "rb", buffering=0) as file:
@@ -246,9 +253,7 @@ def _read(local: str, status: os.stat_result, contents: Contents, before: _Seen 
         status = after
         if unmoved and size == after.st_size:
             break
-    return _Seen(
-        size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, digest, read_ns, chunks
-    )
+    return _Seen(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, digest, read_ns)
 
 
 def _overlap(folders: Sequence[Folder]) -> bool:

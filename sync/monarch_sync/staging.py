@@ -11,24 +11,26 @@ import shutil
 from pathlib import Path
 
 from monarch_sync.delta import decode
-from monarch_sync.digest import digest_bytes, digest_stream
+from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import Entry
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
+from monarch_sync.stamps import Stamps
 from monarch_sync.store import Store
 
-__all__ = ["Staging", "digest_of"]
+__all__ = ["Staging"]
 
 
 class Staging:
     """The contents that the next commit needs, by digest."""
 
-    def __init__(self, root: Path, folder: Path, store: Store, disk: Disk) -> None:
+    def __init__(self, root: Path, folder: Path, store: Store, disk: Disk, stamps: Stamps) -> None:
         self._root = os.fspath(root)
         self.folder = os.fspath(folder)
         self._store = store
         self._disk = disk
+        self._stamps = stamps
         self._ready: set[bytes] = set()
         self._is_made = False
 
@@ -50,8 +52,7 @@ class Staging:
         base = self._find(blob.base, old.path_of(blob.base))
         if base is not None:
             pieces = decode(content, os.path.getsize(base), entry.size)
-            self._disk.patch(place, pieces, base, mode)
-            if digest_of(place) == blob.digest:
+            if self._disk.patch(place, pieces, base, mode) == blob.digest:
                 self._ready.add(blob.digest)
             else:
                 os.unlink(place)
@@ -73,7 +74,7 @@ class Staging:
         """A file of this host with that content, now."""
         if path is not None:
             ours = f"{self._root}/{path}"
-            if digest_of(ours) == digest:
+            if self._stamps.digest_of(ours) == digest:
                 return ours
         stored = self._store.find(digest)
         return None if stored is None else os.fspath(stored)
@@ -106,7 +107,7 @@ class Staging:
             return entry is not None and os.path.isdir(full) and not os.path.islink(full)
         if entry.is_link:
             return os.path.islink(full) and os.readlink(full) == entry.target
-        return digest_of(full) == entry.digest
+        return self._stamps.digest_of(full) == entry.digest
 
     def drop(self) -> None:
         """Forget all of it."""
@@ -132,16 +133,3 @@ class Staging:
 def _is_reached_by_link(root: str, path: str) -> bool:
     parts = path.split("/")
     return any(os.path.islink(f"{root}/{'/'.join(parts[:i])}") for i in range(1, len(parts) + 1))
-
-
-def digest_of(path: str) -> bytes | None:
-    """The digest of a regular file; None where there is none."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    with open(fd, "rb", buffering=0) as file:
-        try:
-            return digest_stream(file)[0]
-        except OSError:
-            return None  # a folder
