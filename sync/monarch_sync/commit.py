@@ -41,11 +41,13 @@ class Committer:
         self._old = old
         self._kept: list[str] = []
         self._sound: set[str] = {""}
+        self._open_ones: set[str] = set()
         self._uses: Counter[bytes] = Counter()
         self.lost: list[str] = []  # paths whose staged content is gone, so not as planned
 
-    def carry_out(self, plan: Plan) -> list[str]:
-        """Do it; the names under which files changed on the host were kept."""
+    def carry_out(self, plan: Plan, new: Manifest) -> list[str]:
+        """Do it, so that `new` is what is here; the names of files that were changed on the host
+        and are kept under them."""
         self._uses = Counter(entry.digest for entry in plan.files)
         for before, after in plan.folders_moved:
             self._move_folder(before, after)
@@ -59,6 +61,11 @@ class Committer:
             self._put_link(entry)
         for entry in (*plan.modes, *reversed(plan.folders)):
             self._set_mode(entry)
+        for folder in self._open_ones:
+            # A folder that nobody may write to was opened for us.
+            opened = new.get(folder)
+            if opened is not None and opened.is_dir:
+                self._set_mode(opened)
         return self._kept
 
     def _move_folder(self, before: str, after: str) -> None:
@@ -67,6 +74,7 @@ class Committer:
         if _lstat(source) is None or self._leads_astray(before):
             return  # done already
         status = _lstat(target)
+        self._open(parent_of(before))
         if status is not None:
             self._keep(after, target, "0" * 8, self._disk.rename)
         self._disk.rename(source, target)
@@ -88,6 +96,7 @@ class Committer:
         status = _lstat(path)
         if status is None:
             return
+        self._open(parent_of(entry.path))
         if stat.S_ISDIR(status.st_mode):
             # A folder with files of the host's own stays.
             if entry.is_dir:
@@ -208,9 +217,17 @@ class Committer:
             status = None
         if status is None:
             self._disk.make_folder(path)
-        elif not os.access(path, os.W_OK | os.X_OK):
-            self._disk.chmod(path, stat.S_IMODE(status.st_mode) | 0o700)
+        self._open(folder)
         self._sound.add(folder)
+
+    def _open(self, folder: str) -> None:
+        """See that we may write to a folder that is there."""
+        path = f"{self._root}/{folder}"
+        if folder not in self._open_ones and not os.access(
+            path, os.W_OK | os.X_OK, effective_ids=True
+        ):
+            self._disk.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | 0o700)
+        self._open_ones.add(folder)
 
     def _clear(self, name: str, path: str, status: os.stat_result) -> None:
         """Make room for a folder."""

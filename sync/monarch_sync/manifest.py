@@ -54,7 +54,7 @@ class Manifest:
     """An immutable set of entries, one a path. Iterates in canonical order (by path)."""
 
     __slots__ = (
-        "_base", "_len", "_num_files", "_over", "_over_digests", "_sum",
+        "_base", "_len", "_num_files", "_over", "_over_digests", "_rows", "_sum",
         "digest", "digest_name", "lineage",
     )  # fmt: skip
 
@@ -63,6 +63,7 @@ class Manifest:
         # What this manifest has otherwise than its base: small, so that copying it is cheap.
         self._over: dict[str, Entry | None] = {}
         self._over_digests: dict[bytes, str] | None = None
+        self._rows: list[Row] | None = None
         self._sum = sum(entry.fold() for entry in self._base.entries.values()) % _MODULUS
         self._len = len(self._base.entries)
         self._num_files = sum(e.kind is Kind.FILE for e in self._base.entries.values())
@@ -176,8 +177,10 @@ class Manifest:
         return msgspec.msgpack.encode(_Encoded(self.digest_name, self.rows()))
 
     def rows(self) -> list[Row]:
-        """All entries in canonical order, as they travel."""
-        return [entry.to_row() for entry in self]
+        """All entries in canonical order, as they travel. Kept for the next host."""
+        if self._rows is None:
+            self._rows = [entry.to_row() for entry in self]
+        return self._rows
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:

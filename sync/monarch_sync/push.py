@@ -106,16 +106,18 @@ class Push:
     def _stage(self) -> Outgoing:
         if self._base is None:
             base, changed, removed = b"", list(self._manifest), []
+            rows = self._manifest.rows()
         else:
             base = self._base.digest
             paths = sorted(self._manifest.changed_paths(self._base))
             entries = {path: self._manifest.get(path) for path in paths}
             changed = [entry for entry in entries.values() if entry is not None]
             removed = encode_paths(path for path, entry in entries.items() if entry is None)
+            rows = [entry.to_row() for entry in changed]
         blobs, contents = self._blobs(changed)
         message = Stage(
             self.generation, author_name(), self._manifest.digest_name, self._manifest.digest,
-            base, [entry.to_row() for entry in changed], removed, blobs,
+            base, rows, removed, blobs,
         )  # fmt: skip
         self.bytes_sent += sum(map(len, contents))
         return Outgoing(message, contents)

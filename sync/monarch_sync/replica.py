@@ -230,7 +230,10 @@ class Replica:
         if pending is None or not pending.is_ready or pending.stage.generation != generation:
             return Refused("not-staged", f"generation {generation} was not staged here")
         stage, plan = pending.stage, pending.plan
-        journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
+        if stage.base or not len(self.manifest):
+            journal = Journal(generation, stage.author, stage.changed, stage.removed)
+        else:
+            journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
         journal.boot = self._boot
         journal.folder_moves = [(to_wire(old), to_wire(new)) for old, new in plan.folders_moved]
         self._log.begin(journal)
@@ -248,7 +251,7 @@ class Replica:
         committer = Committer(
             root, self._staging, self._store, self._disk, self._stamps, self.manifest
         )
-        kept = committer.carry_out(plan)
+        kept = committer.carry_out(plan, new)
         if committer.lost:
             new = new.replace(removed=committer.lost)
         self._log.end(new, committer.lost)

@@ -67,6 +67,8 @@ class Scanner:
         self._seen: dict[tuple[int, int], _Seen] = {}
         self._seen_before: dict[tuple[int, int], _Seen] = {}
         self._problems: dict[str, Problem] = {}
+        # Local paths of files with several names: who writes to one, changes them all.
+        self._names: dict[tuple[int, int], set[str]] = {}
         # What git's rules hide, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
 
@@ -74,6 +76,7 @@ class Scanner:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
         self._problems.clear()
         self._hidden.clear()
+        self._names.clear()
         # What is not met again is forgotten.
         self._seen_before, self._seen = self._seen, {}
         entries: dict[str, Entry] = {}
@@ -101,6 +104,7 @@ class Scanner:
         where one folder lands inside another.
         """
         touched = {os.fspath(path) for path in paths}
+        touched.update(*map(self._other_names, touched))
         new_rules = any(os.path.basename(path) in _RULE_FILES for path in touched)
         if self.manifest is None or new_rules or _overlap(self.workspace.folders):
             return self.scan()
@@ -116,9 +120,19 @@ class Scanner:
                 if parent not in listed and not self._restat(folder, relative, changed, removed):
                     listed.add(parent)
                     self._rescan_folder(folder, parent, changed, removed)
+                self._rescan_tree(folder, relative, changed, removed)
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
         return Scan(manifest, list(self._problems.values()))
+
+    def _other_names(self, local: str) -> set[str]:
+        if not self._names:
+            return set()
+        try:
+            status = os.lstat(local)
+        except OSError:
+            return set()
+        return self._names.get((status.st_dev, status.st_ino), set())
 
     def _restat(
         self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
@@ -144,6 +158,25 @@ class Scanner:
         elif found[path] != before:
             changed[path] = found[path]
         return True
+
+    def _rescan_tree(
+        self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
+    ) -> None:
+        """Look at all inside a known folder that was touched itself: it may be another one now."""
+        assert self.manifest is not None
+        remote = folder.remote_of(relative)
+        before = self.manifest.get(remote)
+        local = folder.local / relative
+        if before is None or not before.is_dir or local.is_symlink() or not local.is_dir():
+            return
+        found: dict[str, Entry] = {}
+        for inner in walk(folder.local, self.workspace.ignore, relative):
+            self._add(folder, inner, found)
+        known = self.manifest.below(remote)
+        for path in self._hidden.intersection(known):
+            self._add(folder, folder.relative_of(path) or "", found)
+        removed.update(path for path in known if path not in found)
+        changed.update({p: e for p, e in found.items() if self.manifest.get(p) != e})
 
     def _rescan_folder(
         self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
@@ -228,6 +261,8 @@ class Scanner:
         if not stat.S_ISREG(status.st_mode):
             return "is neither a file nor a folder nor a link"
         key = (status.st_dev, status.st_ino)
+        if status.st_nlink > 1:
+            self._names.setdefault(key, set()).add(local)
         seen = self._seen.get(key) or self._seen_before.get(key)
         if seen is None or not seen.is_still(status):
             before = self.manifest.get(path) if self.manifest is not None else None
