@@ -160,12 +160,19 @@ class Replica:
         if not self._take_in(plan, stage.blobs, blobs):
             self._drop_stage()
             return Refused("damaged", "a content does not have the digest that it should")
-        moved = plan.moved.get
-        missing = [e.digest for e in plan.files if not self._staging.fetch(e, moved(e.path))]
+        missing = [entry.digest for entry in plan.files if not self._fetch(entry, plan, manifest)]
         if missing:
             return Need(list(dict.fromkeys(missing)))
         self._pending = self._pending._replace(is_ready=True)
         return self._staged(self._pending)
+
+    def _fetch(self, entry: Entry, plan: Plan, new: Manifest) -> bool:
+        if entry.path in self.manifest:
+            # Looked at now, so that the commit is short.
+            self._stamps.digest_of(f"{self.root}/{entry.path}")
+        source = plan.moved.get(entry.path)
+        is_going = source is not None and source not in new
+        return self._staging.fetch(entry, source, is_going=is_going)
 
     def _take_in(self, plan: Plan, blobs: Sequence[Blob], contents: Sequence[Content]) -> bool:
         expected = {entry.digest: entry for entry in plan.files}

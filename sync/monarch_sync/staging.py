@@ -58,15 +58,19 @@ class Staging:
                 os.unlink(place)
         return True
 
-    def fetch(self, entry: Entry, source: str | None) -> bool:
-        """See that a content lies here: it came, or it is on this host."""
+    def fetch(self, entry: Entry, source: str | None, *, is_going: bool) -> bool:
+        """See that a content lies here: it came, or it is on this host. A file that `is_going`
+        from its place, or lies in the store, only gets a second name."""
         if entry.digest in self._ready:
             return True
         found = self._find(entry.digest, source)
         if found is None:
             return False
         self._make()
-        self._disk.copy(found, self.place(entry.digest), entry.mode | 0o600)
+        if is_going or found != f"{self._root}/{source}":
+            self._disk.link(found, self.place(entry.digest))
+        else:
+            self._disk.copy(found, self.place(entry.digest), entry.mode | 0o600)
         self._ready.add(entry.digest)
         return True
 

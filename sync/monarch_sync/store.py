@@ -57,7 +57,11 @@ class Store:
 
     def take(self, path: str, digest: bytes, size: int) -> None:
         """Move a file in."""
-        self._disk.rename(path, self._enter(digest, size))
+        place = self._enter(digest, size)
+        if os.path.exists(place) and os.path.samefile(path, place):
+            self._disk.unlink(path)  # two names of one file: renaming would leave both
+        else:
+            self._disk.rename(path, place)
 
     def share(self, path: str, digest: bytes, size: int) -> None:
         """Keep the content of a file that is about to be replaced where it stands."""

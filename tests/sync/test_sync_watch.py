@@ -107,6 +107,7 @@ def test_random_edits_are_all_found(following: Following, folder: Path, seed: in
     assert following.num_bursts > 0
 
 
+@pytest.mark.slow
 def test_a_burst_of_10_000_events_is_all_found(following: Following, folder: Path) -> None:
     for i in range(100):
         inner = folder / f"d{i}" / "nested"
