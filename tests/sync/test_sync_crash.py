@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from monarch_sync import Replica
 from monarch_sync.disk import Disk
 from monarch_sync.messages import Commit, Committed, Refused, Staged
-from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
+from tests.sync.trees import (
+    Tree,
+    manifest_of,
+    push_tree,
+    read_tree,
+    stage_message,
+    trees,
+    whole,
+)
 
 
 class Stopped(BaseException):
@@ -50,27 +57,6 @@ class FailingDisk(Disk):
         self.steps_left -= 1
         if self.steps_left == -1:
             raise self.failure
-
-
-names = st.sampled_from(["a", "b", "c.py"])
-contents = st.sampled_from([b"", b"1", b"2", b"three"])
-nodes = st.recursive(
-    contents | st.sampled_from(["a", "b"]) | st.none(),
-    lambda inner: st.dictionaries(names, inner, max_size=3),
-    max_leaves=8,
-)
-trees = st.dictionaries(names, nodes, max_size=3).map(lambda tree: flatten(tree))
-
-
-def flatten(nested: dict[str, object], above: str = "") -> Tree:
-    flat: Tree = {}
-    for name, what in nested.items():
-        if isinstance(what, dict):
-            flat[above + name] = None
-            flat.update(flatten(what, f"{above}{name}/"))
-        else:
-            flat[above + name] = what  # type: ignore[assignment]
-    return flat
 
 
 def crash_at(step: int, old: Tree, new: Tree, root: Path) -> bool:
