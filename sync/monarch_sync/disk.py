@@ -6,17 +6,27 @@ One seam, so that a test can stop the world between any two of them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["Disk"]
+import xxhash
+
+__all__ = ["Content", "Disk"]
+
+Content = bytes | bytearray | memoryview
+AnyPath = str | os.PathLike[str]
+
+_BLOCK = 1 << 20
+_HASHED_BLOCK = 256 << 10
+_ZEROS = bytes(_BLOCK)
 
 
 class Disk:
     """Each method is one step; together they are all the ways in which a replica writes."""
 
-    def write(self, path: Path, content: bytes | bytearray | memoryview, mode: int = 0o600) -> None:
+    def write(self, path: Path, content: Content, mode: int = 0o600) -> None:
         """A new file, whole or not at all: written beside, and renamed into place."""
         beside = path.with_name(f"{path.name}.part")
         with contextlib.suppress(FileNotFoundError):
@@ -27,32 +37,124 @@ class Disk:
             os.fchmod(file.fileno(), mode)
         os.replace(beside, path)
 
-    def copy(self, source: Path, target: Path, mode: int) -> None:
-        shutil.copyfile(source, target, follow_symlinks=False)
-        os.chmod(target, mode)
+    def put(self, path: AnyPath, parts: Iterable[Content], mode: int) -> None:
+        """A file of these parts, one after the other; long runs of zeros become holes."""
+        fd = _create(path, mode)
+        try:
+            for part in parts:
+                _write_sparsely(fd, memoryview(part))
+        finally:
+            os.close(fd)
 
-    def link(self, source: Path, target: Path) -> None:
+    def patch(
+        self, path: AnyPath, pieces: Iterable[tuple[int, int] | bytes], base: AnyPath, mode: int
+    ) -> bytes:
+        """A file put together from (offset, size) of another, and bytes; its digest."""
+        hasher = xxhash.xxh3_128()
+        fd = _create(path, mode)
+        try:
+            with open(base, "rb", buffering=0) as old:
+                for piece in pieces:
+                    if isinstance(piece, tuple):
+                        _hash_range(old.fileno(), fd, *piece, hasher)
+                    else:
+                        hasher.update(piece)
+                        _write_all(fd, memoryview(piece))
+            return hasher.digest()
+        finally:
+            os.close(fd)
+
+    def append(self, path: Path, offset: int, content: bytes) -> None:
+        """Write at `offset`, and nothing stands behind it any more."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.ftruncate(fd, offset)
+            if os.pwrite(fd, content, offset) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        finally:
+            os.close(fd)
+
+    def copy(self, source: AnyPath, target: AnyPath, mode: int) -> None:
+        """A file with the content of another."""
+        with open(source, "rb", buffering=0) as old:
+            size = os.fstat(old.fileno()).st_size
+            fd = _create(target, mode)
+            try:
+                _copy_range(old.fileno(), fd, 0, size)
+            finally:
+                os.close(fd)
+
+    def link(self, source: AnyPath, target: AnyPath) -> None:
         """A second name for a file; nothing happens where the name is taken."""
         with contextlib.suppress(FileExistsError):
             os.link(source, target, follow_symlinks=False)
 
-    def set_time(self, path: Path, seconds: int) -> None:
+    def set_time(self, path: AnyPath, seconds: int) -> None:
         os.utime(path, (seconds, seconds))
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: AnyPath, target: AnyPath) -> None:
         os.replace(source, target)
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: AnyPath) -> None:
         os.unlink(path)
 
-    def make_folder(self, path: Path) -> None:
+    def make_folder(self, path: AnyPath) -> None:
         os.mkdir(path, 0o755)
 
-    def remove_folder(self, path: Path) -> None:
+    def remove_folder(self, path: AnyPath) -> None:
         os.rmdir(path)
 
-    def make_link(self, path: Path, target: str) -> None:
+    def make_link(self, path: AnyPath, target: str) -> None:
         os.symlink(target, path)
 
-    def chmod(self, path: Path, mode: int) -> None:
+    def chmod(self, path: AnyPath, mode: int) -> None:
         os.chmod(path, mode)
+
+
+def _create(path: AnyPath, mode: int) -> int:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    os.fchmod(fd, mode)
+    return fd
+
+
+def _write_sparsely(fd: int, view: memoryview) -> None:
+    if len(view) < _BLOCK:
+        _write_all(fd, view)
+        return
+    for at in range(0, len(view), _BLOCK):
+        block = view[at : at + _BLOCK]
+        if block == _ZEROS[: len(block)]:
+            os.ftruncate(fd, os.lseek(fd, len(block), os.SEEK_CUR))
+        else:
+            _write_all(fd, block)
+
+
+def _copy_range(source: int, target: int, offset: int, size: int) -> None:
+    while size > 0:
+        if size < _BLOCK:
+            copied = os.write(target, os.pread(source, size, offset))
+        else:
+            copied = os.copy_file_range(source, target, size, offset)
+        if not copied:
+            return  # the old file has become shorter: whoever verifies finds out
+        offset += copied
+        size -= copied
+
+
+def _hash_range(source: int, target: int, offset: int, size: int, hasher: xxhash.xxh3_128) -> None:
+    # Read once, and hashed while it is in the processor's cache.
+    buffer = bytearray(min(size, _HASHED_BLOCK))
+    view = memoryview(buffer)
+    while size > 0:
+        got = os.preadv(source, [view[: min(size, len(buffer))]], offset)
+        if not got:
+            return  # the old file has become shorter: the digest tells
+        hasher.update(view[:got])
+        _write_all(target, view[:got])
+        offset += got
+        size -= got
+
+
+def _write_all(fd: int, view: memoryview) -> None:
+    while len(view):
+        view = view[os.write(fd, view) :]

@@ -30,7 +30,7 @@ class Kind(str, enum.Enum):
     LINK = "link"
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One path with what stands there.
 
     `mode`: permission bits, at most 0o777. `size`: bytes, of a file. `digest`: of a file's

@@ -17,10 +17,11 @@ __all__ = ["sync_local"]
 def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
     """Bring ``workspace`` to ``replica``: scan, stage, commit. Raises ``PushRefused``."""
     started = time.perf_counter()
-    scan = Scanner(workspace).scan()
+    scanner = Scanner(workspace)
+    scan = scanner.scan()
     view = HostView()
     view.generation, view.manifest = replica.generation, replica.manifest
-    push = Push(workspace, scan.manifest, view, replica.generation + 1)
+    push = Push(workspace, scan.manifest, view, replica.generation + 1, scanner.contents)
     step: Outgoing | Staged = push.first()
     while isinstance(step, Outgoing):
         # Through bytes and back, as if there were a wire in between.

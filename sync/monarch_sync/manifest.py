@@ -2,7 +2,8 @@
 
 Every folder on the way to an entry is an entry itself. The digest is made from the sum of the
 entries' own digests, so a changed file costs one subtraction and one addition, however large the
-tree; `replace` also remembers what it changed, so that comparing neighbours looks at nothing else.
+tree; `replace` also remembers what it changed, so that comparing neighbours looks at nothing
+else, and shares all other entries with the manifest that it started from.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from monarch_sync.digest import DIGEST_NAME, digest_bytes
-from monarch_sync.entry import Entry, Row, from_wire, parent_of, to_wire
+from monarch_sync.entry import Entry, Kind, Row, from_wire, parent_of, to_wire
 from monarch_sync.errors import BadManifest
 
 _MODULUS = 1 << 128
+_MIN_OVER = 64
 
 
 class _Encoded(msgspec.Struct, array_like=True):
@@ -23,30 +25,71 @@ class _Encoded(msgspec.Struct, array_like=True):
     rows: list[Row]
 
 
+class _Base:
+    """Entries that several manifests share, and what can be looked up in them. Never changes."""
+
+    __slots__ = ("_by_digest", "_children", "entries")
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        self.entries = entries
+        self._by_digest: dict[bytes, str] | None = None
+        self._children: dict[str, list[str]] | None = None
+
+    def path_of(self, digest: bytes) -> str | None:
+        if self._by_digest is None:
+            files = (entry for entry in self.entries.values() if entry.kind is Kind.FILE)
+            self._by_digest = {entry.digest: entry.path for entry in files}
+        return self._by_digest.get(digest)
+
+    def children(self, folder: str) -> list[str]:
+        if self._children is None:
+            children: dict[str, list[str]] = {}
+            for path in self.entries:
+                children.setdefault(parent_of(path), []).append(path)
+            self._children = children
+        return self._children.get(folder, [])
+
+
 class Manifest:
     """An immutable set of entries, one a path. Iterates in canonical order (by path)."""
 
-    __slots__ = ("_by_digest", "_entries", "_sum", "digest", "digest_name", "lineage")
+    __slots__ = (
+        "_base", "_len", "_num_files", "_over", "_over_digests", "_rows", "_sum",
+        "digest", "digest_name", "lineage",
+    )  # fmt: skip
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._entries: dict[str, Entry] = {entry.path: entry for entry in entries}
-        self._sum = sum(entry.fold() for entry in self._entries.values()) % _MODULUS
-        self._by_digest: dict[bytes, str] | None = None
+        self._base = _Base({entry.path: entry for entry in entries})
+        # What this manifest has otherwise than its base: small, so that copying it is cheap.
+        self._over: dict[str, Entry | None] = {}
+        self._over_digests: dict[bytes, str] | None = None
+        self._rows: list[Row] | None = None
+        self._sum = sum(entry.fold() for entry in self._base.entries.values()) % _MODULUS
+        self._len = len(self._base.entries)
+        self._num_files = sum(e.kind is Kind.FILE for e in self._base.entries.values())
         self.digest_name = DIGEST_NAME
         self.digest = self._name()
         self.lineage: tuple[bytes, frozenset[str]] | None = None
 
+    @property
+    def num_files(self) -> int:
+        """How many of the entries are files."""
+        return self._num_files
+
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._len
 
     def __contains__(self, path: object) -> bool:
-        return path in self._entries
+        return isinstance(path, str) and self.get(path) is not None
 
     def __iter__(self) -> Iterator[Entry]:
-        return (self._entries[path] for path in sorted(self._entries))
+        entries = self._merged()
+        return (entries[path] for path in sorted(entries))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Manifest) and self._entries == other._entries
+        if not isinstance(other, Manifest):
+            return NotImplemented
+        return self.digest == other.digest and self._len == other._len
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -56,41 +99,62 @@ class Manifest:
 
     def get(self, path: str) -> Entry | None:
         """The entry at `path`, if there is one."""
-        return self._entries.get(path)
+        if path in self._over:
+            return self._over[path]
+        return self._base.entries.get(path)
 
     def path_of(self, digest: bytes) -> str | None:
         """A path whose file has this content. May forget a twin after `replace`."""
-        if self._by_digest is None:
-            files = (entry for entry in self._entries.values() if entry.is_file)
-            self._by_digest = {entry.digest: entry.path for entry in files}
-        return self._by_digest.get(digest)
+        if self._over_digests is None:
+            over = (entry for entry in self._over.values() if entry is not None and entry.digest)
+            self._over_digests = {entry.digest: entry.path for entry in over}
+        if digest in self._over_digests:
+            return self._over_digests[digest]
+        path_there = self._base.path_of(digest)
+        return None if path_there in self._over else path_there
+
+    def children(self, folder: str) -> list[str]:
+        """The paths right inside a folder ("" = the root), in no order."""
+        paths = [path for path in self._base.children(folder) if path not in self._over]
+        own = (path for path, entry in self._over.items() if entry is not None)
+        return paths + [path for path in own if parent_of(path) == folder]
 
     def below(self, path: str) -> list[str]:
-        """The paths inside a folder, at any depth, in canonical order. Looks at every entry."""
+        """The paths inside a folder, at any depth, in canonical order."""
         prefix = path + "/" if path else ""
-        return sorted(other for other in self._entries if other.startswith(prefix))
+        found = [p for p, e in self._over.items() if e is not None and p.startswith(prefix)]
+        folders = [path]
+        while folders:
+            for inner in self._base.children(folders.pop()):
+                if self._base.entries[inner].kind is Kind.DIR:
+                    folders.append(inner)
+                if inner not in self._over:
+                    found.append(inner)
+        return sorted(found)
 
     def changed_paths(self, base: Manifest) -> set[str]:
         """The paths at which this manifest and `base` differ."""
         if self.lineage and self.lineage[0] == base.digest:
             candidates: Iterable[str] = self.lineage[1]
         else:
-            candidates = self._entries.keys() | base._entries.keys()
-        mine, theirs = self._entries.get, base._entries.get
+            candidates = self._base.entries.keys() | self._over.keys() | base._over.keys()
+            if base._base is not self._base:
+                candidates |= base._base.entries.keys()
+        mine, theirs = self.get, base.get
         return {path for path in candidates if mine(path) != theirs(path)}
 
     def replace(self, changed: Iterable[Entry] = (), removed: Iterable[str] = ()) -> Manifest:
         """This manifest with some entries put in or changed, and some paths taken out."""
         new = Manifest()
-        new._entries = self._entries.copy()
-        new._by_digest = None if self._by_digest is None else self._by_digest.copy()
-        new._sum = self._sum
-        touched = {path for path in removed if new._drop(path)}
+        new._base, new._over = self._base, self._over.copy()
+        new._sum, new._len, new._num_files = self._sum, self._len, self._num_files
+        touched = {path for path in removed if new._put(path, None)}
         for entry in changed:
-            new._drop(entry.path)
-            new._put(entry)
+            new._put(entry.path, entry)
             touched.add(entry.path)
         new._sum %= _MODULUS
+        if len(new._over) > max(_MIN_OVER, len(new._base.entries) >> 6):
+            new._base, new._over = _Base(new._merged()), {}
         new.digest = new._name()
         new.lineage = (self.digest, frozenset(touched))
         return new
@@ -100,9 +164,9 @@ class Manifest:
 
         `base`: a manifest known to be sound; only what differs from it is looked at.
         """
-        paths = list(self._entries) if base is None else self.changed_paths(base)
+        paths = list(self._merged()) if base is None else self.changed_paths(base)
         for path in paths:
-            if path in self._entries:
+            if path in self:
                 self._check_parent(path)
             if base is not None and self._is_dir_no_more(path, base):
                 for inner in self.below(path):
@@ -113,8 +177,10 @@ class Manifest:
         return msgspec.msgpack.encode(_Encoded(self.digest_name, self.rows()))
 
     def rows(self) -> list[Row]:
-        """All entries in canonical order, as they travel."""
-        return [entry.to_row() for entry in self]
+        """All entries in canonical order, as they travel. Kept for the next host."""
+        if self._rows is None:
+            self._rows = [entry.to_row() for entry in self]
+        return self._rows
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
@@ -142,29 +208,35 @@ class Manifest:
 
     def _check_parent(self, path: str) -> None:
         parent = parent_of(path)
-        above = self._entries.get(parent)
+        above = self.get(parent)
         if parent and above is None:
             raise BadManifest(path, f"lies in {parent!r}, which has no entry")
         if above is not None and not above.is_dir:
             raise BadManifest(path, f"lies in {parent!r}, which is a {above.kind.value}")
 
-    def _put(self, entry: Entry) -> None:
-        self._entries[entry.path] = entry
-        self._sum += entry.fold()
-        if self._by_digest is not None and entry.is_file:
-            self._by_digest[entry.digest] = entry.path
+    def _merged(self) -> dict[str, Entry]:
+        entries = self._base.entries.copy()
+        for path, entry in self._over.items():
+            if entry is None:
+                entries.pop(path, None)
+            else:
+                entries[path] = entry
+        return entries
 
-    def _drop(self, path: str) -> bool:
-        entry = self._entries.pop(path, None)
-        if entry is None:
-            return False
-        self._sum -= entry.fold()
-        if self._by_digest is not None and self._by_digest.get(entry.digest) == path:
-            del self._by_digest[entry.digest]
-        return True
+    def _put(self, path: str, entry: Entry | None) -> bool:
+        """Have `entry` at a path; whether something stood there before."""
+        before = self.get(path)
+        for one, sign in ((before, -1), (entry, 1)):
+            if one is not None:
+                self._sum += sign * one.fold()
+                self._len += sign
+                self._num_files += sign * (one.kind is Kind.FILE)
+        if before is not None or entry is not None:
+            self._over[path] = entry
+        return before is not None
 
     def _name(self) -> bytes:
-        total = self._sum.to_bytes(16, "big") + len(self._entries).to_bytes(8, "big")
+        total = self._sum.to_bytes(16, "big") + self._len.to_bytes(8, "big")
         return digest_bytes(DIGEST_NAME.encode() + total)
 
 

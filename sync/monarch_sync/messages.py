@@ -5,8 +5,8 @@
     Commit                      →  Committed, or Refused
     Abort                       →  Aborted
 
-Blobs travel beside a message, in the order of its ``blobs``. How a blob is encoded is said for
-each, so that deltas against a known base can come without a new message.
+Blobs travel beside a message, in the order of its ``blobs``; each is a content, or the delta
+(`delta.py`) to it from one that the host has. ``size`` is what travels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Blob(msgspec.Struct, array_like=True, frozen=True):
@@ -42,7 +42,7 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
 
     digest: bytes
     size: int
-    encoding: Literal["raw"] = "raw"
+    encoding: Literal["raw", "delta"] = "raw"
     base: bytes = b""
 
 

@@ -6,14 +6,16 @@ the content that the host lacks. A host that has something else says so and gets
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from monarch_sync.digest import digest_bytes
+from monarch_sync.contents import Contents
+from monarch_sync.disk import Content
 from monarch_sync.entry import Entry, from_wire
-from monarch_sync.errors import MovedUnderfoot, PushRefused
+from monarch_sync.errors import PushRefused
 from monarch_sync.manifest import Manifest, encode_paths
 from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged
 from monarch_sync.workspace import Workspace
@@ -27,7 +29,7 @@ class Outgoing(NamedTuple):
     """A message to send, with the blobs that go beside it."""
 
     message: Message
-    blobs: Sequence[bytes]
+    blobs: Sequence[Content]
 
 
 class HostView:
@@ -39,12 +41,17 @@ class HostView:
 
 
 class Push:
-    """One state on its way to one host, up to the point where it is staged."""
+    """One state on its way to one host, up to the point where it is staged.
+
+    ``contents`` is what the author remembers (`Scanner.contents`); without it every file is read
+    again, and travels whole.
+    """
 
     def __init__(
-        self, workspace: Workspace, manifest: Manifest, view: HostView, generation: int
-    ) -> None:
-        self._workspace = workspace
+        self, workspace: Workspace, manifest: Manifest, view: HostView, generation: int,
+        contents: Contents | None = None,
+    ) -> None:  # fmt: skip
+        self._contents = contents or Contents(workspace)
         self._manifest = manifest
         self._view = view
         self.generation = generation
@@ -52,6 +59,7 @@ class Push:
         self.bytes_sent = 0
         self._base = view.manifest
         self._wanted: set[bytes] = set()
+        self._wanted_whole: set[bytes] = set()
         self._rounds = 0
 
     def first(self, *, brings_content: bool = True) -> Outgoing:
@@ -79,6 +87,7 @@ class Push:
                 self._base = None
                 self._wanted.clear()
             self._wanted.update(reply.digests)
+            self._wanted_whole.update(reply.digests)
             return self._stage()
         if isinstance(reply, Refused):
             raise PushRefused(reply.code, reply.reason, reply.path)
@@ -97,39 +106,46 @@ class Push:
     def _stage(self) -> Outgoing:
         if self._base is None:
             base, changed, removed = b"", list(self._manifest), []
+            rows = self._manifest.rows()
         else:
             base = self._base.digest
             paths = sorted(self._manifest.changed_paths(self._base))
             entries = {path: self._manifest.get(path) for path in paths}
             changed = [entry for entry in entries.values() if entry is not None]
             removed = encode_paths(path for path, entry in entries.items() if entry is None)
-        blobs = self._read(self._wanted, changed)
+            rows = [entry.to_row() for entry in changed]
+        blobs, contents = self._blobs(changed)
         message = Stage(
             self.generation, author_name(), self._manifest.digest_name, self._manifest.digest,
-            base, [entry.to_row() for entry in changed], removed,
-            [Blob(digest, len(content)) for digest, content in blobs.items()],
+            base, rows, removed, blobs,
         )  # fmt: skip
-        self.bytes_sent += sum(map(len, blobs.values()))
-        return Outgoing(message, list(blobs.values()))
+        self.bytes_sent += sum(map(len, contents))
+        return Outgoing(message, contents)
 
-    def _read(self, digests: set[bytes], changed: Iterable[Entry]) -> dict[bytes, bytes]:
-        contents: dict[bytes, bytes] = {}
+    def _blobs(self, changed: Iterable[Entry]) -> tuple[list[Blob], list[Content]]:
+        """What goes along: every wanted content once, as a delta where that is known to do."""
+        blobs: list[Blob] = []
+        contents: list[Content] = []
+        missing = set(self._wanted)
         for entry in changed:
-            if entry.is_file and entry.digest in digests and entry.digest not in contents:
-                contents[entry.digest] = self._content(entry)
-        return contents
-
-    def _content(self, entry: Entry) -> bytes:
-        for local in self._workspace.locate(entry.path):
-            try:
-                content = local.read_bytes()
-            except OSError:
+            if not entry.is_file or entry.digest not in missing:
                 continue
-            if digest_bytes(content) == entry.digest:
-                return content
-        raise MovedUnderfoot(entry.path)
+            missing.discard(entry.digest)
+            before = self._base.get(entry.path) if self._base is not None else None
+            delta = None
+            if before is not None and before.is_file and entry.digest not in self._wanted_whole:
+                delta = self._contents.delta(before.digest, entry)
+            if before is not None and delta is not None:
+                blobs.append(Blob(entry.digest, len(delta), "delta", before.digest))
+                contents.append(delta)
+            else:
+                content = self._contents.whole(entry)
+                blobs.append(Blob(entry.digest, len(content)))
+                contents.append(content)
+        return blobs, contents
 
 
+@functools.cache
 def author_name() -> str:
     """Who pushes, for the other side to show."""
     try:

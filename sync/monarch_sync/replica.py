@@ -18,23 +18,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from monarch_sync.commit import Committer, Journal
+from monarch_sync.commit import Committer
 from monarch_sync.diff import Plan, diff
-from monarch_sync.digest import digest_bytes, digest_stream
-from monarch_sync.disk import Disk
-from monarch_sync.entry import RESERVED, Entry, to_wire
-from monarch_sync.errors import BadManifest, ReplicaBusy
+from monarch_sync.disk import Content, Disk
+from monarch_sync.entry import RESERVED, Entry, from_wire, to_wire
+from monarch_sync.errors import BadManifest, BadMessage, ReplicaBusy
 from monarch_sync.manifest import Manifest, decode_paths
 from monarch_sync.messages import (
     Abort,
     Aborted,
+    Blob,
     Commit,
     Committed,
     Message,
@@ -43,20 +40,12 @@ from monarch_sync.messages import (
     Stage,
     Staged,
 )
+from monarch_sync.staging import Staging
+from monarch_sync.stamps import Stamps, digest_of
+from monarch_sync.state_log import Journal, StateLog
 from monarch_sync.store import Store
 
 __all__ = ["Replica"]
-
-Content = bytes | bytearray | memoryview
-
-
-class _Current(msgspec.Struct, array_like=True):
-    """What the folder holds, as it is noted on disk."""
-
-    generation: int
-    author: str
-    manifest: bytes
-    boot: str = ""
 
 
 class _Pending(NamedTuple):
@@ -86,14 +75,31 @@ class Replica:
             self._lock.close()
             raise ReplicaBusy(str(self._state)) from None
         self._store = Store(self._state / "store", self._disk)
-        self._staging = self._state / "stage"
+        self._stamps = Stamps()
+        self._staging = Staging(
+            self.root, self._state / "stage", self._store, self._disk, self._stamps
+        )
         self._pending: _Pending | None = None
-        self.generation = 0
-        self.author = ""
-        self.manifest = Manifest()
-        self._load()
+        self._log = StateLog(self._state, self._disk)
+        self._boot = _boot_id()
+        self._note_reboot()
         with contextlib.suppress(OSError):  # The next message tries again, and says why not.
             self._recover()
+
+    @property
+    def generation(self) -> int:
+        """The number of the state that the folder holds; 0 before the first."""
+        return self._log.state.generation
+
+    @property
+    def author(self) -> str:
+        """Who pushed it."""
+        return self._log.state.author
+
+    @property
+    def manifest(self) -> Manifest:
+        """What of the folder is ours."""
+        return self._log.state.manifest
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -125,7 +131,7 @@ class Replica:
         return Refused("disk", reason, where, self.generation)
 
     def _is_interrupted(self) -> bool:
-        return (self._state / "journal").exists()
+        return self._log.interrupted is not None
 
     def stage(self, stage: Stage, blobs: Sequence[Content]) -> Message:
         """Get a state ready beside the folder. Nothing visible changes."""
@@ -143,21 +149,41 @@ class Replica:
         pending = self._pending
         if pending is None or pending.stage.digest != stage.digest:
             self._drop_stage()
-            self._staging.mkdir(parents=True, exist_ok=True)
         if not stage.base:
             self._forget_missing()
         plan = diff(self.manifest, manifest)
+        if not all(
+            self._staging.can_move(before, self.manifest) for before, _ in plan.folders_moved
+        ):
+            plan = diff(self.manifest, manifest, ())
         self._pending = _Pending(stage, manifest, plan)
-        for blob, content in zip(stage.blobs, blobs, strict=False):
-            if digest_bytes(content) != blob.digest:
-                self._drop_stage()
-                return Refused("damaged", "a content does not have the digest that it should")
-            self._disk.write(self._place(blob.digest), content)
-        missing = [e.digest for e in plan.files if not self._fetch(e, plan.moved.get(e.path))]
+        if not self._take_in(plan, stage.blobs, blobs):
+            self._drop_stage()
+            return Refused("damaged", "a content does not have the digest that it should")
+        missing = [entry.digest for entry in plan.files if not self._fetch(entry, plan, manifest)]
         if missing:
             return Need(list(dict.fromkeys(missing)))
         self._pending = self._pending._replace(is_ready=True)
         return self._staged(self._pending)
+
+    def _fetch(self, entry: Entry, plan: Plan, new: Manifest) -> bool:
+        if entry.path in self.manifest:
+            # Looked at now, so that the commit is short.
+            self._stamps.digest_of(f"{self.root}/{entry.path}")
+        source = plan.moved.get(entry.path)
+        is_going = source is not None and source not in new
+        return self._staging.fetch(entry, source, is_going=is_going)
+
+    def _take_in(self, plan: Plan, blobs: Sequence[Blob], contents: Sequence[Content]) -> bool:
+        expected = {entry.digest: entry for entry in plan.files}
+        try:
+            return all(
+                self._staging.add(blob, content, self.manifest, expected[blob.digest])
+                for blob, content in zip(blobs, contents, strict=False)
+                if blob.digest in expected
+            )
+        except BadMessage:
+            return False
 
     def _manifest_of(self, stage: Stage) -> Manifest | None:
         """The manifest that a stage tells of; ``None`` if its base is not what we have."""
@@ -179,36 +205,28 @@ class Replica:
         paths = (entry.path for entry in self.manifest)
         gone = [path for path in paths if not os.path.lexists(self.root / path)]
         if gone:
-            self.manifest = self.manifest.replace(removed=gone)
-
-    def _place(self, digest: bytes) -> Path:
-        return self._staging / digest.hex()
-
-    def _fetch(self, entry: Entry, source: str | None) -> bool:
-        """See that a content lies in the staging folder: it came, or it is on this host."""
-        place = self._place(entry.digest)
-        if place.exists():
-            return True
-        candidates = [self.root / source] if source else []
-        if (stored := self._store.find(entry.digest)) is not None:
-            candidates.append(stored)
-        for candidate in candidates:
-            if _digest_of(candidate) == entry.digest:
-                self._disk.copy(candidate, place, 0o600)
-                return True
-        return False
+            self._log.forget(gone)
 
     def _staged(self, pending: _Pending) -> Staged:
-        plan = pending.plan
+        plan, new = pending.plan, pending.manifest
         files = [
-            (to_wire(entry.path), to_wire(str(self._place(entry.digest)))) for entry in plan.files
+            (to_wire(entry.path), to_wire(self._staging.place(entry.digest)))
+            for entry in plan.files
         ]
-        gone = [e for e in plan.removes if e.is_file and pending.manifest.get(e.path) is None]
-        files += [(to_wire(entry.path), b"") for entry in gone]
-        num_files = sum(entry.is_file for entry in pending.manifest)
+        num_moved = len(plan.moved)
+        gone = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
+        for before, after in plan.folders_moved:
+            inside = [path for path in new.below(after) if _is_file(new.get(path))]
+            num_moved += len(inside)
+            for path in inside:
+                was = before + path[len(after) :]
+                files.append((to_wire(path), to_wire(f"{self.root}/{was}")))
+                gone.append(was)
+        files += [(to_wire(path), b"") for path in gone]
+        num_written = len(plan.files) - len(plan.moved)
         return Staged(
-            pending.stage.generation, files, len(plan.files) - len(plan.moved), len(plan.moved),
-            len(gone), num_files - len(plan.files),
+            pending.stage.generation, files, num_written, num_moved,
+            len(gone), new.num_files - num_written - num_moved,
         )  # fmt: skip
 
     def commit(self, generation: int) -> Message:
@@ -219,9 +237,14 @@ class Replica:
         if pending is None or not pending.is_ready or pending.stage.generation != generation:
             return Refused("not-staged", f"generation {generation} was not staged here")
         stage, plan = pending.stage, pending.plan
-        journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
-        self._disk.write(self._state / "journal", journal.encode())
-        kept = self._carry_out(journal, pending.manifest, plan)
+        if stage.base or not len(self.manifest):
+            journal = Journal(generation, stage.author, stage.changed, stage.removed)
+        else:
+            journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
+        journal.boot = self._boot
+        journal.folder_moves = [(to_wire(old), to_wire(new)) for old, new in plan.folders_moved]
+        self._log.begin(journal)
+        kept = self._carry_out(pending.manifest, plan)
         return Committed(generation, [to_wire(name) for name in kept])
 
     def abort(self, generation: int) -> Message:
@@ -230,53 +253,51 @@ class Replica:
             self._drop_stage()
         return Aborted(generation)
 
-    def _carry_out(self, journal: Journal, new: Manifest, plan: Plan) -> list[str]:
-        committer = Committer(self.root, self._staging, self._store, self._disk, self.manifest)
-        kept = committer.carry_out(plan)
+    def _carry_out(self, new: Manifest, plan: Plan) -> list[str]:
+        root = os.fspath(self.root)
+        committer = Committer(
+            root, self._staging, self._store, self._disk, self._stamps, self.manifest
+        )
+        kept = committer.carry_out(plan, new)
         if committer.lost:
             new = new.replace(removed=committer.lost)
-        current = _Current(journal.generation, journal.author, new.encode(), _boot_id())
-        self._disk.write(self._state / "current", msgspec.msgpack.encode(current))
-        self._disk.unlink(self._state / "journal")
-        self.generation, self.author, self.manifest = journal.generation, journal.author, new
-        self._drop_stage()
+        self._log.end(new, committer.lost)
+        self._pending = None
+        self._staging.clear()
         self._store.trim()
+        with contextlib.suppress(OSError):  # It is only shorter; the log has it all.
+            self._log.compact()
         return kept
 
-    def _load(self) -> None:
-        # Torn by a loss of power: we claim nothing, and the next push finds what is right already.
-        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError, BadManifest):
-            data = (self._state / "current").read_bytes()
-            current = msgspec.msgpack.decode(data, type=_Current)
-            manifest = Manifest.decode(current.manifest)
-            if current.boot != _boot_id():
-                manifest = manifest.replace(removed=self._damaged(manifest))
-            self.generation, self.author = current.generation, current.author
-            self.manifest = manifest
+    def _note_reboot(self) -> None:
+        """After a loss of power we claim what is as we left it, and nothing else."""
+        state = self._log.state
+        if state.boot == self._boot or not state.generation:
+            return
+        sound = state.manifest.replace(removed=self._damaged(state.manifest))
+        self._log.state = state._replace(manifest=sound, boot=self._boot)
+        if self._log.interrupted is None:
+            with contextlib.suppress(OSError):
+                self._log.rewrite(self._log.state)
 
     def _damaged(self, manifest: Manifest) -> list[str]:
         """The files that do not hold what the manifest says."""
         files = (entry for entry in manifest if entry.is_file)
-        return [e.path for e in files if _digest_of(self.root / e.path) != e.digest]
+        return [e.path for e in files if digest_of(f"{self.root}/{e.path}") != e.digest]
 
     def _recover(self) -> None:
         """Finish a commit that was cut short; forget a stage that was never committed."""
-        try:
-            data = (self._state / "journal").read_bytes()
-        except FileNotFoundError:
+        journal = self._log.interrupted
+        if journal is None:
             self._drop_stage()
             return
-        journal = Journal.decode(data)
-        if journal is not None and journal.generation > self.generation:
-            new = journal.apply(self.manifest)
-            self._carry_out(journal, new, diff(self.manifest, new))
-        else:
-            self._disk.unlink(self._state / "journal")
-            self._drop_stage()
+        new = journal.apply(self.manifest)
+        moves = [(from_wire(old), from_wire(new)) for old, new in journal.folder_moves]
+        self._carry_out(new, diff(self.manifest, new, moves))
 
     def _drop_stage(self) -> None:
         self._pending = None
-        shutil.rmtree(self._staging, ignore_errors=True)
+        self._staging.drop()
 
 
 def _boot_id() -> str:
@@ -287,10 +308,5 @@ def _boot_id() -> str:
         return ""
 
 
-def _digest_of(path: Path) -> bytes | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        return digest_stream(file)[0]
+def _is_file(entry: Entry | None) -> bool:
+    return entry is not None and entry.is_file

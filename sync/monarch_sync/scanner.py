@@ -11,10 +11,11 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from monarch_sync.digest import digest_stream
+from monarch_sync.chunks import LARGE_BYTES, cut
+from monarch_sync.contents import Contents
+from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry, Kind, parent_of, path_fault, target_fault
 from monarch_sync.ignore import tracked_though_ignored, walk
 from monarch_sync.manifest import Manifest
@@ -61,8 +62,13 @@ class Scanner:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.manifest: Manifest | None = None
-        self._seen: dict[str, _Seen] = {}
+        self.contents = Contents(workspace)
+        # By inode, so that a folder that was renamed is not read again.
+        self._seen: dict[tuple[int, int], _Seen] = {}
+        self._seen_before: dict[tuple[int, int], _Seen] = {}
         self._problems: dict[str, Problem] = {}
+        # Local paths of files with several names: who writes to one, changes them all.
+        self._names: dict[tuple[int, int], set[str]] = {}
         # What git's rules hide, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
 
@@ -70,6 +76,9 @@ class Scanner:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
         self._problems.clear()
         self._hidden.clear()
+        self._names.clear()
+        # What is not met again is forgotten.
+        self._seen_before, self._seen = self._seen, {}
         entries: dict[str, Entry] = {}
         for folder in self.workspace.folders:
             folder.check()
@@ -84,6 +93,7 @@ class Scanner:
                 self._add(folder, relative, entries)
         for path in list(entries):
             _add_parents(path, entries)
+        self._seen_before = {}
         changed = self._update(entries)
         return Scan(changed, list(self._problems.values()))
 
@@ -94,6 +104,7 @@ class Scanner:
         where one folder lands inside another.
         """
         touched = {os.fspath(path) for path in paths}
+        touched.update(*map(self._other_names, touched))
         new_rules = any(os.path.basename(path) in _RULE_FILES for path in touched)
         if self.manifest is None or new_rules or _overlap(self.workspace.folders):
             return self.scan()
@@ -101,13 +112,71 @@ class Scanner:
         removed: set[str] = set()
         for folder in self.workspace.folders:
             folder.check()
-            root = str(folder.local)
-            parents = {os.path.dirname(path) for path in touched if path.startswith(root + "/")}
-            for parent in parents:
-                self._rescan_folder(folder, parent[len(root) + 1 :], changed, removed)
+            above = str(folder.local) + "/"
+            inside = sorted(path[len(above) :] for path in touched if path.startswith(above))
+            listed: set[str] = set()
+            for relative in inside:
+                parent = os.path.dirname(relative)
+                if parent not in listed and not self._restat(folder, relative, changed, removed):
+                    listed.add(parent)
+                    self._rescan_folder(folder, parent, changed, removed)
+                self._rescan_tree(folder, relative, changed, removed)
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
         return Scan(manifest, list(self._problems.values()))
+
+    def _other_names(self, local: str) -> set[str]:
+        if not self._names:
+            return set()
+        try:
+            status = os.lstat(local)
+        except OSError:
+            return set()
+        return self._names.get((status.st_dev, status.st_ino), set())
+
+    def _restat(
+        self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
+    ) -> bool:
+        """Whether a look at the path alone tells all: it was known, and is a file still, or gone.
+
+        What is known is not hidden by any rule; a change of rules brings a whole scan.
+        """
+        assert self.manifest is not None
+        path = folder.remote_of(relative)
+        before = self.manifest.get(path)
+        if before is None or before.is_dir or path in self._hidden:
+            return False
+        try:
+            if stat.S_ISDIR(os.lstat(folder.local / relative).st_mode):
+                return False
+        except OSError:
+            return False
+        found: dict[str, Entry] = {}
+        self._add(folder, relative, found)
+        if path not in found:
+            removed.add(path)
+        elif found[path] != before:
+            changed[path] = found[path]
+        return True
+
+    def _rescan_tree(
+        self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
+    ) -> None:
+        """Look at all inside a known folder that was touched itself: it may be another one now."""
+        assert self.manifest is not None
+        remote = folder.remote_of(relative)
+        before = self.manifest.get(remote)
+        local = folder.local / relative
+        if before is None or not before.is_dir or local.is_symlink() or not local.is_dir():
+            return
+        found: dict[str, Entry] = {}
+        for inner in walk(folder.local, self.workspace.ignore, relative):
+            self._add(folder, inner, found)
+        known = self.manifest.below(remote)
+        for path in self._hidden.intersection(known):
+            self._add(folder, folder.relative_of(path) or "", found)
+        removed.update(path for path in known if path not in found)
+        changed.update({p: e for p, e in found.items() if self.manifest.get(p) != e})
 
     def _rescan_folder(
         self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
@@ -143,7 +212,7 @@ class Scanner:
 
     def _children(self, remote: str) -> list[str]:
         assert self.manifest is not None
-        return [path for path in self.manifest.below(remote) if parent_of(path) == remote]
+        return self.manifest.children(remote)
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
         """The new manifest, derived from the last one where there is one."""
@@ -166,7 +235,7 @@ class Scanner:
         path = folder.remote_of(relative)
         if path in entries:
             return
-        local = folder.local / relative
+        local = f"{folder.local}/{relative}" if relative else str(folder.local)
         self._problems.pop(path, None)
         try:
             fault = path_fault(path)
@@ -180,7 +249,7 @@ class Scanner:
         else:
             self._problems[path] = Problem(path, entry)
 
-    def _entry(self, path: str, local: Path) -> Entry | str:
+    def _entry(self, path: str, local: str) -> Entry | str:
         """The entry of a local path, or why there is none."""
         status = os.lstat(local)
         mode = stat.S_IMODE(status.st_mode) & 0o777
@@ -191,17 +260,29 @@ class Scanner:
             return target_fault(path, target) or Entry(path, Kind.LINK, target=target)
         if not stat.S_ISREG(status.st_mode):
             return "is neither a file nor a folder nor a link"
-        seen = self._seen.get(path)
+        key = (status.st_dev, status.st_ino)
+        if status.st_nlink > 1:
+            self._names.setdefault(key, set()).add(local)
+        seen = self._seen.get(key) or self._seen_before.get(key)
         if seen is None or not seen.is_still(status):
-            seen = self._seen[path] = _read(local, status)
+            before = self.manifest.get(path) if self.manifest is not None else None
+            seen = _read(local, status, self.contents, before)
+        self._seen[key] = seen
         return Entry(path, Kind.FILE, mode, seen.size, seen.digest)
 
 
-def _read(local: Path, status: os.stat_result) -> _Seen:
+def _read(local: str, status: os.stat_result, contents: Contents, before: Entry | None) -> _Seen:
+    chunks = contents.chunks(before.digest) if before is not None else None
     for _ in range(_MAX_TRIES):
         read_ns = time.time_ns()
-        with open(local, "rb") as file:
-            digest, size = digest_stream(file)
+        with open(local, "rb", buffering=0) as file:
+            if status.st_size >= LARGE_BYTES:
+                digest, size, chunks = cut(file, chunks)
+                contents.remember_chunks(digest, chunks)
+            else:
+                content = file.readall()
+                digest, size = digest_bytes(content), len(content)
+                contents.remember(digest, content)
             after = os.fstat(file.fileno())
         unmoved = (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size)
         status = after

@@ -26,6 +26,7 @@ __all__ = ["Watcher"]
 _STEP_MS = 5
 _SETTLE_MS = 10
 _QUIET_MS = 300
+_FLOOD = 1000  # touched paths at once
 _NEVER = frozenset({"__pycache__", ".monarch"})
 
 
@@ -67,7 +68,9 @@ class Watcher:
             waiting |= {Path(path) for _, path in changes if not _is_noise(path)}
             if waiting and not self._is_git_busy():
                 yield waiting
-                needs_audit = needs_audit or any(path.is_dir() for path in waiting)
+                # The queue of events may have run over, and nobody says so.
+                is_flood = len(waiting) >= _FLOOD
+                needs_audit = needs_audit or is_flood or any(path.is_dir() for path in waiting)
                 waiting = set()
             elif needs_audit and not changes:
                 # Quiet: look once more for what was written into new folders unseen.

@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from monarch_sync import Replica
 from monarch_sync.disk import Disk
 from monarch_sync.messages import Commit, Committed, Refused, Staged
-from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
+from tests.sync.trees import (
+    Tree,
+    manifest_of,
+    push_tree,
+    read_tree,
+    stage_message,
+    trees,
+    whole,
+)
 
 
 class Stopped(BaseException):
@@ -31,35 +38,25 @@ class FailingDisk(Disk):
         self.steps_left, self.failure = steps, failure
 
     def __getattribute__(self, name: str) -> object:
-        if name in Disk.__dict__ and not name.startswith("_"):
+        if name in Disk.__dict__ and not name.startswith("_") and name != "append":
             self.step()
         return super().__getattribute__(name)
+
+    def append(self, path: Path, offset: int, content: bytes) -> None:
+        # Cut short in the middle of a write, too: the record is torn.
+        torn = self.steps_left == 0
+        try:
+            self.step()
+        except BaseException:
+            if torn:
+                Disk.append(self, path, offset, content[: len(content) // 2])
+            raise
+        Disk.append(self, path, offset, content)
 
     def step(self) -> None:
         self.steps_left -= 1
         if self.steps_left == -1:
             raise self.failure
-
-
-names = st.sampled_from(["a", "b", "c.py"])
-contents = st.sampled_from([b"", b"1", b"2", b"three"])
-nodes = st.recursive(
-    contents | st.sampled_from(["a", "b"]) | st.none(),
-    lambda inner: st.dictionaries(names, inner, max_size=3),
-    max_leaves=8,
-)
-trees = st.dictionaries(names, nodes, max_size=3).map(lambda tree: flatten(tree))
-
-
-def flatten(nested: dict[str, object], above: str = "") -> Tree:
-    flat: Tree = {}
-    for name, what in nested.items():
-        if isinstance(what, dict):
-            flat[above + name] = None
-            flat.update(flatten(what, f"{above}{name}/"))
-        else:
-            flat[above + name] = what  # type: ignore[assignment]
-    return flat
 
 
 def crash_at(step: int, old: Tree, new: Tree, root: Path) -> bool:
@@ -94,6 +91,78 @@ def test_a_crash_at_any_step_leaves_one_state_whole(old: Tree, new: Tree) -> Non
             if crash_at(step, old, new, Path(folder, "replica")):
                 return
     pytest.fail("a push of a dozen files took more than 200 steps")
+
+
+MOVES: list[tuple[Tree, Tree]] = [
+    ({"d/x": b"1", "d/e/y": b"2"}, {"moved/x": b"1", "moved/e/y": b"2"}),
+    ({"d/x": b"1", "d/e/y": b"2"}, {"d/d/x": b"1", "d/d/e/y": b"2"}),
+    ({"d/x": b"1", "t": b"3"}, {"t/d/x": b"1"}),
+    ({"d/x": b"1", "e/x": b"2"}, {"d/x": b"2", "f/x": b"1"}),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), MOVES)
+def test_a_crash_while_folders_move_leaves_one_state_whole(
+    tmp_path: Path, old: Tree, new: Tree
+) -> None:
+    for step in range(100):
+        if crash_at(step, old, new, tmp_path / str(step)):
+            return
+    pytest.fail("a push of a few files took more than 100 steps")
+
+
+@pytest.mark.parametrize("compacts_at", [0, 300])
+def test_a_crash_in_any_push_of_many_leaves_that_one_or_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacts_at: int
+) -> None:
+    """Many pushes, so that the log is folded on the way; stopped at every step of them."""
+    monkeypatch.setattr("monarch_sync.state_log._MIN_LOG_BYTES", compacts_at)
+    trees: list[Tree] = [{f"f{k}": b"%d" % (i if k == i % 4 else 0) for k in range(4)}
+                         for i in range(6)]  # fmt: skip
+    for step in range(300):
+        root = tmp_path / str(step)
+        disk = FailingDisk()
+        replica = Replica(root, disk)
+        disk.arm(step, Stopped())
+        done = 0
+        try:
+            for generation, tree in enumerate(trees, 1):
+                assert isinstance(push_tree(replica, generation, tree), Committed)
+                done = generation
+        except Stopped:
+            pass
+        replica.close()
+        again = Replica(root)
+        assert again.generation in (done, done + 1)
+        expected = trees[again.generation - 1] if again.generation else {}
+        assert again.manifest == manifest_of(expected)
+        assert read_tree(root) == expected
+        assert isinstance(push_tree(again, 100, trees[0]), Committed)
+        assert read_tree(root) == trees[0]
+        again.close()
+        if done == len(trees):
+            return
+    pytest.fail("six small pushes took more than 300 steps")
+
+
+def test_a_log_with_damage_inside_is_believed_up_to_there(tmp_path: Path) -> None:
+    replica = Replica(tmp_path)
+    sizes = []
+    for generation in range(1, 4):
+        push_tree(replica, generation, {"a": b"%d" % generation})
+        sizes.append((tmp_path / ".monarch/log").stat().st_size)
+    replica.close()
+    log = tmp_path / ".monarch/log"
+    data = bytearray(log.read_bytes())
+    data[sizes[1] + 30] ^= 1
+    log.write_bytes(data)
+    again = Replica(tmp_path)
+    assert again.generation == 2
+    assert isinstance(push_tree(again, 3, {"a": b"3"}), Committed)
+    again.close()
+    last = Replica(tmp_path)
+    assert last.generation == 3
+    last.close()
 
 
 def test_a_full_disk_while_staging_changes_nothing(tmp_path: Path) -> None:

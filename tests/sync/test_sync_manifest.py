@@ -40,6 +40,17 @@ manifests = st.builds(
 )
 
 
+def move(manifest: Manifest, before: str, after: str) -> Manifest:
+    inside = [before, *manifest.below(before)]
+    entries = [manifest.get(path) for path in inside]
+    moved = [
+        msgspec.structs.replace(entry, path=after + entry.path[len(before) :])
+        for entry in entries
+        if entry is not None
+    ]
+    return manifest.replace(moved, inside)
+
+
 def apply(plan: Plan, old: Manifest) -> Manifest:
     """Carry a plan out on a manifest; contents may only come from the plan's own sources."""
     for target, source in plan.moved.items():
@@ -47,7 +58,10 @@ def apply(plan: Plan, old: Manifest) -> Manifest:
         before = old.get(source)
         assert before is not None
         assert before.digest == entry.digest
-    left = old.replace(removed=[entry.path for entry in plan.removes])
+    left = old
+    for before, after in plan.folders_moved:
+        left = move(left, before, after)
+    left = left.replace(removed=[entry.path for entry in plan.removes])
     for entry in (*plan.folders, *plan.files, *plan.links, *plan.modes):
         left = left.replace([entry])
         left.check(left)
@@ -60,7 +74,9 @@ def test_a_plan_turns_one_state_into_the_other(old: Manifest, new: Manifest) -> 
     plan = diff(old, new)
     assert apply(plan, old) == new
     assert plan.is_empty == (old == new)
-    assert plan.touched() == sorted(new.changed_paths(old))
+    entry_by_entry = diff(old, new, folders_moved=())
+    assert apply(entry_by_entry, old) == new
+    assert entry_by_entry.touched() == sorted(new.changed_paths(old))
 
 
 @given(manifests)

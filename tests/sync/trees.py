@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+
+from hypothesis import strategies as st
 
 from monarch_sync import Manifest, Replica
 from monarch_sync.digest import digest_bytes
@@ -65,3 +68,39 @@ def push_tree(replica: Replica, generation: int, tree: Tree, mode: int = 0o644) 
     contents = [what for what in tree.values() if isinstance(what, bytes)]
     reply = replica.handle(stage_message(generation, manifest_of(tree, mode), contents), contents)
     return replica.handle(Commit(generation)) if isinstance(reply, Staged) else reply
+
+
+def plant(root: Path, tree: Tree) -> None:
+    """Make a folder hold exactly this tree."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    for path, what in whole(tree).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        if what is None:
+            (root / path).mkdir(exist_ok=True)
+        elif isinstance(what, str):
+            (root / path).symlink_to(what)
+        else:
+            (root / path).write_bytes(what)
+
+
+# Small, so that trees of a pair have much in common.
+_names = st.sampled_from(["a", "b", "c.py"])
+_contents = st.sampled_from([b"", b"1", b"2", b"three"])
+_nodes = st.recursive(
+    _contents | st.sampled_from(["a", "b"]) | st.none(),
+    lambda inner: st.dictionaries(_names, inner, max_size=3),
+    max_leaves=8,
+)
+trees = st.dictionaries(_names, _nodes, max_size=3).map(lambda tree: _flatten(tree))
+
+
+def _flatten(nested: dict[str, object], above: str = "") -> Tree:
+    flat: Tree = {}
+    for name, what in nested.items():
+        if isinstance(what, dict):
+            flat[above + name] = None
+            flat.update(_flatten(what, f"{above}{name}/"))
+        else:
+            flat[above + name] = what  # type: ignore[assignment]
+    return flat

@@ -20,6 +20,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid, machine_id
 from monarch.wire.message import Inspect, Sync
+from monarch_sync.disk import Content
 from monarch_sync.entry import from_wire
 from monarch_sync.errors import MovedUnderfoot, PushRefused, SyncError
 from monarch_sync.manifest import Manifest
@@ -143,7 +144,9 @@ class Attempt:
                 hosts.append(_Host(address, None))
                 continue
             view = memory.views[address.uid]
-            hosts.append(_Host(address, Push(memory.workspace, manifest, view, generation)))
+            contents = memory.scanner.contents
+            push = Push(memory.workspace, manifest, view, generation, contents)
+            hosts.append(_Host(address, push))
         return hosts
 
     def _stage(
@@ -180,7 +183,9 @@ class Attempt:
             view.manifest = manifest
         return view.manifest == manifest
 
-    def _send(self, host: _Host, message: Message, blobs: Sequence[bytes] = ()) -> Promise[Outcome]:
+    def _send(
+        self, host: _Host, message: Message, blobs: Sequence[Content] = ()
+    ) -> Promise[Outcome]:
         folders = tuple(folder.remote for folder in self._memory.workspace.folders)
         data = encode(message)
         if host.push is not None:

@@ -1,0 +1,206 @@
+"""The two sides that `benchmarks/sync.py` compares: `Ours` and `Rsync`, each with N hosts.
+
+Ours is the engine itself: a process for every host keeps a `Replica` and answers over loopback TCP
+with a bare framing; no runtime, no reload. Rsync is one daemon with a module for every host, tuned:
+TCP_NODELAY at both ends, without which each session loses 130 ms to delayed acknowledgements.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from monarch_sync import HostView, Outgoing, Push, Replica, Scanner, Workspace
+from monarch_sync.messages import Commit, Message, decode, encode
+
+_HEAD = struct.Struct("<III")  # replica, bytes of the message, number of blobs
+
+
+def send(link: socket.socket, index: int, message: bytes, blobs: Sequence[Any] = ()) -> int:
+    sizes = struct.pack(f"<{len(blobs)}Q", *map(len, blobs))
+    head = _HEAD.pack(index, len(message), len(blobs)) + sizes + message
+    small = [head]
+    for blob in blobs:
+        if len(blob) < 1 << 20:
+            small.append(blob)
+            continue
+        link.sendall(b"".join(small))
+        link.sendall(blob)
+        small = []
+    link.sendall(b"".join(small))
+    return len(head) + sum(map(len, blobs))
+
+
+def receive(link: socket.socket) -> tuple[int, bytes, list[bytearray]]:
+    index, num_bytes, num_blobs = _HEAD.unpack(_exactly(link, _HEAD.size))
+    sizes = struct.unpack(f"<{num_blobs}Q", _exactly(link, 8 * num_blobs))
+    message = bytes(_exactly(link, num_bytes))
+    return index, message, [_exactly(link, size) for size in sizes]
+
+
+def _exactly(link: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    at = 0
+    while at < size:
+        got = link.recv_into(view[at:])
+        if not got:
+            raise EOFError
+        at += got
+    return data
+
+
+def serve(roots: Sequence[str]) -> None:
+    """A host process: its replicas, one author, until that goes."""
+    replicas = [Replica(root) for root in roots]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        print(server.getsockname()[1], flush=True)
+        link, _ = server.accept()
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with link:
+        while True:
+            try:
+                index, message, blobs = receive(link)
+            except EOFError:
+                return
+            send(link, index, encode(replicas[index].handle(decode(message), blobs)))
+
+
+class Ours:
+    """An author and its hosts. `bytes_sent`: over all hosts, framing and replies included."""
+
+    def __init__(self, source: Path, targets: Path, num_hosts: int, num_processes: int = 0) -> None:
+        self.workspace = Workspace({source: ""})
+        self.scanner = Scanner(self.workspace)
+        self.bytes_sent = 0
+        self.committing: list[float] = []
+        num_processes = num_processes or num_hosts
+        roots = [str(targets / f"ours{i}") for i in range(num_hosts)]
+        self._hosts: list[tuple[socket.socket, int]] = []
+        self._processes = []
+        for i in range(num_processes):
+            mine = roots[i::num_processes]
+            command = [sys.executable, __file__, *mine]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert process.stdout is not None
+            link = socket.create_connection(("127.0.0.1", int(process.stdout.readline())))
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._processes.append(process)
+            self._hosts += [(link, k) for k in range(len(mine))]
+        self.views = [HostView() for _ in range(num_hosts)]
+        self.generation = 0
+
+    def push(self, touched: Iterable[Path] | None = None) -> None:
+        """From the folders as they are until all hosts have committed."""
+        scanner = self.scanner
+        scan = scanner.scan() if touched is None else scanner.rescan(touched)
+        if all(view.manifest == scan.manifest for view in self.views):
+            return
+        self.generation += 1
+        pushes = [
+            Push(self.workspace, scan.manifest, view, self.generation, scanner.contents)
+            for view in self.views
+        ]
+        going: list[tuple[int, Outgoing]] = [(i, push.first()) for i, push in enumerate(pushes)]
+        while going:
+            for i, out in going:
+                self._send(i, out.message, out.blobs)
+            steps = [(i, pushes[i].receive(self._reply(i))) for i, _ in going]
+            going = [(i, step) for i, step in steps if isinstance(step, Outgoing)]
+        started = time.perf_counter()
+        for i in range(len(pushes)):
+            self._send(i, Commit(self.generation))
+        for i, push in enumerate(pushes):
+            push.committed(self._reply(i))
+        self.committing.append(time.perf_counter() - started)
+
+    def _send(self, i: int, message: Message, blobs: Sequence[Any] = ()) -> None:
+        link, index = self._hosts[i]
+        self.bytes_sent += send(link, index, encode(message), blobs)
+
+    def _reply(self, i: int) -> Message:
+        # A process answers in the order in which it was asked, and so do we ask.
+        _, message, _ = receive(self._hosts[i][0])
+        self.bytes_sent += len(message) + _HEAD.size
+        return decode(message)
+
+    def close(self) -> None:
+        for link, _ in self._hosts:
+            link.close()
+        for process in self._processes:
+            process.wait(10)
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+class Rsync:
+    """The same trees by rsync, all hosts at once. `bytes_sent`: of all sessions so far."""
+
+    def __init__(self, source: Path, targets: Path, num_hosts: int) -> None:
+        self._source = source
+        self.bytes_sent = 0
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        lines = ["use chroot = no", "socket options = TCP_NODELAY", "max connections = 0"]
+        if os.getuid() == 0:
+            lines += ["uid = root", "gid = root"]
+        for i in range(num_hosts):
+            target = targets / f"rsync{i}"
+            target.mkdir(parents=True)
+            lines += [f"[host{i}]", f"path = {target}", "read only = no", "reverse lookup = no"]
+        self._num_hosts = num_hosts
+        config = targets / "rsyncd.conf"
+        config.write_text("\n".join(lines) + "\n")
+        self._daemon = subprocess.Popen(
+            ["rsync", "--daemon", "--no-detach", f"--config={config}", f"--port={self._port}",
+             "--address=127.0.0.1", "--log-file=/dev/null"],
+        )  # fmt: skip
+        self._wait_for_daemon()
+
+    def _wait_for_daemon(self) -> None:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", self._port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.01)
+        raise RuntimeError("the rsync daemon did not come up")
+
+    def push(self, *options: str) -> None:
+        sessions = [
+            subprocess.Popen(
+                ["rsync", "-a", "--delete", "--stats", "--exclude=.monarch", *options,
+                 "--sockopts=TCP_NODELAY", f"--port={self._port}",
+                 f"{self._source}/", f"127.0.0.1::host{i}/"],
+                stdout=subprocess.PIPE, text=True,
+            )
+            for i in range(self._num_hosts)
+        ]  # fmt: skip
+        for session in sessions:
+            said, _ = session.communicate()
+            if session.returncode:
+                raise RuntimeError(f"rsync ended with {session.returncode}")
+            for number in re.findall(r"Total bytes (?:sent|received): ([\d,]+)", said):
+                self.bytes_sent += int(number.replace(",", ""))
+
+    def close(self) -> None:
+        self._daemon.terminate()
+        self._daemon.wait(10)
+
+
+def has_rsync() -> bool:
+    return shutil.which("rsync") is not None
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])

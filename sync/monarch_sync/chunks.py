@@ -1,0 +1,153 @@
+"""Chunks: a large file in pieces, cut so that most are the old ones after an edit.
+
+The first cut is even. Later ones follow the old: where the expected chunk is not what stands in
+the file, the beginnings of the next few are searched for, so an insertion or a deletion costs the
+chunks that it touches, not all behind it. Nothing depends on where others would cut: chunks only
+tell an author what of the old content, which the host holds, is in the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+import xxhash
+
+from monarch_sync.digest import digest_bytes
+
+__all__ = ["LARGE_BYTES", "Chunk", "Chunks", "cut"]
+
+LARGE_BYTES = 8 << 20  # a file of this size or more is cut
+
+_CHUNK = 64 << 10
+_WINDOW = 8 << 20  # how far an insertion may shift what follows, to be found again
+_STEPS = (0, 1, 2, 4, 8, 16, 64, 256)  # which of the next chunks are looked for
+_PATIENCE = 64
+_ANCHOR = 32
+
+
+class Chunk(NamedTuple):
+    """`anchor`: the first bytes, by which it is found again where it has shifted."""
+
+    size: int
+    digest: bytes
+    anchor: bytes
+
+
+class Chunks(NamedTuple):
+    """All pieces of one content, in order."""
+
+    chunks: list[Chunk]
+
+    def places(self) -> tuple[dict[bytes, int], dict[int, bytes]]:
+        """Where a chunk lies, by digest; and which chunk lies where."""
+        places: dict[bytes, int] = {}
+        at: dict[int, bytes] = {}
+        offset = 0
+        for chunk in self.chunks:
+            places.setdefault(chunk.digest, offset)
+            at[offset] = chunk.digest
+            offset += chunk.size
+        return places, at
+
+
+class _Tape:
+    """A stream with some of it in memory: what is not yet consumed, up to a window."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._hasher = xxhash.xxh3_128()
+        self._held = b""
+        self._at = 0
+        self.size = 0
+
+    def ahead(self, size: int) -> memoryview:
+        """The next `size` bytes, fewer at the end; they are not consumed."""
+        missing = size - (len(self._held) - self._at)
+        if missing > 0:
+            more = self._stream.read(max(missing, 1 << 20))
+            self._hasher.update(more)
+            self.size += len(more)
+            self._held = self._held[self._at :] + more
+            self._at = 0
+        return memoryview(self._held)[self._at : self._at + size]
+
+    def find(self, anchor: bytes) -> int:
+        """How far ahead `anchor` stands, within the window; -1 if nowhere."""
+        self.ahead(_WINDOW)
+        found = self._held.find(anchor, self._at, self._at + _WINDOW)
+        return found - self._at if found >= 0 else -1
+
+    def skip(self, size: int) -> None:
+        self._at += size
+
+    def digest(self) -> bytes:
+        return self._hasher.digest()
+
+
+def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
+    """What is left in `stream`: its digest, its size, its chunks."""
+    tape = _Tape(stream)
+    chunks = list(_follow(tape, old.chunks if old else []))
+    return tape.digest(), tape.size, Chunks(chunks)
+
+
+def _follow(tape: _Tape, old: list[Chunk]) -> Iterator[Chunk]:
+    at = 0  # the old chunk that would come next, if what changed is as long as what it replaced
+    last = 0  # the old chunk after the last that was met
+    patience = 0  # how many chunks are to go by before the next search
+    while ahead := tape.ahead(_CHUNK):
+        if at < len(old) and (chunk := _next_if(tape, old[at])) is not None:
+            yield chunk
+            at = last = at + 1
+            patience = 0
+        elif at + 1 < len(old) and _is_overwritten(tape, old[at], old[at + 1]):
+            yield from _even(tape, old[at].size)
+            at = last = at + 1
+        else:
+            distance = -1
+            if patience <= 0 and last < len(old):
+                distance, index = _find_again(tape, old, last)
+                patience = _PATIENCE
+            if distance >= 0:
+                yield from _even(tape, distance)
+                at = last = index
+            else:
+                yield from _even(tape, len(ahead))
+                at += 1
+                patience -= 1
+
+
+def _next_if(tape: _Tape, chunk: Chunk) -> Chunk | None:
+    """The chunk, consumed, if it comes next."""
+    ahead = tape.ahead(chunk.size)
+    if len(ahead) < chunk.size or digest_bytes(ahead) != chunk.digest:
+        return None
+    tape.skip(chunk.size)
+    return chunk
+
+
+def _is_overwritten(tape: _Tape, chunk: Chunk, following: Chunk) -> bool:
+    """Whether only this chunk changed: the one after it stands in its place."""
+    ahead = tape.ahead(chunk.size + following.size)[chunk.size :]
+    return len(ahead) == following.size and digest_bytes(ahead) == following.digest
+
+
+def _find_again(tape: _Tape, old: list[Chunk], at: int) -> tuple[int, int]:
+    """(how far ahead, which): the nearest place where one of the next old chunks stands."""
+    best = (-1, at)
+    for index in (at + step for step in _STEPS if at + step < len(old)):
+        distance = tape.find(old[index].anchor)
+        if distance >= 0 and (best[0] < 0 or distance < best[0]):
+            ahead = tape.ahead(distance + old[index].size)[distance:]
+            if digest_bytes(ahead) == old[index].digest:
+                best = (distance, index)
+    return best
+
+
+def _even(tape: _Tape, size: int) -> Iterator[Chunk]:
+    while size > 0:
+        piece = bytes(tape.ahead(min(size, _CHUNK)))
+        yield Chunk(len(piece), digest_bytes(piece), piece[:_ANCHOR])
+        tape.skip(len(piece))
+        size -= len(piece)

@@ -1,0 +1,124 @@
+"""Contents: what the author sends, and what it remembers of what it has sent.
+
+Small contents are kept in memory, the least recently used let go; of a large one only its chunks.
+So what is pushed is what was scanned, though the file may be on its way to something else; many
+hosts cost one reading; and an edit travels as the difference to what the host has.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import OrderedDict
+from typing import NamedTuple
+
+from monarch_sync.chunks import LARGE_BYTES, Chunks
+from monarch_sync.delta import Piece, between, between_chunks, encode
+from monarch_sync.digest import digest_bytes
+from monarch_sync.disk import Content
+from monarch_sync.entry import Entry
+from monarch_sync.errors import MovedUnderfoot
+from monarch_sync.workspace import Workspace
+
+__all__ = ["Contents"]
+
+DEFAULT_MAX_BYTES = 128 << 20
+_MAX_LARGE = 64  # large files whose chunks are remembered
+_MAX_SHARE = 0.75  # a delta that is not smaller than this part of the whole is none
+
+
+class _Delta(NamedTuple):
+    base: bytes
+    digest: bytes
+
+
+class Contents:
+    """Of one workspace. Not for several threads at once."""
+
+    def __init__(self, workspace: Workspace, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self._workspace = workspace
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._small: OrderedDict[bytes, bytes] = OrderedDict()
+        self._large: OrderedDict[bytes, Chunks] = OrderedDict()
+        self._deltas: OrderedDict[_Delta, bytes | None] = OrderedDict()
+
+    def remember(self, digest: bytes, content: bytes) -> None:
+        """Keep a small content, as long as there is room."""
+        if digest in self._small:
+            self._small.move_to_end(digest)
+            return
+        self._small[digest] = content
+        self._num_bytes += len(content)
+        while self._num_bytes > self._max_bytes and self._small:
+            _, oldest = self._small.popitem(last=False)
+            self._num_bytes -= len(oldest)
+
+    def remember_chunks(self, digest: bytes, chunks: Chunks) -> None:
+        """Keep how a large content is cut."""
+        self._large[digest] = chunks
+        if len(self._large) > _MAX_LARGE:
+            self._large.popitem(last=False)
+
+    def chunks(self, digest: bytes) -> Chunks | None:
+        """How a large content is cut, if that is remembered."""
+        return self._large.get(digest)
+
+    def whole(self, entry: Entry) -> Content:
+        """A file's content. Raises `MovedUnderfoot` if it is no longer to be had."""
+        if (content := self._small.get(entry.digest)) is not None:
+            self._small.move_to_end(entry.digest)
+            return content
+        for local in self._workspace.locate(entry.path):
+            try:
+                with open(local, "rb") as file:
+                    found: Content
+                    if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
+                        found = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+                    else:
+                        found = file.read()
+            except OSError:
+                continue
+            if digest_bytes(found) == entry.digest:
+                if isinstance(found, bytes):
+                    self.remember(entry.digest, found)
+                return found
+        raise MovedUnderfoot(entry.path)
+
+    def delta(self, base: bytes, entry: Entry) -> bytes | None:
+        """What leads from the content `base` to a file's, encoded; None if that saves little.
+
+        A file that moves while it is read gives a delta to something else: the host, which
+        verifies what comes out, asks for the whole.
+        """
+        key = _Delta(base, entry.digest)
+        if key not in self._deltas:
+            pieces = self._pieces(base, entry)
+            encoded = None if pieces is None else encode(pieces)
+            if encoded is not None and len(encoded) > entry.size * _MAX_SHARE:
+                encoded = None
+            self._deltas[key] = encoded
+            if len(self._deltas) > 256:
+                self._deltas.popitem(last=False)
+        return self._deltas[key]
+
+    def _pieces(self, base: bytes, entry: Entry) -> list[Piece] | None:
+        if base in self._small and entry.digest in self._small:
+            return between(self._small[base], self._small[entry.digest])
+        old, new = self._large.get(base), self._large.get(entry.digest)
+        if old is None or new is None:
+            return None
+        for local in self._workspace.locate(entry.path):
+            try:
+                fd = os.open(local, os.O_RDONLY)
+            except OSError:
+                continue
+            try:
+                return between_chunks(
+                    old,
+                    new,
+                    lambda offset, size: os.pread(fd, size, offset),  # noqa: B023
+                )
+            finally:
+                os.close(fd)
+        return None

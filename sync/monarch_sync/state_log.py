@@ -1,0 +1,186 @@
+"""StateLog: what a replica holds, on disk, for the price of what changes.
+
+`current` is a whole state; `log` has what happened since, appended: a journal before each commit,
+and a mark behind it. A record is its length, its digest, its bytes; one that was torn ends the log,
+because nothing was done on its strength. From time to time a new `current` is written beside the
+old one and renamed over it, and the log is emptied; if that is cut short between the two, what the
+log has is older than `current` and is passed over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from monarch_sync.digest import DIGEST_BYTES, digest_bytes
+from monarch_sync.disk import Disk
+from monarch_sync.entry import Entry, Row
+from monarch_sync.errors import BadManifest
+from monarch_sync.manifest import Manifest, decode_paths, encode_paths
+
+__all__ = ["Journal", "State", "StateLog"]
+
+_HEAD = struct.Struct(f"<I{DIGEST_BYTES}s")
+_MIN_LOG_BYTES = 256 << 10  # below this, a new `current` is not worth its while
+
+
+class State(NamedTuple):
+    """What a replica holds. `boot`: which start of the machine it was noted in."""
+
+    generation: int = 0
+    author: str = ""
+    manifest: Manifest = Manifest()
+    boot: str = ""
+
+
+class Journal(msgspec.Struct, tag="commit", array_like=True):
+    """What a commit is about to do: enough to do it again from the state that it starts from."""
+
+    generation: int
+    author: str
+    changed: list[Row]
+    removed: list[bytes]
+    folder_moves: list[tuple[bytes, bytes]] = []
+    boot: str = ""
+
+    @classmethod
+    def of(cls, generation: int, author: str, old: Manifest, new: Manifest) -> Journal:
+        paths = sorted(new.changed_paths(old))
+        entries = {path: new.get(path) for path in paths}
+        changed = [entry.to_row() for entry in entries.values() if entry is not None]
+        removed = encode_paths(path for path, entry in entries.items() if entry is None)
+        return cls(generation, author, changed, removed)
+
+    def apply(self, old: Manifest) -> Manifest:
+        """The state that the commit leads to."""
+        return old.replace(map(Entry.from_row, self.changed), decode_paths(self.removed))
+
+
+class _Done(msgspec.Struct, tag="done", array_like=True):
+    """The commit of this generation is complete; `lost` are paths that could not be had."""
+
+    generation: int
+    lost: list[bytes]
+
+
+class _Forgotten(msgspec.Struct, tag="forgotten", array_like=True):
+    """Paths that are not claimed any more: they were taken away on the host."""
+
+    generation: int
+    paths: list[bytes]
+
+
+class _Current(msgspec.Struct, array_like=True):
+    generation: int
+    author: str
+    manifest: bytes
+    boot: str = ""
+
+
+_Record = Journal | _Done | _Forgotten
+_decoder = msgspec.msgpack.Decoder(_Record)
+
+
+class StateLog:
+    """The two files in a replica's state folder."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._current = folder / "current"
+        self._log = folder / "log"
+        self._disk = disk
+        self._current_bytes = 0
+        self._log_bytes = 0
+        self.state = State()
+        self.interrupted: Journal | None = None
+        self._load()
+
+    def begin(self, journal: Journal) -> None:
+        """Note what a commit will do; from here on it is carried to its end."""
+        self._append(journal)
+        self.interrupted = journal
+
+    def end(self, manifest: Manifest, lost: list[str]) -> None:
+        """Note that the commit that was begun is complete, and led to `manifest`."""
+        journal = self.interrupted
+        assert journal is not None
+        self._append(_Done(journal.generation, encode_paths(lost)))
+        self.interrupted = None
+        self.state = State(journal.generation, journal.author, manifest, journal.boot)
+
+    def forget(self, paths: list[str]) -> None:
+        """Claim no more what is at these paths."""
+        self._append(_Forgotten(self.state.generation, encode_paths(paths)))
+        self.state = self.state._replace(manifest=self.state.manifest.replace(removed=paths))
+
+    def compact(self) -> None:
+        """Fold the log into a new `current` where it has become long."""
+        if self._log_bytes > max(_MIN_LOG_BYTES, self._current_bytes):
+            self.rewrite(self.state)
+
+    def rewrite(self, state: State) -> None:
+        """Note a whole state anew."""
+        current = _Current(state.generation, state.author, state.manifest.encode(), state.boot)
+        data = msgspec.msgpack.encode(current)
+        self._disk.write(self._current, data)
+        self.state, self._current_bytes = state, len(data)
+        self._disk.write(self._log, b"")
+        self._log_bytes = 0
+
+    def _append(self, record: _Record) -> None:
+        data = msgspec.msgpack.encode(record)
+        framed = _HEAD.pack(len(data), digest_bytes(data)) + data
+        # Always behind the last good record: what a failed write left there is overwritten.
+        self._disk.append(self._log, self._log_bytes, framed)
+        self._log_bytes += len(framed)
+
+    def _load(self) -> None:
+        # Torn by a loss of power: we claim nothing, and the next push finds what is right already.
+        try:
+            data = self._current.read_bytes()
+            current = msgspec.msgpack.decode(data, type=_Current)
+            manifest = Manifest.decode(current.manifest)
+            self._current_bytes = len(data)
+            self.state = State(current.generation, current.author, manifest, current.boot)
+        except (msgspec.MsgspecError, BadManifest):
+            return
+        except FileNotFoundError:
+            pass
+        for record in self._records():
+            self._replay(record)
+
+    def _replay(self, record: _Record) -> None:
+        journal = self.interrupted
+        if isinstance(record, Journal):
+            self.interrupted = record if record.generation > self.state.generation else None
+        elif isinstance(record, _Forgotten):
+            if record.generation != self.state.generation:
+                return
+            manifest = self.state.manifest.replace(removed=decode_paths(record.paths))
+            self.state = self.state._replace(manifest=manifest)
+        elif journal is not None and journal.generation == record.generation:
+            manifest = journal.apply(self.state.manifest)
+            if record.lost:
+                manifest = manifest.replace(removed=decode_paths(record.lost))
+            self.state = State(journal.generation, journal.author, manifest, journal.boot)
+            self.interrupted = None
+
+    def _records(self) -> Iterator[_Record]:
+        try:
+            data = self._log.read_bytes()
+        except FileNotFoundError:
+            return
+        while len(data) >= self._log_bytes + _HEAD.size:
+            size, digest = _HEAD.unpack_from(data, self._log_bytes)
+            start = self._log_bytes + _HEAD.size
+            body = data[start : start + size]
+            if len(body) < size or digest_bytes(body) != digest:
+                return
+            try:
+                yield _decoder.decode(body)
+            except msgspec.MsgspecError:
+                return
+            self._log_bytes = start + size

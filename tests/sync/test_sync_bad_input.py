@@ -1,0 +1,339 @@
+"""Trees that are hard to mirror, messages that lie, and disks that are full."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch_sync import Manifest, Replica, Scanner, Workspace, sync_local
+from monarch_sync.digest import digest_bytes
+from monarch_sync.disk import AnyPath, Content, Disk
+from monarch_sync.entry import Entry, Kind
+from monarch_sync.messages import Commit, Committed, Refused
+from tests.sync.author import Author
+from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    replica = Replica(tmp_path / "replica")
+    yield replica
+    replica.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["new\nline", "tab\t", "a" * 255, "bad\udcff\udc80", " ", "*?[x]", "ünïcödé", "-rf", "\\"],
+)
+def test_any_name_arrives(folder: Path, replica: Replica, name: str) -> None:
+    (folder / name).write_bytes(b"1")
+    (folder / "d").mkdir()
+    (folder / "d" / name).mkdir()
+    (folder / "d" / name / name).write_bytes(b"2")
+    author = Author(folder, replica)
+    author.push()
+    assert read_tree(replica.root) == read_tree(folder)
+    (folder / name).write_bytes(b"edited")
+    author.push([folder / name])
+    shutil.rmtree(folder / "d" / name)
+    author.push([folder / "d" / name])
+    assert read_tree(replica.root) == read_tree(folder) == {name: b"edited", "d": None}
+
+
+def grow(folder: Path) -> None:
+    (folder / "a").write_bytes(b"1")
+    (folder / "d").mkdir()
+    (folder / "d/x").write_bytes(b"2")
+    (folder / "d/y").write_bytes(b"3")
+
+
+def file_to_folder(folder: Path) -> None:
+    (folder / "a").unlink()
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b/c").write_bytes(b"1")
+
+
+def folder_to_link(folder: Path) -> None:
+    (folder / "d").rename(folder / "e")
+    (folder / "d").symlink_to("e")
+
+
+def folder_to_file(folder: Path) -> None:
+    shutil.rmtree(folder / "d")
+    (folder / "d").write_bytes(b"2")
+
+
+def other_case(folder: Path) -> None:
+    (folder / "a").rename(folder / "A")
+    (folder / "d").rename(folder / "D")
+
+
+def into_itself(folder: Path) -> None:
+    (folder / "d").rename(folder / "tmp")
+    (folder / "d").mkdir()
+    (folder / "tmp").rename(folder / "d/d")
+
+
+def swapped(folder: Path) -> None:
+    (folder / "d/x").rename(folder / "tmp")
+    (folder / "d/y").rename(folder / "d/x")
+    (folder / "tmp").rename(folder / "d/y")
+
+
+CHANGES = [file_to_folder, folder_to_link, folder_to_file, other_case, into_itself, swapped]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("is_told", [False, True])
+def test_one_kind_becomes_another(
+    folder: Path, replica: Replica, change: Callable[[Path], None], is_told: bool
+) -> None:
+    grow(folder)
+    author = Author(folder, replica)
+    author.push()
+    change(folder)
+    author.push([folder / name for name in "aAdDe"] if is_told else None)
+    assert read_tree(replica.root) == read_tree(folder)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    grow(folder)
+    author.push()
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+def test_a_write_to_one_name_of_a_file_changes_all(folder: Path, replica: Replica) -> None:
+    (folder / "d").mkdir()
+    (folder / "a").write_bytes(b"1")
+    os.link(folder / "a", folder / "d/b")
+    author = Author(folder, replica)
+    author.push()
+    with open(folder / "a", "ab") as file:
+        file.write(b"more")
+    author.push([folder / "a"])
+    assert read_tree(replica.root) == read_tree(folder)
+    assert (replica.root / "a").stat().st_nlink == 1
+
+
+@contextlib.contextmanager
+def as_nobody(*folders: Path) -> Iterator[None]:
+    """Root may write anywhere: be somebody else for a while, who owns these folders."""
+    if os.geteuid():
+        yield
+        return
+    for folder in folders:
+        os.chown(folder, 65534, 65534)
+        for above in (folder, *folder.parents):
+            if above.stat().st_uid == 0 and str(above).startswith("/tmp/"):
+                above.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_read_only_folders_are_mirrored_and_stay_so(tmp_path: Path) -> None:
+    root = tmp_path / "nobody"
+    root.mkdir()
+    with as_nobody(root):
+        folder = root / "project"
+        (folder / "d").mkdir(parents=True)
+        for name in ("edited", "gone", "kept"):
+            (folder / "d" / name).write_bytes(b"1")
+        (folder / "d").chmod(0o555)
+        replica = Replica(root / "replica")
+        author = Author(folder, replica)
+        author.push()
+        (folder / "d").chmod(0o755)
+        (folder / "d/edited").write_bytes(b"2")
+        (folder / "d/gone").unlink()
+        (folder / "d").chmod(0o555)
+        author.push()
+        assert read_tree(replica.root) == read_tree(folder)
+        assert stat.S_IMODE((replica.root / "d").stat().st_mode) == 0o555
+        (folder / "d").chmod(0o755)
+        (replica.root / "d").chmod(0o755)
+        replica.close()
+
+
+def test_a_file_that_moves_while_it_is_read_is_read_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a").write_bytes(b"old")
+
+    def meddle(content: bytes) -> bytes:
+        if content == b"old":
+            (folder / "a").write_bytes(b"newer")
+        return digest_bytes(content)
+
+    monkeypatch.setattr("monarch_sync.scanner.digest_bytes", meddle)
+    scan = Scanner(Workspace({folder: ""})).scan()
+    entry = scan.manifest.get("a")
+    assert entry is not None
+    assert (entry.digest, entry.size) == (digest_bytes(b"newer"), 5)
+
+
+def test_what_was_scanned_is_pushed_though_the_file_moved_on(
+    folder: Path, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a").write_bytes(b"scanned")
+    author = Author(folder, replica)
+    scan = author.scanner.scan
+
+    def scan_and_meddle() -> object:
+        result = scan()
+        (folder / "a").write_bytes(b"later")
+        return result
+
+    monkeypatch.setattr(author.scanner, "scan", scan_and_meddle)
+    author.push()
+    assert read_tree(replica.root) == {"a": b"scanned"}
+    monkeypatch.undo()
+    author.push()
+    assert read_tree(replica.root) == {"a": b"later"}
+
+
+class FullDisk(Disk):
+    """Takes so many bytes of content, and of the last file only the beginning."""
+
+    def __init__(self) -> None:
+        self.room = 1 << 60
+
+    def put(self, path: AnyPath, parts: list[Content], mode: int) -> None:  # type: ignore[override]
+        (content,) = parts
+        fits = content[: self.room]
+        self.room -= len(content)
+        super().put(path, [fits], mode)
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+
+    def append(self, path: AnyPath, offset: int, content: bytes) -> None:
+        fits = content[: max(self.room, 0)]
+        self.room -= len(content)
+        super().append(path, offset, fits)
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+
+
+@pytest.mark.parametrize("room", [0, 1, 5, 9, 12, 13, 40])
+def test_a_full_disk_in_the_middle_changes_nothing(tmp_path: Path, room: int) -> None:
+    disk = FullDisk()
+    replica = Replica(tmp_path, disk)
+    old: Tree = {"a": b"1111", "b": b"2222", "d/c": b"3333"}
+    new: Tree = {"a": b"one.", "b": b"two.", "d/c": b"three", "e": b"four"}
+    assert isinstance(push_tree(replica, 1, old), Committed)
+    disk.room = room
+    reply = push_tree(replica, 2, new)
+    assert isinstance(reply, Refused)
+    assert "space" in reply.reason
+    assert read_tree(tmp_path) == whole(old)
+    assert replica.generation == 1
+    disk.room = 1 << 60
+    assert isinstance(push_tree(replica, 2, new), Committed)
+    assert read_tree(tmp_path) == whole(new)
+    replica.close()
+    again = Replica(tmp_path)
+    assert again.manifest == manifest_of(new)
+    again.close()
+
+
+def file_at(path: str) -> Entry:
+    return Entry(path, Kind.FILE, 0o644, 1, digest_bytes(b"1"))
+
+
+FOLDER = Entry("d", Kind.DIR, 0o755)
+
+
+@pytest.mark.parametrize(
+    ("entries", "where"),
+    [
+        ([file_at("/etc/passwd")], "/etc/passwd"),
+        ([file_at("../x")], "../x"),
+        ([FOLDER, file_at("d/../../x")], "d/../../x"),
+        ([FOLDER, file_at("d/./x")], "d/./x"),
+        ([FOLDER, file_at("d//x")], "d//x"),
+        ([file_at("d/x")], "d/x"),
+        ([file_at("nul\0x")], "nul\0x"),
+        ([file_at(".monarch/log")], ".monarch/log"),
+        ([file_at("")], ""),
+        ([Entry("l", Kind.LINK, target="/etc")], "l"),
+        ([Entry("l", Kind.LINK, target="../x")], "l"),
+        ([FOLDER, Entry("d/l", Kind.LINK, target="../../x")], "d/l"),
+        ([FOLDER, Entry("d/l", Kind.LINK, target="x/../../../y")], "d/l"),
+        ([Entry("l", Kind.LINK, target="d"), FOLDER, file_at("l/x")], "l/x"),
+        ([Entry("f", Kind.FILE, 0o4755, 1, digest_bytes(b"1"))], "f"),
+        ([Entry("f", Kind.FILE, 0o644, -1, digest_bytes(b"1"))], "f"),
+    ],
+)
+def test_a_hostile_manifest_is_refused_by_name(
+    replica: Replica, entries: list[Entry], where: str
+) -> None:
+    reply = replica.handle(stage_message(1, Manifest(entries), [b"1"]), [b"1"])
+    assert isinstance(reply, Refused)
+    assert (reply.code, reply.path) == ("bad-manifest", where)
+    assert isinstance(replica.handle(Commit(1)), Refused)
+    assert read_tree(replica.root) == {}
+    assert not (replica.root.parent / "x").exists()
+
+
+@pytest.mark.huge
+def test_a_sparse_file_of_4_gib_stays_sparse(folder: Path, replica: Replica) -> None:
+    path = folder / "sparse"
+    with open(path, "wb") as file:
+        file.seek(2 << 30)
+        file.write(b"in the middle")
+        file.truncate(4 << 30)
+    author = Author(folder, replica)
+    author.push()
+    mirrored = replica.root / "sparse"
+    assert mirrored.stat().st_size == 4 << 30
+    assert mirrored.stat().st_blocks * 512 < 16 << 20
+    with open(path, "r+b") as file:
+        file.seek(3 << 30)
+        file.write(b"edited")
+    assert author.push([path]).bytes_sent < 1 << 20
+    with open(mirrored, "rb") as file:
+        file.seek(2 << 30)
+        assert file.read(13) == b"in the middle"
+        file.seek(3 << 30)
+        assert file.read(6) == b"edited"
+
+
+@pytest.mark.huge
+def test_200_000_files(folder: Path, replica: Replica) -> None:
+    for i in range(500):
+        (folder / f"d{i}").mkdir()
+        for k in range(400):
+            (folder / f"d{i}" / str(k)).write_bytes(b"%d %d" % (i, k))
+    author = Author(folder, replica)
+    author.push()
+    assert replica.manifest.num_files == 200_000
+    (folder / "d7/7").write_bytes(b"edited")
+    assert author.push([folder / "d7/7"]).bytes_sent < 100
+    (folder / "d8").rename(folder / "moved")
+    assert author.push([folder / "d8", folder / "moved"]).bytes_sent == 0
+    assert (replica.root / "d7/7").read_bytes() == b"edited"
+    assert (replica.root / "moved/399").read_bytes() == b"8 399"
+    assert not (replica.root / "d8").exists()
+
+
+def test_sync_local_reports_what_it_left_out(folder: Path, replica: Replica) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "a").write_bytes(b"1")
+    report = sync_local(Workspace({folder: ""}), replica)
+    assert [problem.path for problem in report.problems] == ["pipe"]
+    assert read_tree(replica.root) == {"a": b"1"}

@@ -1,0 +1,206 @@
+"""What travels of an edit: deltas of small files, chunks of large ones, and what hosts have."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monarch_sync import Replica
+from monarch_sync.chunks import Chunks, cut
+from monarch_sync.delta import apply, between, between_chunks, decode, encode
+from monarch_sync.digest import digest_bytes
+from monarch_sync.disk import Disk
+from monarch_sync.errors import BadMessage
+from monarch_sync.messages import Blob, Need, Refused, Stage
+from monarch_sync.store import Store
+from tests.sync.author import Author
+from tests.sync.trees import manifest_of, push_tree, read_tree
+
+MIB = 1 << 20
+words = st.sampled_from([b"", b"a", b"line\n", b"def f():\n", b"\n", b"\0\xff", b"    return 1\n"])
+texts = st.lists(words, max_size=30).map(b"".join)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    replica = Replica(tmp_path / "replica")
+    yield replica
+    replica.close()
+
+
+@given(old=texts, new=texts)
+@settings(deadline=None)
+def test_a_delta_turns_old_into_new(old: bytes, new: bytes) -> None:
+    encoded = encode(between(old, new))
+    assert apply(decode(encoded, len(old), len(new)), old) == new
+
+
+def test_an_edited_line_costs_about_that_line() -> None:
+    lines = [b"    value_%d = %d\n" % (i, i * i) for i in range(3000)]
+    old = b"".join(lines)
+    lines[1500] = b"    changed = True\n"
+    lines[700:700], lines[2000:2010] = [b"# new\n"], []
+    assert len(encode(between(old, b"".join(lines)))) < 100
+
+
+@pytest.mark.parametrize(
+    "pieces", [[(0, 11)], [(10, 1), b"123456789"], [(-1, 5), b"12345"], [b"123"], []]
+)
+def test_a_delta_that_lies_is_refused(pieces: list[tuple[int, int] | bytes]) -> None:
+    with pytest.raises(BadMessage):
+        decode(encode(pieces), 10, 10)
+    with pytest.raises(BadMessage):
+        decode(b"\xc1", 10, 10)
+
+
+def cut_bytes(content: bytes, old: Chunks | None = None) -> Chunks:
+    digest, size, chunks = cut(io.BytesIO(content), old)
+    assert (digest, size) == (digest_bytes(content), len(content))
+    assert sum(chunk.size for chunk in chunks.chunks) == size
+    return chunks
+
+
+def literal_bytes(old: bytes, new: bytes) -> int:
+    """How much of `new` travels to whom has `old`; the delta is checked on the way."""
+    before = cut_bytes(old)
+    pieces = between_chunks(before, cut_bytes(new, before), lambda at, size: new[at : at + size])
+    assert apply(pieces, old) == new
+    return sum(len(piece) for piece in pieces if isinstance(piece, bytes))
+
+
+@pytest.mark.parametrize("base", ["random", "zeros", "rows"])
+def test_an_edit_of_a_large_file_moves_little(base: str) -> None:
+    rand = random.Random(1)
+    old = {
+        "random": rand.randbytes(20 * MIB),
+        "zeros": bytes(20 * MIB),
+        "rows": b"".join(b"%08d,row\n" % i for i in range(20 * MIB // 13)),
+    }[base]
+    edits = {
+        "overwritten": old[: 7 * MIB] + b"x" * 5000 + old[7 * MIB + 5000 :],
+        "inserted in front": b"nine more" + old,
+        "inserted": old[:5_000_001] + rand.randbytes(777) + old[5_000_001:],
+        "deleted": old[:5_000_001] + old[6_000_000:],
+        "appended": old + b"more",
+        "many": old[:MIB] + b"1" + old[MIB : 9 * MIB] + b"22" + old[9 * MIB + 7 :],
+        "twice": old + old,
+    }
+    for name, new in edits.items():
+        assert literal_bytes(old, new) < MIB, name
+
+
+def test_unrelated_content_is_cut_all_the_same() -> None:
+    rand = random.Random(2)
+    old, new = rand.randbytes(10 * MIB), rand.randbytes(11 * MIB)
+    assert literal_bytes(old, new) == len(new)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_edits_of_a_large_file_can_be_put_together(data: st.DataObject) -> None:
+    old = new = random.Random(3).randbytes(2 * MIB)
+    for _ in range(data.draw(st.integers(0, 5))):
+        at = data.draw(st.integers(0, len(new)))
+        gone = data.draw(st.integers(0, 300_000))
+        new = new[:at] + data.draw(st.binary(max_size=100)) + new[at + gone :]
+    literal_bytes(old, new)
+
+
+def test_a_large_file_travels_by_its_chunks(folder: Path, replica: Replica) -> None:
+    path = folder / "weights"
+    content = random.Random(4).randbytes(12 * MIB)
+    path.write_bytes(content)
+    author = Author(folder, replica)
+    assert author.push().bytes_sent == len(content)
+    path.write_bytes(content[: 3 * MIB] + b"inserted" + content[3 * MIB :])
+    assert author.push([path]).bytes_sent < MIB
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+def test_an_edit_whose_base_is_gone_from_the_host_travels_whole(
+    folder: Path, replica: Replica
+) -> None:
+    path = folder / "a.py"
+    path.write_bytes(b"line\n" * 1000)
+    author = Author(folder, replica)
+    author.push()
+    (replica.root / "a.py").write_bytes(b"theirs")
+    path.write_bytes(b"line\n" * 1000 + b"more\n")
+    assert author.push([path]).bytes_sent > 5000
+    assert (replica.root / "a.py").read_bytes() == path.read_bytes()
+    assert len(list(replica.root.glob("a.py.host-*"))) == 1
+
+
+@pytest.mark.parametrize("pieces", [[(0, 3), b"x"], [(0, 4)], [b"1234"]])
+def test_a_delta_to_something_else_is_not_believed(
+    replica: Replica, pieces: list[tuple[int, int] | bytes]
+) -> None:
+    push_tree(replica, 1, {"a": b"old"})
+    manifest = manifest_of({"a": b"new."})
+    delta = encode(pieces)
+    blob = Blob(digest_bytes(b"new."), len(delta), "delta", digest_bytes(b"old"))
+    stage = Stage(
+        2, "me", manifest.digest_name, manifest.digest, b"", manifest.rows(), [], [blob]
+    )  # fmt: skip
+    reply = replica.handle(stage, [delta])
+    assert reply == Need([blob.digest]) or (isinstance(reply, Refused) and reply.code == "damaged")
+    assert read_tree(replica.root) == {"a": b"old"}
+
+
+def test_a_renamed_folder_is_renamed_whole(folder: Path, replica: Replica) -> None:
+    (folder / "old/sub").mkdir(parents=True)
+    for i in range(20):
+        (folder / "old/sub" / str(i)).write_bytes(b"%d" % i)
+    author = Author(folder, replica)
+    author.push()
+    inode = (replica.root / "old/sub/7").stat().st_ino
+    (folder / "old").rename(folder / "new")
+    push = author.push()
+    assert push.bytes_sent == 0
+    assert push.staged is not None
+    assert (push.staged.num_moved, push.staged.num_written) == (20, 0)
+    assert (replica.root / "new/sub/7").stat().st_ino == inode
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+def test_a_renamed_folder_leaves_behind_what_is_the_hosts(folder: Path, replica: Replica) -> None:
+    (folder / "old").mkdir()
+    (folder / "old/a").write_bytes(b"1")
+    (folder / "old/b").write_bytes(b"2")
+    author = Author(folder, replica)
+    author.push()
+    (replica.root / "old/checkpoint").write_bytes(b"weights")
+    (folder / "old").rename(folder / "new")
+    assert author.push().bytes_sent == 0
+    assert read_tree(replica.root) == {
+        "old": None, "old/checkpoint": b"weights", "new": None, "new/a": b"1", "new/b": b"2",
+    }  # fmt: skip
+
+
+def test_a_store_lets_go_what_was_used_least_recently(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", Disk(), max_bytes=25)
+    contents = [b"%d" % i * 10 for i in range(3)]
+    digests = [digest_bytes(content) for content in contents]
+    for content, digest in zip(contents[:2], digests, strict=False):
+        (tmp_path / "file").write_bytes(content)
+        store.take(str(tmp_path / "file"), digest, 10)
+    assert store.find(digests[0]) is not None
+    (tmp_path / "file").write_bytes(contents[2])
+    store.take(str(tmp_path / "file"), digests[2], 10)
+    store.trim()
+    assert store.num_bytes == 20
+    assert [store.find(digest) is not None for digest in digests] == [True, False, True]
+    assert Store(tmp_path / "store", Disk()).num_bytes == 20
