@@ -24,6 +24,7 @@ from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.context import running
 from monarch.runtime.outbox import Outbox
 from monarch.runtime.trees import TreeRoute, Trees
+from monarch.runtime.uninterrupted import Uninterrupted
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope
@@ -96,7 +97,8 @@ class Outgoing:
         box = self._box(to, call.actor)
         if not box.is_open:
             self._wait(to.uid, box)
-        box.post(Envelope(to.uid, call, data, buffers), size)
+        with Uninterrupted():
+            box.post(Envelope(to.uid, call, data, buffers), size)
 
     def cast(
         self,
@@ -118,7 +120,7 @@ class Outgoing:
         for to, box in zip(mesh.procs, boxes, strict=True):
             if not box.is_open:
                 self._wait(to.uid, box)
-        with self._node.casting:
+        with Uninterrupted(), self._node.casting:
             for rank, (to, box) in enumerate(zip(mesh.procs, boxes, strict=True)):
                 box.post(Envelope(to.uid, make(rank), data, buffers), size)
 
@@ -144,10 +146,11 @@ class Outgoing:
         box = self._tree_box(route, mesh.uid, place)
         if not box.is_open:
             self._wait(place.tree.mesh, box)
-        note = box.passed(size)
-        route.send(members, call, data, buffers, port)
-        if note:
-            box.mark()
+        with Uninterrupted():
+            note = box.passed(size)
+            route.send(members, call, data, buffers, port)
+            if note:
+                box.mark()
 
     def put(self, to: ProcAddress, reply: Reply, data: Bytes, buffers: Sequence[Bytes]) -> None:
         """Send a value into a channel."""
@@ -155,7 +158,8 @@ class Outgoing:
         box = self._box(to, f":{reply.port}")
         if not box.is_open:
             self._wait(to.uid, box)
-        box.post(Envelope(to.uid, reply, data, buffers), size)
+        with Uninterrupted():
+            box.post(Envelope(to.uid, reply, data, buffers), size)
 
     def _size(self, data: Bytes, buffers: Sequence[Bytes]) -> int:
         """How large a message is, in bytes. Raises ``ValueError`` beyond the limit.

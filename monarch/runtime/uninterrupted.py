@@ -1,0 +1,41 @@
+"""Ctrl-C waits while something is sent.
+
+It may come between any two steps of the main thread. Half of a cast would leave some ranks in a
+collective with others that were never told of it, and nobody could even save.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+__all__ = ["Uninterrupted"]
+
+
+class Uninterrupted:
+    """Within the block SIGINT is noted; what the program does about it is done at the end."""
+
+    __slots__ = ("_before", "_pressed")
+
+    def __enter__(self) -> None:
+        self._before: Callable[[int, FrameType | None], Any] | None = None
+        self._pressed: tuple[int, FrameType | None] | None = None
+        if threading.get_ident() == threading.main_thread().ident:
+            before = signal.getsignal(signal.SIGINT)
+            # Where it is ignored, or ends the process, there is nothing to put off.
+            if callable(before):
+                self._before = before
+                signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._pressed = number, frame
+
+    def __exit__(self, *error: object) -> None:
+        before = self._before
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+            if self._pressed is not None:
+                before(*self._pressed)
