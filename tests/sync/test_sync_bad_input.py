@@ -21,20 +21,6 @@ from tests.sync.author import Author
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def replica(tmp_path: Path) -> Iterator[Replica]:
-    replica = Replica(tmp_path / "replica")
-    yield replica
-    replica.close()
-
-
 @pytest.mark.parametrize(
     "name",
     ["new\nline", "tab\t", "a" * 255, "bad\udcff\udc80", " ", "*?[x]", "ünïcödé", "-rf", "\\"],

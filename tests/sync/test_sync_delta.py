@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,20 +24,6 @@ from tests.sync.trees import manifest_of, push_tree, read_tree
 MIB = 1 << 20
 words = st.sampled_from([b"", b"a", b"line\n", b"def f():\n", b"\n", b"\0\xff", b"    return 1\n"])
 texts = st.lists(words, max_size=30).map(b"".join)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def replica(tmp_path: Path) -> Iterator[Replica]:
-    replica = Replica(tmp_path / "replica")
-    yield replica
-    replica.close()
 
 
 @given(old=texts, new=texts)

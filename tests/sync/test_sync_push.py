@@ -40,13 +40,6 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def replica(tmp_path: Path) -> Iterator[Replica]:
-    replica = Replica(tmp_path / "replica")
-    yield replica
-    replica.close()
-
-
 class Author:
     """One author with one host, and a count of the messages between them."""
 

@@ -21,13 +21,6 @@ from monarch_sync.scanner import Scan
 SCAN = importlib.import_module("monarch_sync.scanner")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    return folder
-
-
 def write(folder: Path, *paths: str, content: str = "1") -> None:
     for path in paths:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

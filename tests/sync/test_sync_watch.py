@@ -54,13 +54,6 @@ class Following:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def following(folder: Path) -> Iterator[Following]:
     following = Following(Workspace({folder: ""}))
     (folder / "first").write_bytes(b"1")
