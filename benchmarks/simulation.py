@@ -192,14 +192,23 @@ class SimulatedConnection:
     def close(self, linger_seconds: float = 0.0) -> None: ...
 
 
+class _NoLauncher:
+    """Procs are forked by the world, and none of them is ever ended."""
+
+    is_alive = True
+
+
 class SimulatedHost(HostAgent):
     """A host agent whose procs are nodes of the simulation."""
 
     def __init__(self, node: Node, world: World) -> None:
-        super().__init__(node, "", node.uid)
+        super().__init__(node, "", node.uid, lambda *about: _NoLauncher())
         self._world = world
+        # It looks again and again, and a simulation ends when nothing is left to happen.
+        self._hangs.start = lambda: None  # type: ignore[method-assign]
 
-    def _start(self, spawn: SpawnProcs, spec: ProcSpec) -> None:
+    def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes) -> None:
+        self._enter(spawn, spec, self.templates.maker(None, ()))
         machine = self._world.host_of(self.node)
         self._world.fork(machine, self.node, spawn, spec)
 

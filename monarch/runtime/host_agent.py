@@ -160,6 +160,12 @@ class HostAgent:
             os.close(out)
             os.close(err)
 
+    def _enter(self, spawn: SpawnProcs, spec: ProcSpec, launcher: MakesProcs) -> None:
+        """A proc is ours from here on, and whoever has asked for it is told of it."""
+        proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher)
+        proc.watchers.update(self._early.pop(spec.uid, {}))
+        self.procs[spec.uid] = proc
+
     def _config(self, spawn: SpawnProcs, spec: ProcSpec, launcher: MakesProcs) -> ProcConfig:
         env: dict[str, str | None] = {}
         if self.follows_client:
