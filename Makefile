@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml tools/install_torch.sh
 		{ rm -rf $(VENV); echo "python3 -m venv does not work here: install it with 'apt-get install python3-venv', then run make again" >&2; exit 1; }
 	@tools/install_torch.sh $(BIN)/pip
 	@echo "Installing the project into $(VENV)."
-	@$(BIN)/pip install --quiet --editable '.[train,dev]'
+	@$(BIN)/pip install --quiet --editable '.[titan,ft,dev]'
 	@touch $@
 
 .PHONY: setup
