@@ -21,7 +21,8 @@ def test_every_action_ends_and_is_counted(degree: int, monkeypatch: pytest.Monke
     finally:
         for name in ("scale", "simulation"):
             sys.modules.pop(name, None)
-    assert [row.action for row in rows][0] == "spawn + first call" and len(rows) == 5
+    assert rows[0].action == "spawn + first call"
+    assert len(rows) == 5
     for row in rows:
         assert 0 < row.cost.seconds < math.inf, row
         assert row.cost.client_messages > 0, row
