@@ -49,7 +49,7 @@ class Staging:
             self._disk.put(place, [content], mode)
             self._ready.add(blob.digest)
             return True
-        base = self._find(blob.base, old.path_of(blob.base))
+        base = self.find(blob.base, old.path_of(blob.base))
         if base is not None:
             pieces = decode(content, os.path.getsize(base), entry.size)
             if self._disk.patch(place, pieces, base, mode) == blob.digest:
@@ -63,7 +63,7 @@ class Staging:
         from its place, or lies in the store, only gets a second name."""
         if entry.digest in self._ready:
             return True
-        found = self._find(entry.digest, source)
+        found = self.find(entry.digest, source)
         if found is None:
             return False
         self._make()
@@ -74,7 +74,7 @@ class Staging:
         self._ready.add(entry.digest)
         return True
 
-    def _find(self, digest: bytes, path: str | None) -> str | None:
+    def find(self, digest: bytes, path: str | None) -> str | None:
         """A file of this host with that content, now."""
         if path is not None:
             ours = f"{self._root}/{path}"
