@@ -59,7 +59,7 @@ _decoder = msgspec.msgpack.Decoder(_Record)
 class Past(NamedTuple):
     """One generation, as it is remembered. ``seconds`` since the epoch, by this host's clock.
 
-    ``manifest`` is None where the records do not lead to it any more. ``missing`` are the digests of
+    ``manifest`` is None where the records do not lead to it any more. ``missing``: the digests of
     contents that this host has no more.
     """
 

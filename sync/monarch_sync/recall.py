@@ -65,10 +65,15 @@ def _history(replica: _Remembering, limit: int) -> Told:
             break
         told.append(
             ToldGeneration(
-                past.generation, max(0.0, now - past.seconds), past.author, past.digest,
-                past.num_files, past.num_changed, [to_wire(path) for path in past.paths],
+                past.generation,
+                max(0.0, now - past.seconds),
+                past.author,
+                past.digest,
+                past.num_files,
+                past.num_changed,
+                [to_wire(path) for path in past.paths],
                 past.is_whole,
-            )  # fmt: skip
+            )
         )
     return Told(replica.generation, replica.manifest.digest, told)
 

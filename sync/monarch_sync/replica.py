@@ -109,6 +109,11 @@ class Replica:
         """What of the folder is ours."""
         return self._log.state.manifest
 
+    @property
+    def staged_bytes(self) -> int:
+        """How much of what is being staged has come so far. May be asked from any thread."""
+        return self._staging.num_bytes
+
     def close(self) -> None:
         """Let another process have the folder."""
         self._lock.close()

@@ -33,6 +33,7 @@ class Staging:
         self._stamps = stamps
         self._ready: set[bytes] = set()
         self._is_made = False
+        self.num_bytes = 0  # that came for the next commit
 
     def place(self, digest: bytes) -> str:
         """Where a content lies, or would."""
@@ -42,6 +43,7 @@ class Staging:
         """Take in what came; False if it is not what it should be. Of a delta whose base is not
         to be had nothing is kept, so that the whole is asked for."""
         self._make()
+        self.num_bytes += blob.size
         place, mode = self.place(blob.digest), entry.mode | 0o600
         if blob.encoding == "raw":
             if digest_bytes(content) != blob.digest:
@@ -117,12 +119,14 @@ class Staging:
         """Forget all of it."""
         self._ready.clear()
         self._is_made = False
+        self.num_bytes = 0
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def clear(self) -> None:
         """After a commit: what it did not use goes."""
         self._ready.clear()
         self._is_made = False
+        self.num_bytes = 0
         try:
             os.rmdir(self.folder)  # as a rule, all was moved out
         except OSError:
