@@ -70,7 +70,10 @@ class Past:
         return {host: reply for host, reply in answers.items() if isinstance(reply, Held)}
 
     def state(self, generation: int) -> HeldState:
-        """A generation, 0 for the one that is there now. Raises ``GenerationUnknown`` where no host remembers it."""
+        """A generation, 0 for what is there now.
+
+        Raises ``GenerationUnknown`` where no host remembers it.
+        """
         answers = self._ask_all(AskState(generation))
         held = [reply for reply in answers.values() if isinstance(reply, Held)]
         if not held:
