@@ -95,6 +95,7 @@ class HostAgent:
         self.workspace_path: Callable[[], tuple[str, ...]] = lambda: ()
         self.generation: Callable[[], int] = lambda: 0
         self.workspace_digest: Callable[[], str] = lambda: ""
+        self.staged_bytes: Callable[[], int] = lambda: 0
         self.follows_client = False
         self.bind_host = "0.0.0.0"
         self.templates = Templates(
@@ -391,9 +392,11 @@ class HostAgent:
             "workspace": self.workspace,
             "generation": self.generation(),
             "digest": self.workspace_digest(),
+            "staged_bytes": self.staged_bytes(),
             "procs": [
                 {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.name, "rank": p.rank,
-                 "pid": p.pid, "is_up": p.address is not None, "hangs": self._hangs.text(p.uid)}
+                 "pid": p.pid, "is_up": p.address is not None, "hangs": self._hangs.text(p.uid),
+                 "address": p.address}
                 for p in self.procs.values()
             ],
         }  # fmt: skip

@@ -17,10 +17,10 @@ from ignore.overrides import OverrideBuilder
 
 from monarch_sync.git_index import find_git_dir, tracked_paths
 
-__all__ = ["tracked_though_ignored", "walk"]
+__all__ = ["IGNORE_FILE", "NEVER", "tracked_though_ignored", "walk"]
 
-_NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch")
-_IGNORE_FILE = ".monarchignore"
+NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch")
+IGNORE_FILE = ".monarchignore"
 
 
 def walk(
@@ -43,9 +43,9 @@ def _builder(folder: Path, patterns: Sequence[str], below: str) -> ignore.WalkBu
     builder.hidden(False)
     builder.ignore(False)
     builder.require_git(False)
-    builder.add_custom_ignore_filename(_IGNORE_FILE)
+    builder.add_custom_ignore_filename(IGNORE_FILE)
     overrides = OverrideBuilder(folder)
-    for pattern in (*_NEVER, *patterns):
+    for pattern in (*NEVER, *patterns):
         overrides.add(f"!{pattern}")
     builder.overrides(overrides.build())
     return builder

@@ -19,6 +19,7 @@ from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry, Kind, parent_of, path_fault, target_fault
 from monarch_sync.ignore import tracked_though_ignored, walk
 from monarch_sync.manifest import Manifest
+from monarch_sync.progress import progress
 from monarch_sync.report import Problem
 from monarch_sync.workspace import Folder, Workspace
 
@@ -267,6 +268,7 @@ class Scanner:
         if seen is None or not seen.is_still(status):
             before = self.manifest.get(path) if self.manifest is not None else None
             seen = _read(local, status, self.contents, before)
+            progress().read(seen.size)
         self._seen[key] = seen
         return Entry(path, Kind.FILE, mode, seen.size, seen.digest)
 

@@ -33,6 +33,7 @@ class Staging:
         self._stamps = stamps
         self._ready: set[bytes] = set()
         self._is_made = False
+        self.num_bytes = 0  # that came for the next commit
 
     def place(self, digest: bytes) -> str:
         """Where a content lies, or would."""
@@ -42,6 +43,7 @@ class Staging:
         """Take in what came; False if it is not what it should be. Of a delta whose base is not
         to be had nothing is kept, so that the whole is asked for."""
         self._make()
+        self.num_bytes += blob.size
         place, mode = self.place(blob.digest), entry.mode | 0o600
         if blob.encoding == "raw":
             if digest_bytes(content) != blob.digest:
@@ -49,7 +51,7 @@ class Staging:
             self._disk.put(place, [content], mode)
             self._ready.add(blob.digest)
             return True
-        base = self._find(blob.base, old.path_of(blob.base))
+        base = self.find(blob.base, old.path_of(blob.base))
         if base is not None:
             pieces = decode(content, os.path.getsize(base), entry.size)
             if self._disk.patch(place, pieces, base, mode) == blob.digest:
@@ -63,7 +65,7 @@ class Staging:
         from its place, or lies in the store, only gets a second name."""
         if entry.digest in self._ready:
             return True
-        found = self._find(entry.digest, source)
+        found = self.find(entry.digest, source)
         if found is None:
             return False
         self._make()
@@ -74,7 +76,7 @@ class Staging:
         self._ready.add(entry.digest)
         return True
 
-    def _find(self, digest: bytes, path: str | None) -> str | None:
+    def find(self, digest: bytes, path: str | None) -> str | None:
         """A file of this host with that content, now."""
         if path is not None:
             ours = f"{self._root}/{path}"
@@ -117,12 +119,14 @@ class Staging:
         """Forget all of it."""
         self._ready.clear()
         self._is_made = False
+        self.num_bytes = 0
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def clear(self) -> None:
         """After a commit: what it did not use goes."""
         self._ready.clear()
         self._is_made = False
+        self.num_bytes = 0
         try:
             os.rmdir(self.folder)  # as a rule, all was moved out
         except OSError:

@@ -55,6 +55,10 @@ class Store:
             return None
         return path if found == digest else None
 
+    def has(self, digest: bytes) -> bool:
+        """Whether a content is listed here; it is looked at only when it is used."""
+        return digest.hex() in self._sizes
+
     def take(self, path: str, digest: bytes, size: int) -> None:
         """Move a file in."""
         place = self._enter(digest, size)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -25,8 +26,9 @@ from monarch_sync.entry import from_wire
 from monarch_sync.errors import MovedUnderfoot, PushRefused, SyncError
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, decode, encode
+from monarch_sync.progress import progress
 from monarch_sync.push import HostView, Outgoing, Push
-from monarch_sync.report import HostReport, SyncReport
+from monarch_sync.report import HostReport, Refusal, SyncReport
 from monarch_sync.scanner import Scanner
 from monarch_sync.workspace import Workspace
 
@@ -86,6 +88,7 @@ class Attempt:
         self._kept: dict[Uid, list[str]] = {}
         self._has_committed = False
         self._mark = time.perf_counter()
+        self._progress = progress()
 
     def run(self, addresses: Sequence[ProcAddress], touched: Iterable[Path] | None) -> SyncReport:
         started = time.perf_counter()
@@ -159,7 +162,9 @@ class Attempt:
             if host.push is not None and not self._has_it(host.address.uid, manifest):
                 first = host.push.first(brings_content=brings_content)
                 going.append((host, first))
+        self._progress.num_hosts = len(hosts)
         while going:
+            self._show(hosts)
             asked = [(host, self._send(host, out.message, out.blobs)) for host, out in going]
             going = []
             for host, answer in asked:
@@ -175,6 +180,13 @@ class Attempt:
                 else:
                     if isinstance(step, Outgoing):
                         going.append((host, step))
+
+    def _show(self, hosts: Sequence[_Host]) -> None:
+        """Tell whoever follows how much is on its way."""
+        pushes = [host.push for host in hosts if host.push is not None]
+        self._progress.step = "stage"
+        self._progress.bytes_to_send = sum(push.bytes_sent for push in pushes)
+        self._progress.num_ready = sum(push.staged is not None for push in pushes)
 
     def _has_it(self, uid: Uid, manifest: Manifest) -> bool:
         """Whether a host has this state already, pushed by us or by another author."""
@@ -264,6 +276,7 @@ class Attempt:
     def _take_the_steps(self, hosts: Sequence[_Host], plan: ReloadPlan, manifest: Manifest) -> None:
         report = self._report
         if self._mode != "off":
+            self._progress.step = "prepare"
             prepared = self._ask(lambda owner: owner.prepare(plan))
             self._time("prepare")
             if prepared.refused:
@@ -273,6 +286,7 @@ class Attempt:
             if report.generation and not (prepared.modules or _are_staged(hosts)):
                 self._find_nothing_new(plan, manifest)
                 return
+        self._progress.step = "commit"
         self._commit(hosts)
         self._time("commit")
         if self._mode != "off":
@@ -320,11 +334,17 @@ class Attempt:
         for owner in self._owners:
             owner.revert(plan.generation)
         self._abort(hosts)
-        by_text: dict[str, list[str]] = {}
+        found: dict[Refusal, list[str]] = {}
         for refused in outcome.refused:
-            by_text.setdefault(self._in_authors_words(str(refused)), []).append(refused.rank)
-        for text, ranks in by_text.items():
-            self._report.errors.append(f"{text}\n(said by {_few(ranks)})")
+            said = Refusal(
+                self._in_authors_words(refused.message), self._in_authors_words(refused.path),
+                refused.line, refused.column, refused.text,
+                self._in_authors_words(refused.traceback),
+            )  # fmt: skip
+            found.setdefault(said, []).append(refused.rank)
+        for refusal, ranks in found.items():
+            self._report.errors.append(f"{refusal}\n(said by {_few(ranks)})")
+            self._report.refusals.append(replace(refusal, ranks=tuple(ranks)))
 
     def _in_authors_words(self, text: str) -> str:
         """Paths on hosts, as the author knows them."""

@@ -34,6 +34,7 @@ class ReplicaAgent:
         agent.workspace_path = self.import_folders
         agent.generation = lambda: self._replica.generation
         agent.workspace_digest = lambda: self._replica.manifest.digest.hex()
+        agent.staged_bytes = lambda: self._replica.staged_bytes
         agent.node.handle(Sync, self._on_sync)
 
     def import_folders(self) -> tuple[str, ...]:
