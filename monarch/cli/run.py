@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.metadata
 import os
 import sys
-import typing
-from collections.abc import Callable
+import time
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import click
 
@@ -20,13 +15,13 @@ from monarch.cli.display import run_display
 from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project
 from monarch.config import configured, settings
 from monarch.config_file import load_config
-from monarch.errors import JobError
 from monarch.job import LocalJob
+from monarch.runs import Record
+from monarch.runs.recipe import find_recipe
 from monarch.runtime.client_agent import client
 
 __all__ = ["run"]
 
-RECIPES = "monarch.recipes"
 _LOCAL_PROCS = 2
 _INTERRUPTED_SECONDS = 1.0
 
@@ -52,15 +47,17 @@ def run(
     project = load_project(None)
     for folder in project.make_workspace().folders:
         sys.path.insert(0, str(folder.local))
-    module = _load_recipe(recipe)
-    runs = _entry(module, recipe)
-    config_class = typing.get_type_hints(runs)["config"]
-    config = load_config(config_class, config_file, overrides, os.environ).config
+    found = find_recipe(recipe)
+    config = load_config(found.config_class, config_file, overrides, os.environ).config
     name, hosts, is_shared = _hosts()
     asyncio.run(_prepare(hosts, project))
     num_procs = procs or (_LOCAL_PROCS if hosts.size() == 1 else 1)
     preload = [name for name in ("torch",) if name in sys.modules]
-    mesh = hosts.spawn_procs({"procs": num_procs}, name=Path(recipe).stem, preload=preload)
+    mesh = (
+        None
+        if found.takes_hosts
+        else hosts.spawn_procs({"procs": num_procs}, name=found.name, preload=preload)
+    )
     with run_display() as display:
         where = f"allocation '{name}'" if is_shared else "this machine alone"
         display.message(
@@ -68,14 +65,17 @@ def run(
         )
         grace_seconds = settings().stop_timeout_seconds
         try:
-            runs(config, mesh, display)
+            run_folder = Path("runs") / f"{found.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+            record = Record(run_folder, display, procs_per_host=num_procs)
+            found.run(config, hosts if mesh is None else mesh, record)
         except KeyboardInterrupt:
             # What was worth saving has been saved. Actors may be far from done with a message.
             grace_seconds = min(grace_seconds, _INTERRUPTED_SECONDS)
             raise
         finally:
-            with configured(stop_timeout_seconds=grace_seconds):
-                mesh.stop().get()
+            if mesh is not None:
+                with configured(stop_timeout_seconds=grace_seconds):
+                    mesh.stop().get()
 
 
 def _count(number: int, noun: str) -> str:
@@ -97,34 +97,3 @@ def _hosts() -> tuple[str, HostMesh, bool]:
     state = (job or LocalJob())._state()
     name, hosts = next(iter(state._hosts.items()))
     return name, hosts, job is not None
-
-
-def _load_recipe(name: str) -> ModuleType:
-    known = {point.name: point.value for point in importlib.metadata.entry_points(group=RECIPES)}
-    path = Path(name)
-    if path.suffix == ".py":
-        if not path.exists():
-            raise JobError(f"there is no recipe {name}")
-        sys.path.insert(0, str(path.resolve().parent))
-        return importlib.import_module(path.stem)
-    try:
-        return importlib.import_module(known.get(name, name))
-    except ModuleNotFoundError as error:
-        if error.name not in (name, name.partition(".")[0]):
-            raise JobError(
-                f"the recipe {name} needs {error.name}, which is not installed here: "
-                "pip install 'monarch-loop[train]'"
-            ) from None
-        raise JobError(
-            f"there is no recipe {name!r}. Built in: {', '.join(sorted(known))}; or give a "
-            "Python file, or a module"
-        ) from None
-
-
-def _entry(module: ModuleType, recipe: str) -> Callable[[Any, Any, Any], object]:
-    entry = getattr(module, "run", None)
-    if not callable(entry) or "config" not in typing.get_type_hints(entry):
-        raise JobError(
-            f"{recipe} is no recipe: it needs a function `run(config: YourConfig, procs, display)`"
-        )
-    return entry  # type: ignore[no-any-return]

@@ -28,6 +28,7 @@ __all__ = [
     "load_config",
     "resolve_config",
     "to_toml",
+    "with_keys_of",
 ]
 
 C = TypeVar("C")
@@ -164,6 +165,12 @@ def changed_keys(old: C, new: C) -> list[str]:
     """The dotted keys in which two configs of one class differ, in the class's order."""
     before = dict(_leaves(old))
     return [key for key, value in _leaves(new) if value != before[key]]
+
+
+def with_keys_of(config: C, other: C, keys: Sequence[str]) -> C:
+    """`config`, with the values of `other` at these dotted keys. Raises ConfigError."""
+    found = {key: value for key, value in _leaves(other) if key in keys}
+    return _build(type(config), "", found, {}, None, config)
 
 
 @dataclass(frozen=True)
