@@ -356,10 +356,11 @@ def _forget_flight_recorder() -> None:
     os.environ.pop("TORCH_NCCL_ASYNC_ERROR_HANDLING", None)
 
 
-# What torch and TorchTitan say of every training on a CPU, and what is not so here.
-_UNTRUE = (
+# What torch and TorchTitan say of every training on a CPU, and what is nothing to act on here.
+_IDLE = (
     "model.safetensors.index.json not found",  # which only exports in that format miss
     "Pipeline Parallel loss is not visible",  # it arrives as a metric
+    "is being re-looped",  # the data, as ever
 )
 _KNOWN = (
     "DTensor .* may not have complete support on cpu",
@@ -376,8 +377,8 @@ def _quiet_torchtitan() -> Iterator[None]:
     def is_worth_it(record: logging.LogRecord) -> bool:
         if "torchtitan" not in record.pathname:
             return True
-        is_untrue = any(text in str(record.msg) for text in _UNTRUE)
-        return record.levelno >= logging.WARNING and not is_untrue
+        is_idle = any(text in record.getMessage() for text in _IDLE)
+        return record.levelno >= logging.WARNING and not is_idle
 
     root = logging.getLogger()
     root.addFilter(is_worth_it)  # of what is logged to the root itself, not to other loggers
