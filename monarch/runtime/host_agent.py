@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -74,10 +75,6 @@ class _Proc:
     @property
     def label(self) -> str:
         return f"{self.name} {self.rank}"
-
-    @property
-    def is_stopping(self) -> bool:
-        return self.stop_reason is not None
 
 
 class HostAgent:
@@ -211,8 +208,6 @@ class HostAgent:
         proc = self.procs.get(uid)
         if proc is not None:
             proc.pid = pid
-            if proc.is_stopping:
-                proc.launcher.kill(uid)
 
     def _on_proc_up(self, envelope: Envelope) -> None:
         up = envelope.message
@@ -364,12 +359,20 @@ class HostAgent:
         self._stops.append(_PendingStop({proc.uid for proc in procs}, done))
         for proc in procs:
             proc.stop_reason = proc.stop_reason or reason
-            if grace_seconds > 0 and proc.address is not None:
+            if not proc.pid:
+                self._unmake(proc)
+            elif grace_seconds > 0 and proc.address is not None:
                 self.node.send(proc.address, StopSelf(reason))
-            elif proc.pid:
+            else:
                 proc.launcher.kill(proc.uid)
         if grace_seconds > 0:
             self.node.loop.call_later(grace_seconds, lambda: self._kill_rest(procs))
+
+    def _unmake(self, proc: _Proc) -> None:
+        """End a proc that has not been forked: its template may be busy importing for long."""
+        # Behind the order to fork it; so it is killed before it has done anything.
+        proc.launcher.kill(proc.uid)
+        self.node.loop.call_soon(lambda: self._on_exited(proc.uid, -signal.SIGKILL))
 
     def _kill_rest(self, procs: Sequence[_Proc]) -> None:
         for proc in procs:

@@ -25,9 +25,8 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device) -> Samples:
-        """The same samples on another device."""
-        return Samples(self.images.to(device), self.labels.to(device))
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.images[index], self.labels[index]
 
 
 @dataclass(frozen=True)
