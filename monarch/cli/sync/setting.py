@@ -97,7 +97,7 @@ def _meant(directory: Path, name: str) -> str:
     try:
         siblings = [path.name for path in wanted.parent.iterdir() if path.is_dir()]
     except OSError:
-        return ""
+        siblings = []
     close = difflib.get_close_matches(wanted.name, siblings, 1)
     if not close:
         return " Create it, or take it out of dirs"

@@ -44,9 +44,12 @@ class Visitor:
         """Bring a workspace to all hosts; ``touched`` paths alone may have changed."""
         found = self.inspect()
         session = session_of(self._agent)
-        addresses = list(self.addresses().values())
+        by_url = self.addresses()
+        addresses = list(by_url.values())
+        heard = {by_url[url].uid: str(body["digest"]) for url, body in found.items()}
+        owners = self._owners(found)
         with self._followed(voice, addresses), _patiently():
-            return session.push(addresses, workspace, owners=self._owners(found), touched=touched)
+            return session.push(addresses, workspace, owners=owners, touched=touched, heard=heard)
 
     def roll_back(self, workspace: Workspace, generation: int, voice: Voice) -> SyncReport:
         """Have all hosts go back to a generation."""

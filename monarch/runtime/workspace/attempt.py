@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -18,7 +17,12 @@ from monarch.errors import MonarchError
 from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.reload_plan import FileChange, ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.reload_plan import (
+    FileChange,
+    RefusedFile,
+    ReloadOutcome,
+    ReloadPlan,
+)
 from monarch.wire.address import ProcAddress, Uid, machine_id
 from monarch.wire.message import Inspect, Sync
 from monarch_sync.disk import Content
@@ -334,17 +338,19 @@ class Attempt:
         for owner in self._owners:
             owner.revert(plan.generation)
         self._abort(hosts)
-        found: dict[Refusal, list[str]] = {}
+        found: dict[str, list[RefusedFile]] = {}
         for refused in outcome.refused:
-            said = Refusal(
-                self._in_authors_words(refused.message), self._in_authors_words(refused.path),
-                refused.line, refused.column, refused.text,
-                self._in_authors_words(refused.traceback),
-            )  # fmt: skip
-            found.setdefault(said, []).append(refused.rank)
-        for refusal, ranks in found.items():
+            found.setdefault(self._in_authors_words(str(refused)), []).append(refused)
+        for alike in found.values():
+            first, ranks = alike[0], [refused.rank for refused in alike]
+            message, path, traceback = map(
+                self._in_authors_words, (first.message, first.path, first.traceback)
+            )
+            refusal = Refusal(
+                message, path, first.line, first.column, first.text, traceback, tuple(ranks)
+            )
             self._report.errors.append(f"{refusal}\n(said by {_few(ranks)})")
-            self._report.refusals.append(replace(refusal, ranks=tuple(ranks)))
+            self._report.refusals.append(refusal)
 
     def _in_authors_words(self, text: str) -> str:
         """Paths on hosts, as the author knows them."""

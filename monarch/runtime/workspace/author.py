@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.attempt import Attempt, Memory, Owner
-from monarch.wire.address import ProcAddress
+from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.report import SyncReport
 from monarch_sync.workspace import Workspace
 
@@ -25,7 +25,18 @@ class Author:
 
     def go_on_from(self, generation: int) -> None:
         """Count on from here, if somebody else has counted further than we."""
-        self._memory.generation = max(self._memory.generation, generation)
+        if generation > self._memory.generation:
+            # Who did has changed the hosts, and they are to be asked again.
+            self._memory.generation = generation
+            self._memory.views.clear()
+
+    def heard(self, states: Mapping[Uid, str]) -> None:
+        """Take in what hosts say they have, by the digest: another author may have been there."""
+        for uid, digest in states.items():
+            view = self._memory.views.get(uid)
+            known = view.manifest if view is not None else None
+            if known is not None and known.digest.hex() != digest:
+                del self._memory.views[uid]
 
     def push(
         self,

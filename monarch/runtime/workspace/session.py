@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.workspace.reload_agent import ReloadAgent, project_roots
-from monarch.wire.address import ProcAddress
+from monarch.wire.address import ProcAddress, Uid
 
 if TYPE_CHECKING:
     from monarch.runtime.workspace.attempt import Owner
@@ -39,9 +39,10 @@ class WorkspaceSession:
         mode: str = "auto",
         owners: Sequence[Owner] | None = None,
         touched: Iterable[Path] | None = None,
+        heard: Mapping[Uid, str] | None = None,
     ) -> SyncReport:
         """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: this process, unless
-        given. Blocks; see ``Author.push``."""
+        given. ``heard``: what hosts said just now that they have. Blocks; see ``Author.push``."""
         # Few processes ever push.
         from monarch.runtime.workspace.author import Author
 
@@ -50,6 +51,7 @@ class WorkspaceSession:
             author = self._authors[workspace] = Author(self._agent.node, workspace)
         # Another workspace's pushes count too: generations never go back.
         author.go_on_from(self._agent.generation)
+        author.heard(heard or {})
         return author.push(hosts, [self.reload] if owners is None else owners, mode, touched)
 
 
