@@ -79,6 +79,8 @@ from monarch_recipes.replicas.torchft_cures import (
 )
 from monarch_recipes.schedule import learning_rate_factor, position_of
 
+QUORUM_PAUSE_SECONDS = 0.1
+
 
 @dataclass(frozen=True)
 class FaultTolerantConfig:
@@ -301,6 +303,8 @@ class Training:
             min_replica_size=1,
             timeout=timeout,
             quorum_timeout=timedelta(seconds=config.quorum_timeout_seconds),
+            # It pauses for the share of the timeout that a retry has, and at least so long.
+            quorum_retries=round(config.quorum_timeout_seconds / QUORUM_PAUSE_SECONDS),
             connect_timeout=timeout,
             rank=seat.rank,
             world_size=seat.num_ranks,
@@ -336,6 +340,8 @@ class Training:
             self.open_algorithm.close()
             self.manager.shutdown()
             self.manager = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     # A step.
 
@@ -560,7 +566,9 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def setup(self, checkpoint: Path | None) -> Ready:
-        """Build the model, and load the checkpoint, or the one that the config asks for."""
+        """Build the model anew, and load the checkpoint, or the one that the config asks for."""
+        if self.training is not None:
+            self.training.leave()
         try:
             training = Training(self.config, self.seat, self.checkpoint_dir, checkpoint)
         except Exception as error:

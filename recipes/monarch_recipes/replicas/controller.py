@@ -48,6 +48,7 @@ from monarch_recipes.replicas.messages import (
 from monarch_recipes.replicas.placement import Place, place_groups
 from monarch_recipes.replicas.recovery import RecoveryBook
 from monarch_recipes.replicas.restarts import RestartBudget
+from monarch_recipes.replicas.torchft_cures import LeftBehind
 
 __all__ = ["Controller", "GroupsError", "Limits"]
 
@@ -65,6 +66,10 @@ class GroupsError(RuntimeError):
 
 class GroupLost(Exception):
     """A group is of no use any more, and is to be started again."""
+
+
+class GroupLate(Exception):
+    """A group is there, but the others have finished."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +254,8 @@ class Controller(Actor):
                 await self.start(group)
                 await self.drive(group)
                 return
+            except GroupLate:
+                break
             except GroupLost as lost:
                 await self.lose(group, str(lost))
                 if self.is_over() or not await self.wait_for_restart(group):
@@ -311,6 +318,8 @@ class Controller(Actor):
         # At first all begin together; later a group is not waited for.
         self.set_up.arrive()
         await self.set_up.all_there.wait()
+        if self.is_over():
+            raise GroupLate
         self.skip_faults_before(group.step)
         await self.join(group)
         self.joined.arrive()
@@ -374,6 +383,8 @@ class Controller(Actor):
             isinstance(cause, LighthouseError) and group.num_starts == 1
         ):
             return cause
+        if isinstance(cause, LeftBehind) and self.is_over():
+            return GroupLate()
         return GroupLost(f"{type(cause).__name__}: {cause}")
 
     def why_hung(self, group: Group, asked_at: float, now: float) -> str | None:
@@ -597,16 +608,20 @@ class Controller(Actor):
         if group.accused_of is not None:
             await self.lose(group, group.accused_of)
         while True:
-            if not await self.wait_for_restart(group):
-                return
             try:
-                await self.start(group)
+                if group.trainers is not None:
+                    await self.answer(group, group.trainers.setup.call(checkpoint))
+                elif await self.wait_for_restart(group):
+                    await self.start(group)
+                else:
+                    return
                 digests = await self.answer(group, group.trainers.fingerprint.call())
             except GroupLost as lost:
                 await self.lose(group, str(lost))
                 continue
             self.compare(group, self.last_step, digests)
             group.has_finished = True
+            group.is_training = False
             self.recovery.committed(group.name, self.last_step, 0, time.monotonic())
             self.tell(
                 "adopted",
