@@ -18,6 +18,7 @@ class Lease:
         self._agent = agent
         self._node = agent.node
         self._holder: Uid = ""
+        self._visitors: set[Uid] = set()
         self.author = ""
         self.generation = 0
         self._node.on_peer_down.append(self._on_peer_down)
@@ -32,16 +33,20 @@ class Lease:
         if self._holder == sender:
             return
         self._holder = sender
-        if pid and not self._is_client(sender):
-            lives, address = self._node.lives, self._node.address_of(sender)
-            gone = ProcDown(sender, "the author of a push has ended", expected=True)
-            lives.watch(address, pid, lambda: self._node.peer_down(gone))
+        if pid and sender not in self._visitors and not self._is_client(sender):
+            self._visitors.add(sender)
+            address = self._node.address_of(sender)
+            self._node.lives.watch(address, pid, lambda: self._has_left(sender))
 
     def end(self) -> None:
         """The push is over here."""
         sender, self._holder = self._holder, ""
         if sender and not self._is_client(sender):
-            self._node.lives.forget(sender)
+            self._node.lives.unexpect(sender)
+
+    def _has_left(self, sender: Uid) -> None:
+        self._on_peer_down(sender, ProcDown(sender, "it has ended"))
+        self._node.forget_peer(sender)
 
     def _is_client(self, sender: Uid) -> bool:
         """Our client is watched already, as are its procs here."""
@@ -49,5 +54,6 @@ class Lease:
         return (client is not None and client.uid == sender) or sender in self._agent.procs
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        self._visitors.discard(uid)
         if uid == self._holder:
             self._holder = ""

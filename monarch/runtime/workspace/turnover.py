@@ -298,7 +298,7 @@ class Turnover:
         asker = order.sender if order.sender != self._node.uid else ""
         if order.pid:
             author = self._node.address_of(asker)
-            self._node.lives.watch(author, order.pid, lambda: self._author_gone(asker))
+            self._node.lives.watch(author, order.pid, lambda: self._author_left(asker))
         self._in_background(order, lambda: self.prepare(plan, asker))
 
     def _on_switch(self, envelope: Envelope) -> None:
@@ -378,6 +378,10 @@ class Turnover:
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         self._author_gone(uid)
+
+    def _author_left(self, uid: Uid) -> None:
+        self._author_gone(uid)
+        self._node.forget_peer(uid)
 
     def _author_gone(self, uid: Uid) -> None:
         """Whoever pushed has died half-way: what it has begun is finished here, or taken back."""
