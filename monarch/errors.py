@@ -8,6 +8,7 @@
             ├── HostUnreachable    no host agent answers at an address
             ├── HostBusy           a host agent serves another client already
             ├── JobError           an allocation cannot be created, found or used
+            ├── ReloadRefused      live actors did not take a new version of their class
             └── WireError          a peer sent something that is not a message of ours
 
 All of them survive pickling with their fields.
@@ -26,6 +27,7 @@ __all__ = [
     "JobError",
     "MeshFailure",
     "MonarchError",
+    "ReloadRefused",
     "SupervisionError",
     "WireError",
 ]
@@ -210,6 +212,10 @@ class HostBusy(MonarchError):
 
 class JobError(MonarchError):
     """An allocation cannot be created, found or used."""
+
+
+class ReloadRefused(MonarchError):
+    """Live actors did not take a new version of their class; all of them run the old one."""
 
 
 class WireError(MonarchError):

@@ -158,11 +158,12 @@ class ProcMesh(MeshTrait):
                 agent.node.address, owner, is_async, ancestors,
             )  # fmt: skip
 
-        if place is not None:
-            route = agent.node.trees.route(place.tree)
-            route.send(place.members, spawn(0), data.data, data.buffers)
-        else:
-            with agent.node.casting:
+        with agent.node.casting:
+            agent.kept_spawns.keep(uid, name, ref.proc_uids, spawn, data)
+            if place is not None:
+                route = agent.node.trees.route(place.tree)
+                route.send(place.members, spawn(0), data.data, data.buffers)
+            else:
                 for rank, proc in enumerate(ref.procs):
                     agent.node.send(proc, spawn(rank), data.data, data.buffers)
         return ActorMesh(ref)

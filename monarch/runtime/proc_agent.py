@@ -17,9 +17,10 @@ from typing import Any
 from monarch.core.mailbox import Delivery, Fence, Lift
 from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
-from monarch.runtime.actor_cell import ActorCell, Fail, Judge, Reloaded, refusal
+from monarch.runtime.actor_cell import ActorCell, Fail, Judge, refusal
 from monarch.runtime.cell_runners import make_cell
 from monarch.runtime.context import ActorRecord
+from monarch.runtime.kept_spawns import KeptSpawns
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.supervisor import Supervisor
@@ -33,6 +34,7 @@ from monarch.wire.message import (
     Call,
     Command,
     Inspect,
+    ProcAgain,
     ProcDown,
     Reply,
     Returned,
@@ -58,6 +60,7 @@ class ProcAgent:
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""
         self.supervisor = Supervisor(node, self)
+        self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells: dict[Uid, ActorCell] = {}
         self._ended: dict[Uid, tuple[str, str]] = {}
         self._early: dict[Uid, list[Envelope]] = {}
@@ -70,6 +73,7 @@ class ProcAgent:
         self._fences: dict[int, _OpenFence] = {}
         self._owned_procs: dict[Uid, ProcAddress] = {}
         node.on_peer_down.append(self._forget_proc)
+        node.on_peer_again.append(self._make_again)
         node.watches_callers = True
         self._hosts_watched: set[Uid] = set()
         if host.uid != node.uid:
@@ -142,6 +146,7 @@ class ProcAgent:
     def _forget_proc(self, uid: Uid, down: ProcDown) -> None:
         self._owned_procs.pop(uid, None)
         self._hosts_watched.discard(uid)
+        self.kept_spawns.forget_proc(uid)
         orphans = [cell for cell in self.cells if cell.record.owner.uid == uid]
         if orphans and not down.expected:
             failure = MeshFailure(
@@ -149,6 +154,16 @@ class ProcAgent:
             )
             for cell in orphans:
                 cell.fail(Fail(failure, ""))
+
+    def _make_again(self, again: ProcAgain) -> None:
+        """A proc has given way to a new one: our actors in it are made again, others' here end."""
+        proc = self.node.address_of(again.uid)
+        with self.node.casting:
+            for spawn, data in self.kept_spawns.again(again.uid):
+                self.node.send(proc, spawn, data.data, data.buffers)
+        for cell in self.cells:
+            if cell.record.owner.uid == again.uid:
+                self.end_actor(cell.record.uid, "its owner was replaced", failed=False)
 
     def owned_procs(self) -> list[ProcAddress]:
         """The procs spawned here that are not known to be dead."""
@@ -191,7 +206,8 @@ class ProcAgent:
             for fence in self._fences.values():
                 # Sent after the fence: it must wait behind it like everything of that sender.
                 if fence.sender == spawn.owner.uid:
-                    fence.missing.add(spawn.actor)
+                    if not fence.is_reached:
+                        fence.missing.add(spawn.actor)
                     cell.deliver(Fence(fence.sender, fence.number))
             cell.deliver(Delivery(spawn.owner.uid, envelope))
             for call in self._early.pop(spawn.actor, []):
@@ -345,7 +361,7 @@ class ProcAgent:
     def fence(self, sender: Uid, number: int, switch: Callable[[], None], exempt: Uid = "") -> None:
         """Run ``switch`` once every actor is done with what ``sender`` sent so far.
 
-        What ``sender`` sends from here on is handled after it. Runs on the thread of the last
+        What ``sender`` sends from here on waits until ``lift``. Runs on the thread of the last
         actor to get there; where there are none, on a new one. The actor ``exempt`` is not
         waited for: it is the one that waits for the switch.
         """
@@ -375,19 +391,17 @@ class ProcAgent:
             self._open(fence)
 
     def _open(self, fence: _OpenFence) -> None:
-        try:
-            fence.switch()
-        finally:
-            with self._lock:
-                self._fences.pop(fence.number, None)
-                cells = list(self._cells.values())
-            for cell in cells:
-                cell.deliver(Lift(fence.number))
+        fence.is_reached = True
+        fence.switch()
 
-    def tell_reloaded(self, change: object) -> None:
-        """Have every actor that defines ``__reload__`` run it before its next message."""
-        for cell in self.cells:
-            cell.deliver(Delivery("reload", Reloaded(change), is_urgent=True))
+    def lift(self, number: int) -> None:
+        """Let go what waits behind a fence, if there is such a one."""
+        with self._lock:
+            if self._fences.pop(number, None) is None:
+                return
+            cells = list(self._cells.values())
+        for cell in cells:
+            cell.deliver(Lift(number))
 
 
 def _run_and_close(loop: asyncio.AbstractEventLoop) -> None:
@@ -407,3 +421,4 @@ class _OpenFence:
         self.number = number
         self.missing = missing
         self.switch = switch
+        self.is_reached = False

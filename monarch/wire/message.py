@@ -318,6 +318,31 @@ class Preload(Message, tag=25):
     sender: Uid
 
 
+class ReplaceProcs(Message, tag=81):
+    """End these procs, as ``StopProcs`` does, and make new ones in their places.
+
+    Those have the same uids, ranks and surroundings. Answered once they are up.
+    """
+
+    uids: tuple[Uid, ...]
+    reason: str
+    grace_seconds: float
+    port: int
+    sender: Uid
+
+
+class ProcAgain(Message, tag=82):
+    """A proc has given way to a new one of its uid, for which ``ProcUp`` follows.
+
+    ``is_clean``: it answered all that it had got before it ended.
+    """
+
+    uid: Uid
+    name: str
+    reason: str
+    is_clean: bool = True
+
+
 class Shutdown(Message, tag=26):
     """End the host agent and all that it runs."""
 
@@ -431,10 +456,22 @@ class Prepare(Message, tag=44):
 
 
 class Switch(Message, tag=45):
-    """To an owner or a proc: run the generation from here on. Ordered like a call."""
+    """To an owner or a proc: run the generation from here on. Ordered like a call.
+
+    What its sender sends later waits in the proc until ``Release`` or ``Revert``. ``holds``: the
+    proc gives way to a new one of its uid, and what is sent to it after this is for the new one.
+    """
 
     generation: int
     port: int
+    sender: Uid
+    holds: bool = False
+
+
+class Release(Message, tag=80):
+    """From an owner to a proc: everybody has switched, go on. Ordered like a call."""
+
+    generation: int
     sender: Uid
 
 
@@ -521,4 +558,5 @@ AnyMessage = (
     | LogWindow | FlushLogs | Notice | Preload | Shutdown | Inspect | Sync | Answer | SpawnActor
     | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Revert | PortMark
     | Grow | Cast | Replies | Introduce | Parcel | Consignment | Chunk | Credit | Retire
+    | Release | ReplaceProcs | ProcAgain
 )  # fmt: skip

@@ -40,6 +40,10 @@ class SyncReport:
 
     ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
     refused: then no host and no process changed, and ``generation`` is still the old one.
+
+    ``needs_respawn`` says what no running process can take, and why; ``procs_respawned`` are the
+    procs that were replaced by new ones because of it, ``actors_respawned`` how many actors of
+    each class were made again in them.
     """
 
     generation: int = 0
@@ -52,6 +56,8 @@ class SyncReport:
     functions_patched: list[str] = field(default_factory=list)
     actors_patched: dict[str, int] = field(default_factory=dict)
     needs_respawn: list[str] = field(default_factory=list)
+    procs_respawned: list[str] = field(default_factory=list)
+    actors_respawned: dict[str, int] = field(default_factory=dict)
     num_procs: int = 0
     problems: list[Problem] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -83,7 +89,11 @@ class SyncReport:
         if self.actors_patched:
             actors = [f"{name}×{num}" for name, num in self.actors_patched.items()]
             parts.append(f"patched {_some(actors)}")
-        if self.needs_respawn:
+        if self.procs_respawned:
+            made = [f"{name}×{num}" for name, num in self.actors_respawned.items()]
+            what = _some(made) if made else _count(len(self.procs_respawned), "proc")
+            parts.append(f"respawned {what}")
+        elif self.needs_respawn:
             parts.append(f"needs respawn: {_some(self.needs_respawn)}")
         return "  ".join(parts)
 
@@ -96,6 +106,7 @@ class SyncReport:
             if self.ok or host.error:
                 lines.append("  " + _host_line(host))
             lines += [f"    kept {name}" for name in host.kept]
+        lines += [f"  needs respawn: {reason}" for reason in self.needs_respawn]
         lines += [f"  left out {problem}" for problem in self.problems[:10]]
         if len(self.problems) > 10:
             lines.append(f"  left out {len(self.problems) - 10} more")

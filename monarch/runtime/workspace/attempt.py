@@ -26,7 +26,7 @@ from monarch_sync.errors import MovedUnderfoot, PushRefused, SyncError
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, decode, encode
 from monarch_sync.push import HostView, Outgoing, Push
-from monarch_sync.report import HostReport, SyncReport
+from monarch_sync.report import HostReport, Problem, SyncReport
 from monarch_sync.scanner import Scanner
 from monarch_sync.workspace import Workspace
 
@@ -285,6 +285,9 @@ class Attempt:
             report.modules_reloaded = _file_names(switched.modules)
             report.functions_patched = switched.functions
             report.actors_patched = switched.actors
+            report.procs_respawned = switched.replaced
+            report.actors_respawned = switched.replaced_actors
+            report.problems += [Problem("respawn", problem) for problem in switched.problems]
             report.num_procs = switched.num_procs
         self._memory.generation = report.generation = plan.generation
         self._memory.last = manifest

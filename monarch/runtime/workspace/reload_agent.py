@@ -3,7 +3,8 @@
 Prepare, switch and revert go down the ownership tree: a process does its own share, and has
 every proc that it spawned do the same. A switch travels in the owner's order and waits behind
 what the owner sent before (``ProcAgent.fence``), so all ranks switch between the same two
-messages.
+messages. Nobody goes on to the second before all have switched: the owner lifts the fences, or has
+everything taken back. Procs that cannot take the code in place are replaced at that moment.
 """
 
 from __future__ import annotations
@@ -12,25 +13,28 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from monarch.config import settings
 from monarch.runtime.answers import Outcome
 from monarch.runtime.context import running
+from monarch.runtime.kept_spawns import KEPT_BYTES
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.reload_plan import (
-    FileChange,
-    RefusedFile,
-    ReloadOutcome,
-    ReloadPlan,
-)
-from monarch.wire.address import machine_id
+from monarch.runtime.workspace.local_reload import LocalReload
+from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import AnyMessage, Prepare, Revert, Switch
-from monarch_sync.reload import Prepared, Reloader, ReloadError, ReloadReport
+from monarch.wire.message import (
+    AnyMessage,
+    Prepare,
+    Release,
+    ReplaceProcs,
+    Revert,
+    Switch,
+)
 
 __all__ = ["ReloadAgent", "project_roots"]
 
@@ -38,184 +42,170 @@ _log = logging.getLogger("monarch.reload")
 
 
 class ReloadAgent:
-    """Changes the code of this process, between two messages, or not at all."""
+    """Changes the code of this process and of those below, between two messages, or not at all."""
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
         self._node = agent.node
         self._label = label
-        self._reloader = Reloader(roots)
-        self._prepared: dict[int, tuple[ReloadPlan, Prepared]] = {}
-        self._committed: dict[int, ReloadReport] = {}
-        self._generation_before = 0
-        self._lock = threading.Lock()
+        self.local = LocalReload(agent, roots, label)
+        self._targets: dict[int, list[ProcAddress]] = {}
+        self._to_replace: dict[int, dict[Uid, ProcAddress]] = {}
         self._node.handle(Prepare, self._on_prepare)
         self._node.handle(Switch, self._on_switch, on_any_thread=True)
+        self._node.handle(Release, self._on_release)
         self._node.handle(Revert, self._on_revert)
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
         """Get ``plan`` ready here and in all procs below. Changes nothing visible. Blocks."""
+        return self.prepare_on(plan, self._agent.owned_procs() if plan.generation > 0 else [])
+
+    def prepare_on(
+        self,
+        plan: ReloadPlan,
+        procs: Sequence[ProcAddress],
+        here: Callable[[ReloadPlan], ReloadOutcome] | None = None,
+    ) -> ReloadOutcome:
+        """Get ``plan`` ready in these procs, and here, in another way than theirs if given."""
+        uid, generation = self._node.uid, plan.generation
+        self._targets[generation] = list(procs)
         data = msgspec.msgpack.encode(plan)
-        children = self._ask_children(
-            lambda port: Prepare(plan.generation, plan.digest, plan.mode, port, self._node.uid),
-            data,
+        children = self._ask(
+            procs, lambda port: Prepare(generation, plan.digest, plan.mode, port, uid), data
         )
-        outcome = self._prepare_here(plan)
-        return self._gather(outcome, children)
+        outcome = (here or self.local.prepare)(plan)
+        answers = self._gather(outcome, procs, children)
+        replaced = {proc.uid: proc for proc, answer in answers if answer.is_replaced}
+        self._to_replace[generation] = replaced
+        for proc, answer in answers:
+            outcome.refused += self._why_not_again(proc) if answer.is_replaced else []
+        return outcome
+
+    def _why_not_again(self, proc: ProcAddress) -> list[RefusedFile]:
+        """Actors in a proc that could not be made again."""
+        return [
+            RefusedFile(
+                self._label,
+                f"a proc needs a new process, but the arguments of {spawn.name} cannot be given "
+                f"again: {spawn.num_bytes} bytes, of which {KEPT_BYTES} at most are kept; stop "
+                "these actors, or pass large things to an endpoint",
+            )
+            for spawn in self._agent.kept_spawns.on(proc.uid)
+            if spawn.data is None
+        ]
 
     def switch(self, generation: int) -> ReloadOutcome:
         """Run ``generation`` from here on, here and in all procs below. Blocks.
 
-        Returns when every actor has finished the message that it was in, and switched.
+        Returns when every actor has finished the message that it was in, and switched. Where all
+        could, they go on; otherwise they wait for ``revert``.
         """
         done: Promise[ReloadOutcome] = Promise()
         actor = running.get()
-        uid = self._node.uid
         with self._node.casting:
             # One cast: nothing that we send comes between the procs' switches.
-            children = self._ask_children(lambda port: Switch(generation, port, uid), b"")
-            self._fence(uid, generation, done.set, actor.record.uid if actor else "")
+            procs, children = self._cast_switch(generation)
+            exempt = actor.record.uid if actor else ""
+            self._fence(self._node.uid, generation, done.set, exempt)
         done.wait()
-        return self._gather(done.value, children)
+        outcome = done.value
+        self._gather(outcome, procs, children)
+        if not outcome.refused:
+            outcome.problems += self._release(generation)
+        return outcome
+
+    def _cast_switch(self, generation: int) -> tuple[list[ProcAddress], list[Promise[Outcome]]]:
+        """Under the lock that keeps casts in order."""
+        procs = self._procs_of(generation)
+        replaced = self._to_replace.get(generation, {})
+        children = []
+        for proc in procs:
+            holds = proc.uid in replaced
+            if holds:
+                self._agent.kept_spawns.hold(proc.uid)
+            children += self._ask([proc], self._make_switch(generation, holds))
+        return procs, children
+
+    def _make_switch(self, generation: int, holds: bool) -> Callable[[int], Switch]:
+        return lambda port: Switch(generation, port, self._node.uid, holds)
+
+    def _procs_of(self, generation: int) -> list[ProcAddress]:
+        """Who switches with us: of an upgrade those that were asked, of a push all that we own."""
+        if generation > 0:
+            return self._agent.owned_procs()
+        return self._targets.get(generation, [])
+
+    def _release(self, generation: int) -> list[str]:
+        """All have switched: let them go on, and replace those that could not."""
+        procs = self._procs_of(generation)
+        self._targets.pop(generation, None)
+        replaced = self._to_replace.pop(generation, {})
+        with self._node.casting:
+            for proc in procs:
+                if proc.uid not in replaced:
+                    self._node.send(proc, Release(generation, self._node.uid))
+        self._agent.lift(generation)
+        return self._replace(list(replaced.values())) if replaced else []
+
+    def _replace(self, procs: Sequence[ProcAddress]) -> list[str]:
+        """New processes in the places of these; back when they are up. Says what went wrong."""
+        node, grace = self._node, settings().stop_timeout_seconds
+        hosts: dict[Uid, list[ProcAddress]] = {}
+        for proc in procs:
+            hosts.setdefault(proc.host_uid, []).append(proc)
+        asked = []
+        for uid, members in hosts.items():
+            host = ProcAddress(uid, members[0].host_urls, members[0].machine)
+            uids = tuple(proc.uid for proc in members)
+            asked.append(node.request(host, _make_replace(uids, grace, node.uid)))
+        for answer in asked:
+            answer.wait()
+        return [answer.value.error for answer in asked if answer.value.error]
 
     def revert(self, generation: int) -> None:
         """Go back to what ran before ``generation``, prepared or switched to. Blocks."""
-        children = self._ask_children(lambda port: Revert(generation, port, self._node.uid), b"")
-        self._revert_here(generation)
+        procs = self._procs_of(generation)
+        self._targets.pop(generation, None)
+        for uid in self._to_replace.pop(generation, {}):
+            self._agent.kept_spawns.release(uid)
+        children = self._ask(procs, lambda port: Revert(generation, port, self._node.uid))
+        self.local.revert(generation)
         for child in children:
             child.wait()
+        self._agent.lift(generation)
 
-    def _ask_children(
-        self, make: Callable[[int], AnyMessage], data: bytes
+    def _ask(
+        self, procs: Sequence[ProcAddress], make: Callable[[int], AnyMessage], data: bytes = b""
     ) -> list[Promise[Outcome]]:
-        return [self._node.request(proc, make, data) for proc in self._agent.owned_procs()]
+        return [self._node.request(proc, make, data) for proc in procs]
 
     def _gather(
-        self, outcome: ReloadOutcome, children: Sequence[Promise[Outcome]]
-    ) -> ReloadOutcome:
-        for child in children:
+        self,
+        outcome: ReloadOutcome,
+        procs: Sequence[ProcAddress],
+        children: Sequence[Promise[Outcome]],
+    ) -> list[tuple[ProcAddress, ReloadOutcome]]:
+        """Add what the procs say to ``outcome``; who said what."""
+        answers = []
+        for proc, child in zip(procs, children, strict=True):
             child.wait()
             answer = child.value
             if answer.error:
                 # A proc that dies now has no code to switch; its owner hears of it elsewhere.
                 _log.warning("a proc did not answer: %s", answer.error)
             else:
-                outcome.add(msgspec.convert(answer.body, ReloadOutcome))
-        return outcome
-
-    def _prepare_here(self, plan: ReloadPlan) -> ReloadOutcome:
-        is_local = plan.author_machine == machine_id()
-        changes = [*plan.hosts.get(self._agent.host.uid, ()), *(plan.local if is_local else ())]
-        paths = [
-            *plan.paths.get(self._agent.host.uid, ()),
-            *(plan.local_paths if is_local else ()),
-        ]
-        outcome = ReloadOutcome(num_procs=1)
-        with self._lock:
-            self._abandon()
-            for path in paths:
-                self._reloader.add_root(path)
-            try:
-                # "respawn" and "off" are for the owner to act on; nothing is patched then.
-                prepared = self._reloader.prepare(
-                    self._sources(changes),
-                    mode=plan.mode,  # type: ignore[arg-type]
-                )
-            except ReloadError as error:
-                outcome.refused = [self._refusal(one) for one in error.errors or (error,)]
-                return outcome
-            self._prepared[plan.generation] = (plan, prepared)
-        outcome.modules = list(prepared.verdicts)
-        outcome.respawn = [
-            f"{verdict.module}: {verdict.reason}"
-            for verdict in prepared.verdicts.values()
-            if verdict.action == "respawn"
-        ]
-        return outcome
-
-    def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:
-        """The new texts of the files that this process has loaded; the others just change."""
-        loaded = {os.path.realpath(source.path) for _, source in self._reloader.loaded()}
-        texts: dict[str, bytes | None] = {}
-        for change in changes:
-            if os.path.realpath(change.path) in loaded:
-                if change.source:
-                    with open(change.source, "rb") as file:
-                        texts[change.path] = file.read()
-                else:
-                    texts[change.path] = None
-        return texts
-
-    def _refusal(self, error: ReloadError) -> RefusedFile:
-        return RefusedFile(
-            self._label, error.message, error.path or "", error.line or 0, error.column or 0,
-            error.text or "", error.traceback,
-        )  # fmt: skip
+                said = msgspec.convert(answer.body, ReloadOutcome)
+                outcome.add(said)
+                answers.append((proc, said))
+        return answers
 
     def _fence(
         self, sender: str, generation: int, done: Callable[[ReloadOutcome], None], exempt: str = ""
     ) -> None:
         def switch() -> None:
-            done(self._switch_here(generation))
+            self.local.switch(generation, done, exempt)
 
         self._agent.fence(sender, generation, switch, exempt)
-
-    def _switch_here(self, generation: int) -> ReloadOutcome:
-        outcome = ReloadOutcome(num_procs=1)
-        with self._lock:
-            plan, prepared = self._prepared.pop(generation, (None, None))
-            if plan is None or prepared is None:
-                if self._agent.generation >= generation:
-                    return outcome  # Born on this generation, after the others prepared.
-                outcome.refused.append(RefusedFile(self._label, "nothing was prepared here"))
-                return outcome
-            started = time.perf_counter()
-            try:
-                report = prepared.commit()
-            except ReloadError as error:
-                outcome.refused.append(self._refusal(error))
-                return outcome
-            self._committed = {generation: report}
-            self._generation_before = self._agent.generation
-            self._extend_path(plan.paths.get(self._agent.host.uid, ()))
-        self._agent.generation = generation
-        outcome.modules, outcome.functions = report.modules, report.functions
-        outcome.classes, outcome.reran = report.classes, report.reran
-        outcome.actors = self._patched_actors(report)
-        outcome.seconds = time.perf_counter() - started
-        self._agent.tell_reloaded(report)
-        return outcome
-
-    def _extend_path(self, paths: Sequence[str]) -> None:
-        # In front, so that the workspace wins over installed copies.
-        sys.path[:0] = [path for path in paths if path not in sys.path]
-
-    def _patched_actors(self, report: ReloadReport) -> dict[str, int]:
-        found: dict[str, int] = {}
-        classes = set(report.classes)
-        for cell in self._agent.cells:
-            cls = cell.cls
-            if cls is None:
-                continue
-            names = {f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__}
-            if names & classes or any(base.__module__ in report.modules for base in cls.__mro__):
-                found[cls.__name__] = found.get(cls.__name__, 0) + 1
-        return found
-
-    def _revert_here(self, generation: int) -> None:
-        with self._lock:
-            _, prepared = self._prepared.pop(generation, (None, None))
-            if prepared is not None:
-                prepared.abort()
-            report = self._committed.pop(generation, None)
-            if report is not None:
-                report.undo()
-                self._agent.generation = self._generation_before
-
-    def _abandon(self) -> None:
-        for _, prepared in self._prepared.values():
-            prepared.abort()
-        self._prepared.clear()
 
     # From our owner, or, at the root, from whoever pushed.
 
@@ -228,22 +218,35 @@ class ReloadAgent:
     def _on_switch(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Switch)
-        if order.sender == self._node.uid or self._agent.is_root:
+        if order.sender == self._node.uid or (self._agent.is_root and order.generation > 0):
             self._in_background(order.sender, order.port, lambda: self.switch(order.generation))
             return
         # The fence goes up at once, on the receiving thread: that is the switch's place.
         with self._node.casting:
-            children = self._ask_children(
-                lambda port: Switch(order.generation, port, self._node.uid), b""
-            )
+            procs, children = self._cast_switch(order.generation)
         done: Promise[ReloadOutcome] = Promise()
         self._fence(order.sender, order.generation, done.set)
 
         def finish() -> ReloadOutcome:
             done.wait()
-            return self._gather(done.value, children)
+            self._gather(done.value, procs, children)
+            return done.value
 
         self._in_background(order.sender, order.port, finish)
+
+    def _on_release(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Release)
+
+        def release() -> ReloadOutcome:
+            for problem in self._release(order.generation):
+                _log.error("%s", problem)
+            return ReloadOutcome()
+
+        if self._to_replace.get(order.generation):
+            self._in_background("", 0, release)
+        else:
+            release()
 
     def _on_revert(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -270,7 +273,14 @@ class ReloadAgent:
         threading.Thread(target=run, name="monarch-reload", daemon=True).start()
 
     def close(self) -> None:
-        self._reloader.close()
+        self.local.close()
+
+
+def _make_replace(
+    uids: tuple[Uid, ...], grace_seconds: float, sender: Uid
+) -> Callable[[int], ReplaceProcs]:
+    reason = "its code could not be changed in place"
+    return lambda port: ReplaceProcs(uids, reason, grace_seconds, port, sender)
 
 
 def project_roots(paths: Sequence[str]) -> list[str]:
