@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 from collections.abc import Callable
@@ -15,8 +16,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_agent import ReloadAgent
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan, Upgrade
 from monarch.runtime.workspace.session import session_of
-from monarch.wire.by_value import dump_afresh, is_by_value
-from monarch.wire.payload import Payload, dump, load
+from monarch.wire.by_value import dump_afresh, dump_order, is_by_value
 
 __all__ = ["upgrade"]
 
@@ -43,7 +43,7 @@ def upgrade(
             if outcome.refused:
                 error = _refusal(ref, outcome)
             else:
-                agent.kept_spawns.change(ref.uid, _made_anew)
+                agent.kept_spawns.upgraded(ref.uid, functools.partial(dump_order, ref.cls))
         except Exception as raised:
             error = raised
         done.set(error)
@@ -97,11 +97,6 @@ def _carry_out(agent: ReloadAgent, plan: ReloadPlan, ref: MeshRef) -> ReloadOutc
     if outcome.refused:
         agent.revert(generation)
     return outcome
-
-
-def _made_anew(data: Payload) -> Payload:
-    """The order to make the actors, with the class as it is now."""
-    return dump(load(*data))
 
 
 def _refusal(ref: MeshRef, outcome: ReloadOutcome) -> ReloadRefused:

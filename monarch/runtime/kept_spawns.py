@@ -22,7 +22,10 @@ KEPT_BYTES = 16 * 2**20
 
 
 class KeptSpawn(NamedTuple):
-    """How a mesh of actors was made. ``data`` is ``None`` where that was too large to keep."""
+    """How a mesh of actors was made. ``data`` is ``None`` where that was too large to keep.
+
+    ``arguments`` are there apart from the class where that may be upgraded.
+    """
 
     mesh: Uid
     name: str
@@ -30,6 +33,7 @@ class KeptSpawn(NamedTuple):
     make: Callable[[int], SpawnActor]
     data: Payload | None
     num_bytes: int
+    arguments: list[bytes] | None = None
 
 
 class KeptSpawns:
@@ -51,19 +55,24 @@ class KeptSpawns:
         procs: Sequence[Uid],
         make: Callable[[int], SpawnActor],
         data: Payload,
+        arguments: Callable[[], list[bytes]] | None = None,
     ) -> None:
         """Call it where the order is sent, under the lock that keeps casts in order."""
         size = len(data.data) + sum(map(len, data.buffers))
-        kept = _copied(data) if size <= KEPT_BYTES else None
+        is_small = size <= KEPT_BYTES
+        kept = KeptSpawn(
+            mesh, name, procs, make, _copied(data) if is_small else None, size,
+            arguments() if is_small and arguments is not None else None,
+        )  # fmt: skip
         with self._lock:
-            self._spawns[mesh] = KeptSpawn(mesh, name, procs, make, kept, size)
+            self._spawns[mesh] = kept
 
-    def change(self, mesh: Uid, change: Callable[[Payload], Payload]) -> None:
-        """Make the mesh in another way, if it must be made again."""
+    def upgraded(self, mesh: Uid, order: Callable[[list[bytes]], Payload]) -> None:
+        """The mesh has a new class: ``order`` makes the order with it from the arguments."""
         with self._lock:
             spawn = self._spawns.get(mesh)
-        if spawn is not None and spawn.data is not None:
-            data = _copied(change(spawn.data))
+        if spawn is not None and spawn.arguments is not None:
+            data = _copied(order(spawn.arguments))
             with self._lock:
                 self._spawns[mesh] = spawn._replace(data=data)
 

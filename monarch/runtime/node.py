@@ -57,6 +57,7 @@ from monarch.wire.message import (
     Reply,
     Retire,
     Revert,
+    StopSelf,
     Switch,
     Watch,
 )
@@ -227,6 +228,8 @@ class Node:
         if isinstance(message, Revert):
             peer.release()
             self._held_from.pop(to.uid, None)
+        elif isinstance(message, StopSelf) and peer.send_past(pack(envelope)):
+            return
         self._carry(peer, envelope)
         if isinstance(message, Switch) and message.holds:
             peer.hold()

@@ -80,6 +80,13 @@ class Peer:
             if self._held is None:
                 self._held, self._connection = self._connection, None
 
+    def send_past(self, frames: Frames) -> bool:
+        """Send to the process that gives way, if there is one."""
+        with self._lock:
+            if self._held is not None:
+                self._held.send(frames)
+            return self._held is not None
+
     def release(self) -> None:
         """It stays after all: it gets what was kept."""
         with self._lock:

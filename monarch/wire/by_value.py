@@ -12,7 +12,14 @@ from cloudpickle import cloudpickle
 
 from monarch.wire import payload
 
-__all__ = ["dump_afresh", "is_by_value", "load_afresh", "stand_for"]
+__all__ = [
+    "dump_afresh",
+    "dump_arguments",
+    "dump_order",
+    "is_by_value",
+    "load_afresh",
+    "stand_for",
+]
 
 
 def is_by_value(cls: type) -> bool:
@@ -45,6 +52,36 @@ def load_afresh(pickled: list[bytes]) -> tuple[type, str]:
     data, *buffers = pickled
     cls, number = payload.load(data, buffers)
     return cls, number
+
+
+class _Order:
+    """A class, and arguments that were pickled before: they arrive as they were then."""
+
+    def __init__(self, cls: type, arguments: list[bytes]) -> None:
+        self._parts = cls, arguments
+
+    def __reduce__(self) -> Any:
+        return _order, self._parts
+
+
+def _order(cls: type, arguments: list[bytes]) -> tuple[type, Any, Any]:
+    data, *buffers = arguments
+    args, kwargs = payload.load(data, buffers)
+    return cls, args, kwargs
+
+
+def dump_arguments(args: Any, kwargs: Any) -> list[bytes]:
+    """Constructor arguments as they are now, for ``dump_order``."""
+    data, buffers = payload.dump((args, kwargs))
+    return [bytes(data), *map(bytes, buffers)]
+
+
+def dump_order(cls: type, arguments: list[bytes]) -> payload.Payload:
+    """What makes an actor: loads as the class as it is now, ``args`` and ``kwargs``.
+
+    Loading the first order here to change it would put the class here back to what it was.
+    """
+    return payload.dump(_Order(cls, arguments))
 
 
 def stand_for(number: str, cls: type) -> Any:

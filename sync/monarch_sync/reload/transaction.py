@@ -126,7 +126,7 @@ class Reloader:
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
             changed = self._compiled(texts)
             prepared = Prepared(self._process, texts, mode)
-            prepared.report.files = list(texts)
+            prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
             prepared.patches_as_far_as_possible(as_far_as_possible)
             prepared.verdicts.update(self._verdicts_without_a_run(texts))
             if mode in ("off", "respawn"):
@@ -139,6 +139,11 @@ class Reloader:
             if mode == "patch":
                 _refuse_what_needs_respawn(prepared)
             return prepared
+
+    def _runs(self, path: str, text: bytes | None) -> bool:
+        """Whether modules were loaded from the file, and run this text."""
+        names = self._sources.names_at(path)
+        return bool(names) and all(self._sources[name].text == text for name in names)
 
     def _compiled(self, texts: Mapping[str, bytes | None]) -> dict[str, Source]:
         """New sources by module, for the modules that are loaded and do change."""

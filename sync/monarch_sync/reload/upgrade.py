@@ -32,6 +32,7 @@ class ClassUpgrade:
     ) -> None:
         name = f"{live.__module__}.{live.__qualname__}"
         self._live, self._staged = live, staged
+        _rename(staged, live)
         self._functions = FunctionPatch()
         self._classes = ClassPatch(self._functions, self._is_inner)
         self._classes.patch(live, staged, None, None)
@@ -108,6 +109,23 @@ class ClassUpgrade:
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None:
             dynamo.reset()
+
+
+def _rename(staged: type, live: type) -> None:
+    """What was defined in another function is the same class nevertheless."""
+    place, _ = next(filter(None, (_place_of(f, live) for f in _functions(live))), ("", ""))
+    for part in parts_of(staged, staged.__module__):
+        if part is not staged and isinstance(part, (FunctionType, type)):
+            found = _place_of(part, staged)
+            if found is not None:
+                part.__qualname__ = place + found[1]
+    staged.__qualname__ = live.__qualname__
+
+
+def _place_of(part: FunctionType | type, cls: type) -> tuple[str, str] | None:
+    """Where the class was defined, and the name of its part from the class on."""
+    outer, own, inner = part.__qualname__.rpartition(f"{cls.__name__}.")
+    return (outer, own + inner) if own else None
 
 
 def _home(cls: type) -> dict[str, Any] | None:
