@@ -90,7 +90,7 @@ class Prepared:
             importlib.invalidate_caches()
             contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
             try:
-                with reading_ahead(contents):
+                with reading_ahead(contents, self._stage.builtins):
                     self._stage.run(self._plan, sources, list(running.loaded()))
             except BaseException:
                 self.abort()

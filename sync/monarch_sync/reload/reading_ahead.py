@@ -13,10 +13,10 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def reading_ahead(contents: Mapping[str, bytes]) -> Iterator[None]:
+def reading_ahead(contents: Mapping[str, bytes], names: dict[str, Any]) -> Iterator[None]:
     """This thread finds `contents` (by real path) when it opens these files to read them.
 
-    Other threads find what is on disk.
+    Other threads find what is on disk. `names` are the builtins of what runs.
     """
     ahead = {path: data for path, data in contents.items() if not _is_on_disk(path, data)}
     if not ahead:
@@ -35,11 +35,11 @@ def reading_ahead(contents: Mapping[str, bytes]) -> Iterator[None]:
         return real_io_open(_descriptor_of(data), mode, *args, **kwargs)
 
     # Under both names: pathlib and codecs use the one, everybody else the other.
-    builtins.open, io.open = open_ahead, open_ahead
+    builtins.open, io.open, names["open"] = open_ahead, open_ahead, open_ahead
     try:
         yield
     finally:
-        builtins.open, io.open = real_open, real_io_open
+        builtins.open, io.open, names["open"] = real_open, real_io_open, real_open
 
 
 def _is_on_disk(path: str, data: bytes) -> bool:
