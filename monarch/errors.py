@@ -9,6 +9,7 @@
             ├── HostBusy           a host agent serves another client already
             ├── GenerationBehind   a rank runs older code than the call that came to it
             ├── JobError           an allocation cannot be created, found or used
+            ├── ReloadRefused      live actors did not take a new version of their class
             └── WireError          a peer sent something that is not a message of ours
 
 All of them survive pickling with their fields.
@@ -28,6 +29,7 @@ __all__ = [
     "JobError",
     "MeshFailure",
     "MonarchError",
+    "ReloadRefused",
     "SupervisionError",
     "WireError",
 ]
@@ -231,6 +233,10 @@ class GenerationBehind(MonarchError):
 
 class JobError(MonarchError):
     """An allocation cannot be created, found or used."""
+
+
+class ReloadRefused(MonarchError):
+    """Live actors did not take a new version of their class; all of them run the old one."""
 
 
 class WireError(MonarchError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -25,6 +26,7 @@ from monarch.runtime.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.by_value import dump_arguments, is_by_value
 from monarch.wire.message import Ancestor, Inspect, SpawnActor, StopProcs
 
 if TYPE_CHECKING:
@@ -158,11 +160,14 @@ class ProcMesh(MeshTrait):
                 agent.node.address, owner, is_async, ancestors,
             )  # fmt: skip
 
-        if place is not None:
-            route = agent.node.trees.route(place.tree)
-            route.send(place.members, spawn(0), data.data, data.buffers)
-        else:
-            with agent.node.casting:
+        by_value = is_by_value(cls)
+        arguments = functools.partial(dump_arguments, args, kwargs) if by_value else None
+        with agent.node.casting:
+            agent.kept_spawns.keep(uid, name, ref.proc_uids, spawn, data, arguments)
+            if place is not None:
+                route = agent.node.trees.route(place.tree)
+                route.send(place.members, spawn(0), data.data, data.buffers)
+            else:
                 for rank, proc in enumerate(ref.procs):
                     agent.node.send(proc, spawn(rank), data.data, data.buffers)
         return ActorMesh(ref)

@@ -18,6 +18,10 @@ __all__ = ["sync_hosts", "sync_procs"]
 
 T = TypeVar("T")
 
+MODES = ("auto", "patch", "respawn", "off")
+"""What a push does about live code: change it in place where that can be and give the other procs
+new processes; or only the one; or only the other; or neither."""
+
 
 async def sync_procs(procs: Sequence[ProcAddress], workspace: Workspace, mode: str) -> SyncReport:
     """Push ``workspace`` to the hosts that ``procs`` are on."""
@@ -30,6 +34,8 @@ async def sync_procs(procs: Sequence[ProcAddress], workspace: Workspace, mode: s
 
 async def sync_hosts(hosts: Sequence[ProcAddress], workspace: Workspace, mode: str) -> SyncReport:
     """Push ``workspace`` to ``hosts``, and its code into what this program runs there."""
+    if mode not in MODES:
+        raise ValueError(f"reload is one of {', '.join(MODES)}, not {mode!r}")
     agent = process.current()
     return await in_thread(lambda: session_of(agent).push(hosts, workspace, mode))
 

@@ -52,10 +52,10 @@ class Judge(NamedTuple):
 
 
 class Reloaded(NamedTuple):
-    """Work: the class was patched; tell the instance. ``told`` gets what its hook raised."""
+    """Work: code was patched; tell the instance, and say what its hook raised."""
 
     change: Any
-    told: Promise[str]
+    heard: Callable[[BaseException | None], None]
 
 
 class Fail(NamedTuple):
@@ -159,7 +159,8 @@ class ActorCell:
         if isinstance(work, Judge):
             await self._judge(work)
         elif isinstance(work, Reloaded):
-            work.told.set(await self.hooks.reloaded(self.instance, work.change))
+            is_fit = self.failure is None and self.instance is not None
+            work.heard(await self.hooks.reloaded(self.instance, work.change) if is_fit else None)
         elif isinstance(work, Undelivered):
             await self._hear_of_undelivered(work)
         elif isinstance(work, Fail):
@@ -415,6 +416,8 @@ class ActorCell:
             self._give_back(work.message)
         elif isinstance(work, Envelope) and isinstance(work.message, StopActor):
             self._host.answer(work.message.sender, work.message.port)
+        elif isinstance(work, Reloaded):
+            work.heard(None)
 
     async def _hear_of_undelivered(self, message: Undelivered) -> None:
         if self.failure is None:

@@ -32,13 +32,14 @@ class Hooks:
         self._record = record
         self._settle = settle
 
-    async def reloaded(self, instance: Any, change: Any) -> str:
-        """Tell of new code; returns what the hook raised, if it did."""
+    async def reloaded(self, instance: Any, change: Any) -> BaseException | None:
+        """Tell an actor of new code; what its hook raised."""
         try:
             await self._call(instance, "__reload__", change)
-        except Exception as error:
-            return self._story("__reload__", error)
-        return ""
+        except BaseException as error:
+            error.__traceback__ = users_part(error)
+            return error
+        return None
 
     async def supervise(self, instance: Any, failure: MeshFailure) -> tuple[bool, str]:
         """Whether the actor handles a failure of what it owns, and what its hook raised."""

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from monarch.net.segment_door import door_path
 from monarch.runtime.exit_reason import ExitReasons
 from monarch.runtime.hang_watch import HangWatch
@@ -25,6 +27,7 @@ from monarch.runtime.log_courier import LogCourier
 from monarch.runtime.node import Node
 from monarch.runtime.proc_config import ProcConfig
 from monarch.runtime.process_group import kill_group
+from monarch.runtime.replacements import Replacements
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.runtime.templates import Templates
 from monarch.wire.address import ProcAddress, Uid
@@ -33,6 +36,7 @@ from monarch.wire.message import (
     Inspect,
     Notice,
     Preload,
+    ProcAgain,
     ProcDown,
     ProcsDown,
     ProcSpec,
@@ -67,6 +71,8 @@ class _Proc:
     rank: int
     owner: ProcAddress
     launcher: MakesProcs
+    order: tuple[SpawnProcs, ProcSpec, bytes]
+    life: int = 0
     pid: int = 0
     address: ProcAddress | None = None
     watchers: dict[Uid, ProcAddress] = field(default_factory=dict)
@@ -110,6 +116,7 @@ class HostAgent:
         self.client: Callable[[], ProcAddress | None] = lambda: None
         self.logs = LogCourier(node, self.name, lambda: self.client())
         self.others = HostWatch(node)
+        self._replacements = Replacements(node, self.procs, self._end_to_replace)
         self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
         node.handle(SpawnProcs, self._on_spawn)
         node.handle(StopProcs, self._on_stop)
@@ -122,12 +129,13 @@ class HostAgent:
     def _on_spawn(self, envelope: Envelope) -> None:
         spawn = envelope.message
         assert isinstance(spawn, SpawnProcs)
+        setup = bytes(envelope.payload)
         for spec in spawn.procs:
             if spec.uid in self.procs:
                 _log.warning("an order to make the proc %s, which there is, was dropped", spec.uid)
                 continue
             try:
-                self._start(spawn, spec, bytes(envelope.payload))
+                self._start(spawn, spec, setup)
             except (OSError, ValueError) as error:
                 self._never_started(spawn.owner, spec.uid, error)
 
@@ -141,11 +149,14 @@ class HostAgent:
         for told in {owner.uid: owner, **watchers, **mourners}.values():
             self.node.send(told, down)
 
-    def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes) -> None:
+    def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes, life: int = 0) -> None:
         if not _UID.fullmatch(spec.uid):
             raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
         launcher = self.templates.maker(spec.command or spawn.command, spawn.preload)
-        proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher)
+        order = spawn, spec, setup
+        proc = _Proc(
+            spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher, order, life
+        )  # fmt: skip
         early = self._early.pop(spec.uid, {})
         early.pop(self.node.uid, None)  # Told in any case.
         proc.watchers.update(early)
@@ -153,14 +164,16 @@ class HostAgent:
         label = f"{spawn.name} {spec.rank}"
         out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, label)
         try:
-            launcher.fork(self._config(spawn, spec, launcher), out, err, setup)
+            config = msgspec.structs.replace(self._config(spawn, spec, launcher), life=life)
+            launcher.fork(config, out, err, setup)
         finally:
             os.close(out)
             os.close(err)
 
     def _enter(self, spawn: SpawnProcs, spec: ProcSpec, launcher: MakesProcs) -> None:
         """A proc is ours from here on, and whoever has asked for it is told of it."""
-        proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher)
+        order = spawn, spec, b""
+        proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher, order)
         proc.watchers.update(self._early.pop(spec.uid, {}))
         self.procs[spec.uid] = proc
 
@@ -218,6 +231,7 @@ class HostAgent:
         if proc is not None:
             proc.address = up.proc
             self._hangs.start()
+            self._replacements.is_up(proc.uid)
             for watcher in proc.watchers.values():
                 self.node.send(watcher, up)
 
@@ -283,6 +297,12 @@ class HostAgent:
         if code is None and proc.pid:
             # With its template gone, nobody else ends what the proc started.
             kill_group(proc.pid)
+        for path in self._files_of(uid):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if self._replacements.is_wanted(uid):
+            self._replace(proc, code)
+            return
         asked = proc.stop_reason
         reason = self._exits.describe(code) if asked is None else f"it was stopped ({asked})"
         down = ProcDown(
@@ -290,10 +310,7 @@ class HostAgent:
             name=proc.label, log_file=last.path,
         )  # fmt: skip
         self._bury(down)
-        socket_path = f"{self.directory}/{uid}"
-        for path in (socket_path, door_path(socket_path), self._stacks_path(uid)):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        self._replacements.is_lost(uid, reason)
         told = {proc.owner.uid: proc.owner, **proc.watchers, self.node.uid: self.node.address}
         told |= self._mourners.pop(uid, {})
         if code is None and asked is None:
@@ -301,12 +318,39 @@ class HostAgent:
         else:
             for address in told.values():
                 self.node.send(address, down)
-        self.stop([p.uid for p in self.procs.values() if p.owner.uid == uid], 0.0)
+        self._clear_after(proc)
+
+    def _clear_after(self, proc: _Proc) -> None:
+        """End what a dead proc has spawned here, and tell those who wait for its end."""
+        self.stop([p.uid for p in self.procs.values() if p.owner.uid == proc.uid], 0.0)
         if not self.templates.is_shared(proc.launcher):
             proc.launcher.close()
         for stop in list(self._stops):
-            if stop.ended(uid):
+            if stop.ended(proc.uid):
                 self._stops.remove(stop)
+
+    def _files_of(self, uid: Uid) -> tuple[str, ...]:
+        socket_path = f"{self.directory}/{uid}"
+        return socket_path, door_path(socket_path), self._stacks_path(uid)
+
+    def _end_to_replace(self, uids: Sequence[Uid], reason: str, grace_seconds: float) -> None:
+        self.stop(uids, grace_seconds, reason)
+
+    def _replace(self, old: _Proc, code: int | None) -> None:
+        """A proc has ended to make room for a new one of its uid."""
+        spawn, spec, setup = old.order
+        reason = f"it was replaced ({old.stop_reason})"
+        again = ProcAgain(old.uid, old.label, reason, code == 0)
+        told = {old.owner.uid: old.owner, **old.watchers, self.node.uid: self.node.address}
+        for address in {**told, **self._mourners.get(old.uid, {})}.values():
+            self.node.send(address, again)
+        self._clear_after(old)
+        self._early[old.uid] = {**self._early.get(old.uid, {}), **old.watchers}
+        try:
+            self._start(spawn, spec, setup, old.life + 1)
+        except (OSError, ValueError) as error:
+            self._never_started(spawn.owner, old.uid, error)
+            self._replacements.is_lost(old.uid, f"it could not be started: {error}")
 
     def _lose_together(self, down: ProcDown, told: dict[Uid, ProcAddress]) -> None:
         """Their template died: what dies with it is told as one event."""
@@ -353,6 +397,7 @@ class HostAgent:
     ) -> None:
         """End procs: asked politely, killed after ``grace_seconds``; ``done`` once all are gone."""
         procs = [self.procs[uid] for uid in uids if uid in self.procs]
+        self._replacements.cancel(uids)
         if not procs:
             done()
             return
@@ -376,7 +421,7 @@ class HostAgent:
 
     def _kill_rest(self, procs: Sequence[_Proc]) -> None:
         for proc in procs:
-            if proc.uid in self.procs:
+            if self.procs.get(proc.uid) is proc:
                 proc.launcher.kill(proc.uid)
 
     def _on_inspect(self, envelope: Envelope) -> None:

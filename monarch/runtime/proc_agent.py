@@ -17,10 +17,11 @@ from typing import Any
 from monarch.core.mailbox import Delivery, Reached
 from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
-from monarch.runtime.actor_cell import ActorCell, Fail, Judge, Reloaded, refusal
+from monarch.runtime.actor_cell import ActorCell, Fail, Judge, refusal
 from monarch.runtime.cell_runners import make_cell
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.fences import Fences
+from monarch.runtime.kept_spawns import KeptSpawns
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.spawn_gate import SpawnGate
@@ -35,6 +36,7 @@ from monarch.wire.message import (
     Call,
     Command,
     Inspect,
+    ProcAgain,
     ProcDown,
     Reply,
     Returned,
@@ -61,6 +63,7 @@ class ProcAgent:
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""
         self.supervisor = Supervisor(node, self)
+        self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells: dict[Uid, ActorCell] = {}
         self._ended: dict[Uid, tuple[str, str]] = {}
         self._early: dict[Uid, list[Envelope]] = {}
@@ -73,6 +76,7 @@ class ProcAgent:
         self.fences = Fences(lambda: list(self._cells.values()), self._lock)
         self._owned_procs: dict[Uid, ProcAddress] = {}
         node.on_peer_down.append(self._forget_proc)
+        node.on_peer_again.append(self._make_again)
         node.watches_callers = True
         self._hosts_watched: set[Uid] = set()
         if host.uid != node.uid:
@@ -155,6 +159,7 @@ class ProcAgent:
     def _forget_proc(self, uid: Uid, down: ProcDown) -> None:
         self._owned_procs.pop(uid, None)
         self._hosts_watched.discard(uid)
+        self.kept_spawns.forget_proc(uid)
         orphans = [cell for cell in self.cells if cell.record.owner.uid == uid]
         if orphans and not down.expected:
             failure = MeshFailure(
@@ -162,6 +167,16 @@ class ProcAgent:
             )
             for cell in orphans:
                 cell.fail(Fail(failure, ""))
+
+    def _make_again(self, again: ProcAgain) -> None:
+        """A proc has given way to a new one: our actors in it are made again, others' here end."""
+        proc = self.node.address_of(again.uid)
+        with self.node.casting:
+            for spawn, data in self.kept_spawns.again(again.uid):
+                self.node.send(proc, spawn, data.data, data.buffers)
+        for cell in self.cells:
+            if cell.record.owner.uid == again.uid:
+                self.end_actor(cell.record.uid, "its owner was replaced", failed=False)
 
     def owned_procs(self) -> list[ProcAddress]:
         """The procs spawned here that are not known to be dead."""
@@ -351,22 +366,6 @@ class ProcAgent:
 
     def fence_reached(self, cell: ActorCell, item: Reached) -> None:
         self.fences.reached(cell, item)
-
-    def tell_reloaded(self, change: object, exempt: Uid = "") -> list[tuple[str, Promise[str]]]:
-        """Have every actor that defines ``__reload__`` run it before its next message.
-
-        Each promise gets what the hook raised; nothing, if it returned or its actor ended. That
-        of the actor ``exempt`` is not among them.
-        """
-        told: list[tuple[str, Promise[str]]] = []
-        for cell in self.cells:
-            if hasattr(cell.instance, "__reload__"):
-                done: Promise[str] = Promise()
-                cell.ended.on_set(lambda done=done: done.set(""))  # type: ignore[misc]
-                cell.deliver(Delivery("reload", Reloaded(change, done), is_urgent=True))
-                if cell.record.uid != exempt:
-                    told.append((cell.record.title, done))
-        return told
 
 
 def _run_and_close(loop: asyncio.AbstractEventLoop) -> None:

@@ -183,7 +183,8 @@ class Relay:
 
 def _for_rank(message: AnyMessage, rank: int) -> AnyMessage:
     if isinstance(message, SpawnActor):
-        return msgspec.structs.replace(message, rank=rank)
+        # Of one member alone the rank is given.
+        return msgspec.structs.replace(message, rank=message.rank + rank)
     return message
 
 

@@ -327,6 +327,31 @@ class Preload(Message, tag=25):
     sender: Uid
 
 
+class ReplaceProcs(Message, tag=81):
+    """End these procs, as ``StopProcs`` does, and make new ones in their places.
+
+    Those have the same uids, ranks and surroundings. Answered once they are up.
+    """
+
+    uids: tuple[Uid, ...]
+    reason: str
+    grace_seconds: float
+    port: int
+    sender: Uid
+
+
+class ProcAgain(Message, tag=82):
+    """A proc has given way to a new one of its uid, for which ``ProcUp`` follows.
+
+    ``is_clean``: it answered all that it had got before it ended.
+    """
+
+    uid: Uid
+    name: str
+    reason: str
+    is_clean: bool = True
+
+
 class Shutdown(Message, tag=26):
     """End the host agent and all that it runs."""
 
@@ -448,12 +473,14 @@ class Prepare(Message, tag=44):
 class Switch(Message, tag=45):
     """To an owner or a proc: the generation begins here. Ordered like a call.
 
-    Answered once every actor is done with what came before; what comes after it waits.
+    Answered once every actor is done with what came before; what comes after it waits. ``holds``:
+    the proc gives way to a new one of its uid, and what is sent to it after this is for that one.
     """
 
     generation: int
     port: int
     sender: Uid
+    holds: bool = False
 
 
 class Revert(Message, tag=46):
@@ -570,4 +597,5 @@ AnyMessage = (
     | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Step | Revert
     | PortMark | Waiting | TakeBack
     | Grow | Cast | Replies | Introduce | Parcel | Consignment | Chunk | Credit | Retire
+    | ReplaceProcs | ProcAgain
 )  # fmt: skip

@@ -132,9 +132,7 @@ class LiveWatch:
             if not is_new or not (below or youngest_ns >= began_ns):
                 return
 
-    def _folders_inside(
-        self, folder: Folder, below: str
-    ) -> Iterator[tuple[str, os.stat_result]]:
+    def _folders_inside(self, folder: Folder, below: str) -> Iterator[tuple[str, os.stat_result]]:
         root, patterns = str(folder.local), self._workspace.ignore
         device = self._identities[root][0]
         listed = dict.fromkeys(walk(folder.local, patterns, below))

@@ -75,8 +75,10 @@ class SyncReport:
     ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
     refused: then no host and no process changed, and ``generation`` is still the old one;
     ``refusals`` have what code was refused, with file, line and column.
-    ``actors_patched`` is the number of live actors by class, ``needs_respawn`` what only new
-    processes could take, as ``module: reason``.
+    ``actors_patched`` is the number of live actors by class. ``needs_respawn`` is what no running
+    process could take, as ``module: reason``; ``procs_respawned`` are the procs that were replaced
+    by new ones because of it, ``actors_respawned`` how many actors of each class were made again
+    in them.
     """
 
     generation: int = 0
@@ -89,6 +91,8 @@ class SyncReport:
     functions_patched: list[str] = field(default_factory=list)
     actors_patched: dict[str, int] = field(default_factory=dict)
     needs_respawn: list[str] = field(default_factory=list)
+    procs_respawned: list[str] = field(default_factory=list)
+    actors_respawned: dict[str, int] = field(default_factory=dict)
     num_procs: int = 0
     problems: list[Problem] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -143,10 +147,14 @@ class SyncReport:
         actors = [f"{name}×{num}" for name, num in self.actors_patched.items()]
         total = sum(self.actors_patched.values())
         respawn = list(dict.fromkeys(why.partition(":")[0] for why in self.needs_respawn))
+        made = [f"{name}×{num}" for name, num in self.actors_respawned.items()]
+        num_procs = counted(len(self.procs_respawned), "proc")
         parts = (
             ("reloaded", self.modules_reloaded, counted(len(self.modules_reloaded), "file")),
             ("patched", actors, counted(total, "actor")),
-            ("needs respawn:", respawn, counted(len(respawn), "module")),
+            ("respawned", made or [num_procs], num_procs)
+            if self.procs_respawned
+            else ("needs respawn:", respawn, counted(len(respawn), "module")),
         )
         return [
             f"{verb} {some(names, limit) if limit else num}" for verb, names, num in parts if names

@@ -24,7 +24,7 @@ from monarch.wire.address import ProcAddress
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
 from monarch_sync.progress import progress
-from monarch_sync.report import HostReport, Refusal, SyncReport
+from monarch_sync.report import HostReport, Problem, Refusal, SyncReport
 
 __all__ = ["Attempt", "Memory", "Owner"]
 
@@ -188,9 +188,11 @@ class Attempt:
             report.modules_reloaded = _file_names(switched.modules)
             report.functions_patched = switched.functions
             report.actors_patched = switched.actors
+            report.procs_respawned = switched.replaced
+            report.actors_respawned = switched.replaced_actors
             report.num_procs = switched.num_procs
-            for owner in self._owners:
-                owner.go(number)
+            gone = self._ask(lambda owner: owner.go(number))
+            report.problems += [Problem("respawn", problem) for problem in gone.problems]
             self._time("switch")
         self._memory.generation = report.generation = number
         self._memory.last = manifest

@@ -33,8 +33,8 @@ class Owner(Protocol):
         """Change the code of all processes, and tell their actors."""
         ...
 
-    def go(self, generation: int) -> None:
-        """Let everybody run it."""
+    def go(self, generation: int) -> ReloadOutcome:
+        """Let everybody run it, and replace those who cannot; says what went wrong with that."""
         ...
 
     def revert(self, generation: int) -> None:

@@ -44,9 +44,10 @@ class RemoteOwner:
     def patch(self, generation: int) -> ReloadOutcome:
         return self._step(generation, "patch")
 
-    def go(self, generation: int) -> None:
-        self._step(generation, "go")
+    def go(self, generation: int) -> ReloadOutcome:
+        outcome = self._step(generation, "go")
         self._node.lives.unexpect(self._client.uid)
+        return outcome
 
     def revert(self, generation: int) -> None:
         try:

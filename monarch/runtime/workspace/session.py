@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from monarch.runtime.proc_agent import ProcAgent
-from monarch.runtime.workspace.reload_agent import ReloadAgent, project_roots
+from monarch.runtime.workspace.local_reload import LocalReload
+from monarch.runtime.workspace.project_roots import project_roots
 from monarch.runtime.workspace.turnover import Turnover
 from monarch.wire.address import ProcAddress, Uid
 
@@ -30,7 +31,7 @@ class WorkspaceSession:
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
-        self.reload = Turnover(agent, ReloadAgent(agent, roots, label))
+        self.reload = Turnover(agent, LocalReload(agent, roots, label))
         self._authors: dict[Workspace, Author] = {}
 
     def push(
@@ -56,7 +57,8 @@ class WorkspaceSession:
         author.go_on_from(self._agent.generation)
         author.heard(heard or {})
         if owners is None:
-            owners = [self.reload]
+            with self.reload.alone:
+                return author.push(hosts, [self.reload], mode, touched, best_effort=best_effort)
         return author.push(hosts, owners, mode, touched, best_effort=best_effort)
 
 

@@ -16,11 +16,13 @@ import msgspec
 from monarch.errors import format_remote
 from monarch.runtime.answers import Outcome
 from monarch.runtime.context import running
+from monarch.runtime.kept_spawns import KEPT_BYTES
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.abandoned import Abandoned
-from monarch.runtime.workspace.reload_agent import ReloadAgent
+from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.replacing import replace_procs
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import AnyMessage, Prepare, ProcDown, Revert, Step, Switch, Waiting
@@ -32,18 +34,23 @@ _log = logging.getLogger("monarch.reload")
 _HALT_SECONDS = (0.5, 1.0, 2.0, 4.0)
 _PREPARE_SECONDS = 300.0
 _PATCH_SECONDS = 120.0
-_HOOK_SECONDS = 60.0
 _ANSWER_SECONDS = 15.0
 _TELL_SECONDS = (3.0, 10.0, 30.0)
 
 
 class _Turn:
-    """A change of generation that is under way here. ``asker`` is who pushes, if it is not us."""
+    """A change of generation that is under way here. ``asker`` is who pushes, if it is not us.
 
-    def __init__(self, plan: ReloadPlan, asker: Uid) -> None:
+    ``targets`` are the procs that change with us: those that we own, where it is ``None``.
+    ``replaced`` are those of them that give way to new ones.
+    """
+
+    def __init__(self, plan: ReloadPlan, asker: Uid, targets: Sequence[ProcAddress] | None) -> None:
         self.plan = plan
         self.generation = plan.generation
         self.asker = asker
+        self.targets = targets
+        self.replaced: dict[Uid, ProcAddress] = {}
         self.exempt: Uid = ""
         self.step = "prepare"
         self.prepared: set[Uid] = set()
@@ -53,12 +60,14 @@ class _Turn:
 class Turnover:
     """The owner's side of a push: see ``Owner``. One at a time; who else pushes has to wait."""
 
-    def __init__(self, agent: ProcAgent, here: ReloadAgent) -> None:
+    def __init__(self, agent: ProcAgent, here: LocalReload) -> None:
+        self.here = here
         self._agent = agent
         self._node = agent.node
-        self._here = here
         self._turn: _Turn | None = None
         self._lock = threading.Lock()
+        # Held by whoever changes the code of what we own from this process, from begin to end.
+        self.alone = threading.Lock()
         # Told what the change waits for, when that takes seconds.
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         # The digest of the workspace that a host has come to, as far as we were told.
@@ -73,16 +82,30 @@ class Turnover:
     # The steps.
 
     def prepare(self, plan: ReloadPlan, asker: Uid = "") -> ReloadOutcome:
+        # An upgrade goes to the procs of one mesh, and no further down.
+        return self.prepare_on(plan, None if plan.upgrade is None else (), asker=asker)
+
+    def prepare_on(
+        self,
+        plan: ReloadPlan,
+        targets: Sequence[ProcAddress] | None,
+        here: Callable[[ReloadPlan], ReloadOutcome] | None = None,
+        asker: Uid = "",
+    ) -> ReloadOutcome:
+        """Get ``plan`` ready in these procs, and here, in another way than theirs if given."""
         with self._lock:
             before = self._turn
             if before is not None and before.asker != asker:
                 return ReloadOutcome(busy=f"{before.plan.author} pushes at this moment")
-            turn = self._turn = _Turn(plan, asker)
+            turn = self._turn = _Turn(plan, asker, targets)
         if before is not None:
             self._end(before)
         children = self._prepare_procs(turn, self._members(turn))
-        outcome = self._here.prepare_here(plan)
-        return self._gather(outcome, children, _PREPARE_SECONDS)
+        outcome = (here or self.here.prepare)(plan)
+        self._gather(outcome, children, _PREPARE_SECONDS, turn)
+        for proc in turn.replaced.values():
+            outcome.refused += self._why_not_again(proc)
+        return outcome
 
     def fence(self, generation: int) -> ReloadOutcome:
         turn = self._turn_of(generation)
@@ -118,37 +141,41 @@ class Turnover:
             return self._nothing_prepared()
         turn.step = "patch"
         children = self._ask_step(turn, "patch")
-        outcome = self._here.patch_here(generation)
-        for name, told in self._here.tell_actors(generation, turn.exempt):
-            if not told.wait(_HOOK_SECONDS):
-                text = f"__reload__ of {name} has not returned within {_HOOK_SECONDS:g} s"
-                outcome.refused.append(RefusedFile(self._here.label, text))
-            elif told.value:
-                outcome.refused.append(RefusedFile(self._here.label, told.value))
+        outcome = self.here.switch(generation, turn.exempt)
         return self._gather(outcome, children, _PATCH_SECONDS)
 
-    def go(self, generation: int) -> None:
+    def go(self, generation: int) -> ReloadOutcome:
         turn = self._turn_of(generation)
-        if turn is not None:
-            self._step_all(turn, "go")
-            self._close(turn)
+        if turn is None:
+            return ReloadOutcome()
+        self._step_all(turn, "go")
+        self._close(turn)
+        if turn.plan.upgrade is None:
             self._node.gate.why_behind = ""
             self.on_over(turn.plan)
+        return ReloadOutcome(problems=replace_procs(self._node, list(turn.replaced.values())))
 
     def revert(self, generation: int, asker: Uid = "") -> None:
         turn = self._turn
         if turn is not None and turn.asker != asker:
             return  # Somebody else's, who came first: ours has not begun.
+        procs = self._agent.owned_procs() if generation > 0 else []
+        if turn is not None and turn.targets is not None:
+            procs = list(turn.targets)
         uid = self._node.uid
-        children = self._ask(
-            self._agent.owned_procs(), lambda port: Revert(generation, port, uid), b""
-        )
-        self._here.revert_here(generation)
+        self._stay(turn)
+        children = self._ask(procs, lambda port: Revert(generation, port, uid), b"")
+        self.here.revert(generation)
         self._agent.fences.lift(generation)
         if turn is not None:
             self._close(turn)
         for _, child in children:
             child.wait(_ANSWER_SECONDS)
+
+    def _stay(self, turn: _Turn | None) -> None:
+        """Nobody gives way after all."""
+        for uid in turn.replaced if turn is not None else ():
+            self._agent.kept_spawns.release(uid)
 
     # What they are made of.
 
@@ -157,7 +184,7 @@ class Turnover:
         return turn if turn is not None and turn.generation == generation else None
 
     def _nothing_prepared(self) -> ReloadOutcome:
-        return ReloadOutcome(refused=[RefusedFile(self._here.label, "nothing was prepared here")])
+        return ReloadOutcome(refused=[RefusedFile(self.here.label, "nothing was prepared here")])
 
     def _close(self, turn: _Turn) -> None:
         with self._lock:
@@ -170,11 +197,27 @@ class Turnover:
 
     def _end(self, turn: _Turn) -> None:
         """Its author has begun anew without ending it."""
-        self._here.revert_here(turn.generation)
+        self._stay(turn)
+        self.here.revert(turn.generation)
         self._agent.fences.lift(turn.generation)
         self._agent.spawn_gate.open()
 
+    def _why_not_again(self, proc: ProcAddress) -> list[RefusedFile]:
+        """Actors in a proc that could not be made again."""
+        return [
+            RefusedFile(
+                self.here.label,
+                f"a proc needs a new process, but the arguments of {spawn.name} cannot be given "
+                f"again: {spawn.num_bytes} bytes, of which {KEPT_BYTES} at most are kept; stop "
+                "these actors, or pass large things to an endpoint",
+            )
+            for spawn in self._agent.kept_spawns.on(proc.uid)
+            if spawn.data is None
+        ]
+
     def _members(self, turn: _Turn) -> list[ProcAddress]:
+        if turn.targets is not None:
+            return list(turn.targets)
         behind = turn.plan.behind
         return [proc for proc in self._agent.owned_procs() if proc.host_uid not in behind]
 
@@ -195,7 +238,15 @@ class Turnover:
         uid = self._node.uid
         late = self._prepare_procs(turn, [p for p in procs if p.uid not in turn.prepared])
         turn.fenced.update(proc.uid for proc in procs)
-        return late + self._ask(procs, lambda port: Switch(turn.generation, port, uid), b"")
+        staying = [proc for proc in procs if proc.uid not in turn.replaced]
+        going = [proc for proc in procs if proc.uid in turn.replaced]
+        for proc in going:
+            self._agent.kept_spawns.hold(proc.uid)
+        return [
+            *late,
+            *self._ask(staying, lambda port: Switch(turn.generation, port, uid), b""),
+            *self._ask(going, lambda port: Switch(turn.generation, port, uid, True), b""),
+        ]
 
     def _stand(
         self,
@@ -205,14 +256,14 @@ class Turnover:
     ) -> ReloadOutcome:
         """Wait until all have come to the fence, those too that are spawned meanwhile."""
         self._await_fence(turn, reached)
-        outcome = self._gather(ReloadOutcome(), children, None)
+        outcome = self._gather(ReloadOutcome(), children, None, turn)
         is_closed = False
         while not outcome.refused:
             late = [proc for proc in self._members(turn) if proc.uid not in turn.fenced]
             if late:
                 with self._node.casting:
                     children = self._fence_procs(turn, late)
-                self._gather(outcome, children, None)
+                self._gather(outcome, children, None, turn)
             elif is_closed:
                 break
             else:
@@ -248,21 +299,21 @@ class Turnover:
                     "call, and may wait for somebody who has stopped for the switch: nothing has "
                     "changed; push again"
                 )
-                outcome.refused.append(RefusedFile(self._here.label, text))
+                outcome.refused.append(RefusedFile(self.here.label, text))
         return self._gather(outcome, children, seconds + _ANSWER_SECONDS)
 
     def _ask_step(
         self, turn: _Turn, name: str, seconds: float = 0.0
     ) -> list[tuple[ProcAddress, Promise[Outcome]]]:
         uid = self._node.uid
-        procs = [proc for proc in self._agent.owned_procs() if proc.uid in turn.fenced]
+        procs = [proc for proc in self._members(turn) if proc.uid in turn.fenced]
         return self._ask(procs, lambda port: Step(turn.generation, name, seconds, port, uid), b"")
 
     def _step_all(self, turn: _Turn, name: str) -> None:
         step = Step(turn.generation, name, 0.0, 0, self._node.uid)
         with self._node.casting:
-            for proc in self._agent.owned_procs():
-                if proc.uid in turn.fenced:
+            for proc in self._members(turn):
+                if proc.uid in turn.fenced and not (name == "go" and proc.uid in turn.replaced):
                     self._node.send(proc, step)
 
     def _ask(
@@ -275,18 +326,23 @@ class Turnover:
         outcome: ReloadOutcome,
         children: Sequence[tuple[ProcAddress, Promise[Outcome]]],
         seconds: float | None,
+        turn: _Turn | None = None,
     ) -> ReloadOutcome:
+        """Add what the procs say to ``outcome``; ``turn`` notes which of them give way."""
         for proc, child in children:
             if not child.wait(seconds):
                 text = f"the process {proc.uid} has not answered for {seconds:g} s"
-                outcome.refused.append(RefusedFile(self._here.label, text))
+                outcome.refused.append(RefusedFile(self.here.label, text))
             elif child.value.is_down:
                 # It has no code to switch; its owner hears of its end elsewhere.
                 _log.info("a proc has ended during a push: %s", child.value.error)
             elif child.value.error:
                 outcome.refused.append(RefusedFile(proc.uid, child.value.error))
             else:
-                outcome.add(msgspec.convert(child.value.body, ReloadOutcome))
+                said = msgspec.convert(child.value.body, ReloadOutcome)
+                outcome.add(said)
+                if said.is_replaced and turn is not None:
+                    turn.replaced[proc.uid] = proc
         return outcome
 
     # From our owner, or, at the root, from whoever pushes.
@@ -319,7 +375,9 @@ class Turnover:
         order = envelope.message
         assert isinstance(order, Step)
         turn = self._turn_of(order.generation)
-        if order.name == "go":
+        if order.name == "go" and turn is not None and turn.replaced:
+            self._in_background(order, lambda: self.go(order.generation))
+        elif order.name == "go":
             self.go(order.generation)
             self._node.answer(order.sender, order.port, {})
         elif order.name == "resume":
@@ -386,7 +444,13 @@ class Turnover:
     def _author_gone(self, uid: Uid) -> None:
         """Whoever pushed has died half-way: what it has begun is finished here, or taken back."""
         turn = self._turn
-        if turn is None or not self._agent.is_root or turn.asker != uid or not uid:
+        if turn is None or turn.asker != uid or not uid:
+            return
+        if turn.plan.upgrade is not None:
+            undo = lambda: self.revert(turn.generation, uid)  # noqa: E731
+            threading.Thread(target=undo, name="monarch-abandoned", daemon=True).start()
+            return
+        if not self._agent.is_root:
             return
         turn.asker = f"{uid} (gone)"  # Nobody else takes it up.
         abandoned = Abandoned(

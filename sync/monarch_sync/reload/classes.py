@@ -106,6 +106,7 @@ class ClassPatch:
         self.flips: list[Flip] = []
         self.patched: list[type] = []
         self.refused: dict[str, str] = {}
+        self.is_partial = False  # refused classes take what they can
         self.changed: Collection[str] = ()  # names from outside that the class body reads anew
 
     def patch(self, live: type, staged: type, old: Statement | None, new: Statement | None) -> None:
@@ -113,7 +114,8 @@ class ClassPatch:
         self._functions.pair(staged, live)
         if reason is not None:
             self.refused[live.__qualname__] = reason
-            return
+            if not self.is_partial or type(live) is not type(staged):
+                return
         self.patched.append(live)
         keep: set[str] = set()
         bound: set[str] = set()
@@ -153,7 +155,7 @@ class ClassPatch:
             if gone and not stays:
                 self.flips.append(Attribute(live, name))
         bases = tuple(self._functions.live_of(base) for base in staged.__bases__)
-        if bases != live.__bases__:
+        if bases != live.__bases__ and reason is None:
             self.flips.append(Attribute(live, "__bases__", bases))
 
     def _close_over(self, value: Any, live: type, staged: type) -> None:

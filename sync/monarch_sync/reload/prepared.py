@@ -23,6 +23,7 @@ from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .patch import FunctionPatch, parts_of
 from .plan import Plan, make_plan
+from .reading_ahead import reading_ahead
 from .registries import unregister
 from .report import ReloadReport, Verdict
 from .source import ImportHook, RunningSources, Source, forget_bytecode
@@ -69,8 +70,12 @@ class Prepared:
         """What a commit will report; its `seconds` are still to come."""
         return self._report
 
+    def patches_as_far_as_possible(self, is_partial: bool) -> None:
+        """Classes that cannot change in place take new methods nevertheless."""
+        self._adoption.classes.is_partial = is_partial
+
     def stage_changes(self, changed: Mapping[str, Source], data: Collection[str] = ()) -> None:
-        """`data` are config files that have changed on disk already."""
+        """`data` are config files that change; on disk they may be as they were."""
         running, hook = self._process.sources, self._process.hook
         live = {name: LiveModule(name, sys.modules[name], running[name]) for name in changed}
         edits = [edited(live[name], source) for name, source in changed.items()]
@@ -83,8 +88,10 @@ class Prepared:
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
             importlib.invalidate_caches()
+            contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
             try:
-                self._stage.run(self._plan, sources, list(running.loaded()))
+                with reading_ahead(contents, self._stage.builtins):
+                    self._stage.run(self._plan, sources, list(running.loaded()))
             except BaseException:
                 self.abort()
                 raise
