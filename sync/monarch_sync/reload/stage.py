@@ -158,10 +158,11 @@ class Stage:
         """Kept instances look like ones of the staged class, to code that reads them here."""
         if hasattr(staged, "__del__"):
             return  # the stand-in would close what the instance goes on using
+        kept = (Mark.KEPT, Mark.INSTANCE)
         for name, namespace in self.namespaces.items():
             marks = self._plan.modules[name].marks
             for key, value in list(namespace.items()):
-                if type(value) is not live or marks.get(key) is not Mark.INSTANCE:
+                if type(value) is not live or marks.get(key) not in kept:
                     continue
                 try:
                     twin: Any = object.__new__(staged)
