@@ -116,8 +116,17 @@ def _kind(value: object) -> Kind:
     if issubclass(type(value), FunctionType):
         return Kind.FUNCTION
     if not issubclass(type(value), type):
-        return Kind.OTHER
+        return Kind.DATA if _is_data(value) else Kind.OTHER
     return Kind.METACLASS if issubclass(cast("type", value), type) else Kind.CLASS
+
+
+def _is_data(value: object) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_data, cast("tuple[object, ...]", value)))
+    return type(value) in _DATA
+
+
+_DATA = (int, float, complex, bool, str, bytes, type(None), range, slice)
 
 
 def _types(value: object) -> tuple[tuple[str, str], ...]:

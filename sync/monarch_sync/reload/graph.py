@@ -18,6 +18,7 @@ class Kind(Enum):
     FUNCTION = "function"
     CLASS = "class"
     METACLASS = "metaclass"
+    DATA = "data"  # a number, a text or the like: nothing with a life of its own
     OTHER = "other"
 
 
@@ -50,11 +51,22 @@ class ImportGraph:
         self._known = {name: index for index, name in enumerate(known)}
         self._sources: dict[str, dict[str, tuple[str, str | None]]] = {}
         self._packages: dict[str, str] = {}
+        self._whole: dict[str, set[str]] = {}
 
     def add(self, edit: ModuleEdit) -> None:
         self._known.setdefault(edit.name, len(self._known))
         self._sources[edit.name] = dict(_imports(edit))
         self._packages[edit.name] = edit.package
+        self._whole[edit.name] = set(self._needed_whole(edit))
+
+    def _needed_whole(self, edit: ModuleEdit) -> Iterator[str]:
+        """Modules that must have run, though no name of theirs is bound: `import a.b` binds `a`."""
+        for statement in edit.new:
+            if isinstance(statement.node, ast.Import):
+                yield from (alias.name for alias in statement.node.names)
+            for dotted, _ in statement.names.eager:
+                if dotted.startswith(ABSOLUTE):
+                    yield self.resolve(edit.name, dotted)[0]
 
     def source(self, module: str, name: str) -> tuple[str, str | None] | None:
         """Where an imported name comes from."""
@@ -117,6 +129,7 @@ class ImportGraph:
                 return
             visiting.add(name)
             targets = {t for source in self._sources[name].values() for t in _modules_of(source)}
+            targets |= self._whole[name]
             for target in sorted(targets, key=lambda t: self._known.get(t, 0)):
                 visit(target)
             result.append(name)

@@ -31,14 +31,16 @@ class Mark(IntEnum):
     INSTANCE = 2  # kept instance of a class whose attributes differ
     METHODS = 3  # class: only methods behave differently
     FUNCTION = 4  # function: patched in place
-    FLOWING = 5  # function: its result depends on something that changed
-    SHAPE = 6  # class: attributes, bases or fields differ, patched in place
-    VALUE = 7  # bound to something else, or gone
+    CALLING = 5  # function: it calls what was patched in place
+    FLOWING = 6  # function: its result depends on a changed value
+    SHAPE = 7  # class: attributes, bases or fields differ, patched in place
+    VALUE = 8  # bound to something else, or gone
 
 
 RUNS_AGAIN: Mapping[Mark, frozenset[Use]] = {
-    # But for the members that differ: see `Planner._forces`.
+    # But for the members that differ, and for data: see `_Planner._forces`.
     Mark.KEPT: frozenset(),
+    Mark.CALLING: frozenset(),
     # Not USED: an optimizer made of `model.parameters()` has state of its own.
     Mark.INSTANCE: frozenset({Use.INSIDE}),
     Mark.METHODS: frozenset({Use.USED}),
@@ -131,12 +133,15 @@ class _Planner:
                 self._note_members(plan, index)
             if self._must_run(plan, index):
                 plan.run.add(index)
-                for name, mark in self._written_to(edit, statement):
-                    plan.marks[name] = max(mark, plan.marks.get(name, mark))
+                for name, written in self._written_to(edit, statement):
+                    plan.marks[name] = max(written, plan.marks.get(name, written))
             for name in statement.binds - edit.keep:
                 mark = self._mark(plan, index, name)
                 if mark is not None and mark > plan.marks.get(name, 0):
                     plan.marks[name] = mark
+            if "*" in statement.binds:
+                for name, taken in self._taken_whole(edit):
+                    plan.marks[name] = max(taken, plan.marks.get(name, taken))
             if index in plan.run and statement.is_opaque:
                 plan.marks.update(dict.fromkeys(_bound_by_no_statement(edit), Mark.VALUE))
         # A name that the module deleted after use must be made again for whoever needs it.
@@ -157,6 +162,13 @@ class _Planner:
             if plan.run & binders and not all(edit.new[i].is_definition for i in binders):
                 plan.run |= {i for i in binders if not edit.new[i].is_main_guard}
 
+    def _taken_whole(self, edit: ModuleEdit) -> list[tuple[str, Mark]]:
+        """What `import *` brings that is not what it was."""
+        owner = self.plans.get(self._graph.star(edit.name))
+        own = {name for statement in edit.new for name in statement.binds} | edit.keep
+        marks = owner.marks.items() if owner is not None else ()
+        return [(n, mark) for n, mark in marks if n not in own and not n.startswith("_")]
+
     def _must_run(self, plan: ModulePlan, index: int) -> bool:
         alignment = plan.edit.alignment
         statement = plan.edit.new[index]
@@ -174,9 +186,19 @@ class _Planner:
 
     def _forcing(self, module: str, statement: Statement) -> Iterator[str]:
         """The names it reads whose marks make it run again."""
+        edit = self.plans[module].edit
+        binds = statement.binds
+        makes_data = bool(binds) and all(edit.kinds.get(n) is Kind.DATA for n in binds)
+        makes_objects = not binds or not binds.isdisjoint(edit.types)
         for name, declared in statement.names.eager:
             mark, use = self._mark_and_use(module, name, declared)
-            if (mark is not None and use in RUNS_AGAIN[mark]) or self._forces(module, name, use):
+            if mark is not None and use in RUNS_AGAIN[mark]:
+                yield name
+            elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
+                # A model that is made by way of an edited function has weights by now.
+                if makes_data:
+                    yield name
+            elif self._forces(module, name, use) and not (makes_objects and use is Use.USED):
                 yield name
 
     def _forces(self, module: str, dotted: str, use: Use) -> bool:
@@ -208,16 +230,20 @@ class _Planner:
             for member in self._members_of(*self._graph.resolve(edit.name, dotted)[:2])
         }
         old = None if index in edit.alignment.same else edit.old[origin]
-        found = changed_members(old, new, inherited, lambda d: self._is_affected(edit.name, d))
+        found = changed_members(old, new, inherited, lambda d: bool(self._spread(edit.name, d)))
         if found:
             self._members[edit.name, new.name] = found
 
-    def _is_affected(self, module: str, dotted: str) -> bool:
-        """Whether a function that reads the name may give another result."""
+    def _spread(self, module: str, dotted: str) -> Mark | None:
+        """What becomes of a function that reads the name."""
         owner, name, rest = self._graph.resolve(module, dotted)
-        if self.mark_of(owner, name) in (Mark.VALUE, Mark.FLOWING, Mark.FUNCTION):
-            return True
-        return bool(rest) and rest[0] in self._members_of(owner, name)
+        mark = self.mark_of(owner, name)
+        if mark in (Mark.VALUE, Mark.FLOWING):
+            return Mark.FLOWING
+        calls = mark in (Mark.FUNCTION, Mark.CALLING)
+        return (
+            Mark.CALLING if calls or (rest and rest[0] in self._members_of(owner, name)) else None
+        )
 
     def _members_of(self, module: str, name: str) -> frozenset[str]:
         """The members that differ, of a class or of an instance, through imports."""
@@ -278,8 +304,15 @@ class _Planner:
         if index in plan.run:
             marks.append(Mark.SHAPE if statement.is_class else Mark.FUNCTION)
         reads = statement.names.deferred
-        if index in edit.rereads or any(self._is_affected(edit.name, d) for d in reads):
+        spread = {self._spread(edit.name, dotted) for dotted in reads}
+        if index in edit.rereads or Mark.FLOWING in spread:
             marks.append(Mark.METHODS if statement.is_class else Mark.FLOWING)
+        elif (edit.name, name) in self._members and index not in plan.run:
+            marks.append(Mark.KEPT)
+            if index in edit.alignment.same:
+                return Mark.KEPT
+        elif Mark.CALLING in spread and statement.is_function:
+            marks.append(Mark.CALLING)
         elif index not in plan.run and (
             index in edit.alignment.same
             or edit.old[edit.alignment.narrow[index]].dump == statement.dump
