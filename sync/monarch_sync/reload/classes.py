@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, Protocol, cast
 
 from .flips import MISSING, Attribute, Cell, Flip, contents_of
+from .late_defaults import late_defaults
 from .patch import FunctionPatch, made_alike
 from .statements import Statement, kept_class_values
 
@@ -149,9 +150,16 @@ class ClassPatch:
                 self.flips.append(Attribute(live, name, merged))
                 if hasattr(type(merged), "__set_name__") and merged is value:
                     self.flips.append(_Named(merged, live, name))
+        late = dict(late_defaults(live, staged))
+        self.flips += [Attribute(live, name, value) for name, value in late.items()]
         for name in list(live.__dict__):
             gone = name in bound or (name.startswith("__") and name.endswith("__"))
-            stays = name in staged.__dict__ or name in _NOT_OURS or _is_layout(live.__dict__[name])
+            stays = (
+                name in staged.__dict__
+                or name in late
+                or name in _NOT_OURS
+                or _is_layout(live.__dict__[name])
+            )
             if gone and not stays:
                 self.flips.append(Attribute(live, name))
         bases = tuple(self._functions.live_of(base) for base in staged.__bases__)

@@ -22,7 +22,7 @@ from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .patch import FunctionPatch, parts_of
-from .plan import Plan, make_plan
+from .plan import Mark, Plan, make_plan
 from .reading_ahead import reading_ahead
 from .registries import unregister
 from .report import ReloadReport, Verdict
@@ -251,7 +251,9 @@ def _caches_of(plan: Plan) -> Iterator[Callable[[], None]]:
     for name, module_plan in plan.modules.items():
         module = sys.modules[name]
         touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}
-        for key in touched | module_plan.marks.keys():
+        # A cache of what only calls something edited may hold a loaded model: it stays.
+        marked = {key for key, mark in module_plan.marks.items() if mark is not Mark.CALLING}
+        for key in touched | marked:
             for part in parts_of(vars(module).get(key), name):
                 if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
                     yield part.cache_clear
