@@ -10,7 +10,8 @@ from monarch.runtime.node import Node
 from monarch.runtime.workspace.attempt import Attempt
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.owner import Owner
-from monarch.wire.address import ProcAddress
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import ProcDown
 from monarch_sync.report import SyncReport
 from monarch_sync.workspace import Workspace
 
@@ -24,10 +25,32 @@ class Author:
         self._node = node
         self._memory = Memory(workspace)
         self._lock = threading.Lock()
+        node.on_peer_down.append(self._forget)
 
     def go_on_from(self, generation: int) -> None:
         """Count on from here, if somebody else has counted further than we."""
         self._memory.generation = max(self._memory.generation, generation)
+
+    def _forget(self, uid: Uid, down: ProcDown) -> None:
+        """A host is lost: if it comes back, nobody knows with what."""
+        self._memory.views.pop(uid, None)
+
+    def name_of(self, host: ProcAddress) -> str:
+        """A host, as reports name it."""
+        return self._memory.host_names.get(host.uid, host.uid)
+
+    def has(self, digest: str) -> bool:
+        """Whether this state is the last that we have pushed."""
+        last = self._memory.last
+        return last is not None and last.digest.hex() == digest
+
+    def bring(self, host: ProcAddress) -> SyncReport:
+        """Push the last state once more, to a host that nothing runs on.
+
+        Raises ``MovedUnderfoot`` where files have changed here since.
+        """
+        with self._lock:
+            return Attempt(self._memory, self._node, [], "off").run([host], (), max_rescans=1)
 
     def push(
         self,

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
@@ -36,13 +36,15 @@ class ReloadAgent:
         self._committed: dict[int, ReloadReport] = {}
         self._said = ReloadOutcome()
         self._told: set[int] = set()
+        self._modules_then: set[str] = set()
+        self._sources_then: Collection[str] = ()
         self._generation_before = 0
         self._lock = threading.Lock()
 
     def prepare_here(self, plan: ReloadPlan) -> ReloadOutcome:
         """Get ``plan`` ready. Changes nothing visible."""
         is_local = plan.author_machine == machine_id()
-        changes = [*plan.hosts.get(self._agent.host.uid, ()), *(plan.local if is_local else ())]
+        changes = self._changes(plan)
         paths = [
             *plan.paths.get(self._agent.host.uid, ()),
             *(plan.local_paths if is_local else ()),
@@ -52,10 +54,13 @@ class ReloadAgent:
             self._abandon()
             for path in paths:
                 self._reloader.add_root(path)
+            self._modules_then = set(sys.modules)
+            sources = self._sources(changes)
+            self._sources_then = sources.keys()
             try:
                 # "respawn" and "off" are for the owner to act on; nothing is patched then.
                 prepared = self._reloader.prepare(
-                    self._sources(changes),
+                    sources,
                     mode=plan.mode,  # type: ignore[arg-type]
                 )
             except ReloadError as error:
@@ -69,6 +74,21 @@ class ReloadAgent:
             if verdict.action == "respawn"
         ]
         return outcome
+
+    def catch_up(self, generation: int) -> ReloadOutcome:
+        """Get ready what was imported since ``prepare_here``, now that nobody imports any more."""
+        plan, _ = self._prepared.get(generation, (None, None))
+        if plan is None or self._modules_then.issuperset(sys.modules):
+            return ReloadOutcome()
+        if self._sources(self._changes(plan)).keys() == self._sources_then:
+            return ReloadOutcome()
+        outcome = self.prepare_here(plan)
+        return ReloadOutcome(refused=outcome.refused)
+
+    def _changes(self, plan: ReloadPlan) -> list[FileChange]:
+        """The files that change for this process."""
+        is_local = plan.author_machine == machine_id()
+        return [*plan.hosts.get(self._agent.host.uid, ()), *(plan.local if is_local else ())]
 
     def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:
         """The new texts of the files that this process has loaded; the others just change."""
