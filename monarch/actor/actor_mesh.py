@@ -106,12 +106,14 @@ class ActorMesh(MeshTrait, Generic[T]):
         auto_reload: bool = True,
         *,
         reload: str = "auto",
+        best_effort: bool = False,
     ) -> SyncReport:
         """As ``ProcMesh.sync_workspace``, for the machines that these actors are on."""
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.sync import sync_procs
 
-        return await sync_procs(self._ref.procs, workspace, reload if auto_reload else "off")
+        mode = reload if auto_reload else "off"
+        return await sync_procs(self._ref.procs, workspace, mode, best_effort)
 
     async def logging_option(
         self,

@@ -217,16 +217,21 @@ class ProcMesh(MeshTrait):
         auto_reload: bool = True,
         *,
         reload: str = "auto",
+        best_effort: bool = False,
     ) -> SyncReport:
         """Bring ``workspace`` to the machines of this mesh, and its code into live processes.
 
         All procs that this program owns there switch between the same two messages, or none
-        does; see ``monarch_sync.SyncReport`` for what is told.
+        does. With ``best_effort`` hosts that cannot follow are left behind, and the report names
+        them; what runs on them refuses calls of the new generation until it has caught up. See
+        ``monarch_sync.SyncReport`` for what is told.
         """
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.sync import sync_procs
 
-        return await sync_procs(self._procs, workspace, reload if auto_reload else "off")
+        return await sync_procs(
+            self._procs, workspace, reload if auto_reload else "off", best_effort
+        )
 
     async def logging_option(
         self,

@@ -94,11 +94,14 @@ def spawn(
     if tree is not None:
         specs = [msgspec.structs.replace(spec, uid=proc_uid(uid, spec.rank)) for spec in specs]
 
+    state = agent.workspaces.wanted(host.address.uid for host in hosts)
+
     def order(part: Sequence[ProcSpec]) -> SpawnProcs:
         return SpawnProcs(
             uid, name, node.address, owner, tuple(shape.labels),
             tuple(shape.ndslice.sizes), tuple(part), preload, tuple(filter(None, sys.path)),
             agent.root, command, tree is not None, inherited_config(),
+            max(agent.gate.generation, state.generation), state.digest,
         )  # fmt: skip
 
     procs = [

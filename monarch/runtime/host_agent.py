@@ -30,6 +30,7 @@ from monarch.runtime.process_group import kill_group
 from monarch.runtime.replacements import Replacements
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.runtime.templates import Templates
+from monarch.runtime.waiting_spawns import WaitingSpawns
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
@@ -102,6 +103,7 @@ class HostAgent:
         self.generation: Callable[[], int] = lambda: 0
         self.workspace_digest: Callable[[], str] = lambda: ""
         self.staged_bytes: Callable[[], int] = lambda: 0
+        self.workspace_moves: Callable[[], bool] = lambda: False
         self.follows_client = False
         self.bind_host = "0.0.0.0"
         self.templates = Templates(
@@ -117,6 +119,7 @@ class HostAgent:
         self.logs = LogCourier(node, self.name, lambda: self.client())
         self.others = HostWatch(node)
         self._replacements = Replacements(node, self.procs, self._end_to_replace)
+        self.waiting = WaitingSpawns(self)
         self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
         node.handle(SpawnProcs, self._on_spawn)
         node.handle(StopProcs, self._on_stop)
@@ -127,6 +130,11 @@ class HostAgent:
         node.on_peer_down.append(self._on_peer_down)
 
     def _on_spawn(self, envelope: Envelope) -> None:
+        if not self.waiting.holds(envelope):
+            self.start_procs(envelope)
+
+    def start_procs(self, envelope: Envelope) -> None:
+        """Make the procs of an order that need not wait."""
         spawn = envelope.message
         assert isinstance(spawn, SpawnProcs)
         setup = bytes(envelope.payload)
@@ -137,9 +145,15 @@ class HostAgent:
             try:
                 self._start(spawn, spec, setup)
             except (OSError, ValueError) as error:
-                self._never_started(spawn.owner, spec.uid, error)
+                self.never_started(spawn.owner, spec.uid, error)
 
-    def _never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
+    @property
+    def num_running(self) -> int:
+        """How many procs there are."""
+        return len(self.procs)
+
+    def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
+        """Tell those concerned that a proc will not be."""
         proc = self.procs.pop(uid, None)
         self.logs.end(uid)
         down = ProcDown(uid, f"it could not be started: {error}", self.name)
@@ -191,7 +205,8 @@ class HostAgent:
             owner_actor=spawn.owner_actor, host=self.node.address,
             listen=self._urls(spec.uid), secret=keys.secret.hex() if keys else "",
             env=env, path=spawn.path, workspace=self.workspace,
-            workspace_path=self.workspace_path(), generation=self.generation(),
+            workspace_path=self.workspace_path(),
+            generation=spawn.generation or self.generation(),
             directory=os.getcwd() if self.follows_client else "",
             root=spawn.root, bind=spec.bind, command=spawn.command, is_quiet=spawn.is_quiet,
             config=spawn.config, log_level=self.logs.level, insecure=self.node.is_insecure,
@@ -267,6 +282,7 @@ class HostAgent:
     def forget_mourners(self) -> None:
         """The client has left, and with it all who wait for procs that it had not ordered yet."""
         self._mourners = {uid: who for uid, who in self._mourners.items() if uid in self.procs}
+        self.waiting.clear()
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         # On whatever thread noticed it.
@@ -282,6 +298,9 @@ class HostAgent:
 
     def _give_up(self, uid: Uid) -> None:
         """Tell those who watch for a proc that nobody has ordered."""
+        if self.waiting.has(uid):
+            self.node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(uid))
+            return
         unknown = ProcDown(uid, "its host agent does not know it", self.name)
         for watcher in self._early.pop(uid, {}).values():
             self.node.send(watcher, unknown)
@@ -349,7 +368,7 @@ class HostAgent:
         try:
             self._start(spawn, spec, setup, old.life + 1)
         except (OSError, ValueError) as error:
-            self._never_started(spawn.owner, old.uid, error)
+            self.never_started(spawn.owner, old.uid, error)
             self._replacements.is_lost(old.uid, f"it could not be started: {error}")
 
     def _lose_together(self, down: ProcDown, told: dict[Uid, ProcAddress]) -> None:
@@ -396,6 +415,7 @@ class HostAgent:
         done: Callable[[], None] = lambda: None,
     ) -> None:
         """End procs: asked politely, killed after ``grace_seconds``; ``done`` once all are gone."""
+        self.waiting.drop(uids)
         procs = [self.procs[uid] for uid in uids if uid in self.procs]
         self._replacements.cancel(uids)
         if not procs:

@@ -27,6 +27,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.spawn_gate import SpawnGate
 from monarch.runtime.supervisor import Supervisor
 from monarch.runtime.undelivered import Undelivered
+from monarch.runtime.workspace_states import WorkspaceStates
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
@@ -59,6 +60,7 @@ class ProcAgent:
         self.command: Command | None = None
         self.gate = node.gate
         self.spawn_gate = SpawnGate()
+        self.workspaces = WorkspaceStates()
         self.io_loop: IoLoop | None = None
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""

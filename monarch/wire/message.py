@@ -224,6 +224,7 @@ class SpawnProcs(Message, tag=22):
     Payload: what each runs before anything else, if there is something. ``root`` is the client;
     ``command`` starts their template, and that of what they spawn on this host in turn.
     ``is_quiet``: with ``ProcUp`` to the host agent only, because the owner sends through it.
+    ``digest`` names the workspace that they are to run, ``generation`` what the owner runs.
     """
 
     mesh: Uid
@@ -239,6 +240,8 @@ class SpawnProcs(Message, tag=22):
     command: Command | None = None
     is_quiet: bool = False
     config: dict[str, Any] = {}
+    generation: int = 0
+    digest: str = ""
 
 
 class StopProcs(Message, tag=23):
@@ -520,6 +523,20 @@ class TakeBack(Message, tag=50):
     sender: Uid
 
 
+class Bring(Message, tag=51):
+    """From a host agent to its client: procs are to be made here that are meant for the workspace
+    ``wanted``, and what is here is ``digest``. Bring it.
+    """
+
+    host: ProcAddress
+    generation: int
+    digest: str
+    wanted: str
+    num_running: int
+    port: int
+    sender: Uid
+
+
 class PortMark(Message, tag=60):
     """Into a channel: reply to port ``answer_port`` once what came before it is taken."""
 
@@ -595,7 +612,7 @@ AnyMessage = (
     | Attach | Detach | SpawnProcs | StopProcs | Log | LogRoom | LogOptions | SetLogLevel
     | LogWindow | FlushLogs | Notice | Preload | Shutdown | Inspect | Sync | Answer | SpawnActor
     | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Step | Revert
-    | PortMark | Waiting | TakeBack
+    | PortMark | Waiting | TakeBack | Bring
     | Grow | Cast | Replies | Introduce | Parcel | Consignment | Chunk | Credit | Retire
     | ReplaceProcs | ProcAgain
 )  # fmt: skip

@@ -59,7 +59,12 @@ class Attempt:
         self._mark = time.perf_counter()
         self._progress = progress()
 
-    def run(self, addresses: Sequence[ProcAddress], touched: Iterable[Path] | None) -> SyncReport:
+    def run(
+        self,
+        addresses: Sequence[ProcAddress],
+        touched: Iterable[Path] | None,
+        max_rescans: int = _MAX_RESCANS,
+    ) -> SyncReport:
         """Push, again where somebody else was at it, and say what has come of it."""
         started = time.perf_counter()
         deadline = started + _BUSY_SECONDS
@@ -71,7 +76,7 @@ class Attempt:
             except (MovedUnderfoot, Stale):
                 # A file changed meanwhile, or another author was here: look again.
                 num_rescans += 1
-                if num_rescans == _MAX_RESCANS:
+                if num_rescans == max_rescans:
                     raise
                 self._memory.views.clear()
             except Busy as busy:

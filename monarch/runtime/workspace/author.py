@@ -11,6 +11,7 @@ from monarch.runtime.workspace.attempt import Attempt
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.owner import Owner
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import ProcDown
 from monarch_sync.report import SyncReport
 from monarch_sync.workspace import Workspace
 
@@ -24,6 +25,7 @@ class Author:
         self._node = node
         self._memory = Memory(workspace)
         self._lock = threading.Lock()
+        node.on_peer_down.append(self._forget)
 
     def go_on_from(self, generation: int) -> None:
         """Count on from here, if somebody else has counted further than we."""
@@ -39,6 +41,27 @@ class Author:
             known = view.manifest if view is not None else None
             if known is not None and known.digest.hex() != digest:
                 del self._memory.views[uid]
+
+    def _forget(self, uid: Uid, down: ProcDown) -> None:
+        """A host is lost: if it comes back, nobody knows with what."""
+        self._memory.views.pop(uid, None)
+
+    def name_of(self, host: ProcAddress) -> str:
+        """A host, as reports name it."""
+        return self._memory.host_names.get(host.uid, host.uid)
+
+    def has(self, digest: str) -> bool:
+        """Whether this state is the last that we have pushed."""
+        last = self._memory.last
+        return last is not None and last.digest.hex() == digest
+
+    def bring(self, host: ProcAddress) -> SyncReport:
+        """Push the last state once more, to a host that nothing runs on.
+
+        Raises ``MovedUnderfoot`` where files have changed here since.
+        """
+        with self._lock:
+            return Attempt(self._memory, self._node, [], "off").run([host], (), max_rescans=1)
 
     def push(
         self,

@@ -13,7 +13,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.patience import Patience
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Inspect, Sync, TakeBack
+from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
 from monarch_sync.disk import Content
 from monarch_sync.errors import PushRefused
 from monarch_sync.manifest import Manifest
@@ -83,8 +83,14 @@ class Fleet:
             view.generation = int(body["generation"])
             memory.host_names[address.uid] = str(body["host"])
             memory.found[address.uid] = str(body["digest"])
+            self._watch(address, int(body.get("pid", 0)))
         generations = [view.generation for view in memory.views.values()]
         memory.generation = max([memory.generation, *generations])
+
+    def _watch(self, host: ProcAddress, pid: int) -> None:
+        """Notice when a host ends: one that is started again may have anything."""
+        down = ProcDown(host.uid, "the host agent's process ended")
+        self._node.lives.watch(host, pid, lambda: self._node.peer_down(down))
 
     def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
         """A push to each host that we know how to reach."""

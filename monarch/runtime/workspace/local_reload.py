@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,13 +53,17 @@ class _Ready(Protocol):
 
 @dataclass
 class _Step:
-    """One change of code. ``report`` is there once it was switched to, ``round`` tells the actors,
-    ``said`` is what came of it."""
+    """One change of code. ``modules`` were there when it was prepared.
+
+    ``report`` is there once it was switched to, ``round`` tells the actors, ``said`` is what came
+    of it.
+    """
 
     plan: ReloadPlan
     ready: _Ready
     files: list[str]
-    texts: Collection[str] = ()
+    texts: dict[str, bytes | None] = field(default_factory=dict)
+    modules: set[str] = field(default_factory=set)
     is_replaced: bool = False
     generation_before: int = 0
     report: ReloadReport | None = None
@@ -111,6 +115,7 @@ class LocalReload:
         is_root = self._agent.is_root
         # New code is tried here in any case, so that one that does not run ends nobody.
         mode = plan.mode if plan.mode in ("patch", "off") else "auto"
+        modules = set(sys.modules)
         texts = self._sources(changes)
         ready = self._reloader.prepare(
             texts,
@@ -119,7 +124,7 @@ class LocalReload:
         )
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
-        step = _Step(plan, ready, [change.path for change in changes], texts)
+        step = _Step(plan, ready, [change.path for change in changes], texts, modules)
         step.is_replaced = (
             not is_root and plan.mode in ("auto", "respawn") and bool(actions & unfit)
         )
@@ -152,16 +157,18 @@ class LocalReload:
             if change.path.endswith(CONFIG_SUFFIXES) or os.path.realpath(change.path) in loaded
         }
 
-    def _is_late(self, step: _Step) -> bool:
-        """Whether a module was imported after the others were prepared, with its old text."""
-        changes = {os.path.realpath(change.path): change for change in self._changes(step.plan)}
-        ready = {os.path.realpath(path) for path in step.texts}
-        late = [
-            (source, changes[path])
-            for _, source in self._reloader.loaded()
-            if (path := os.path.realpath(source.path)) in changes and path not in ready
-        ]
-        return any(source.text != _new_text(change) for source, change in late)
+    def catch_up(self, generation: int) -> ReloadOutcome:
+        """Get ready what was imported since ``prepare``, now that nobody imports any more."""
+        with self._lock:
+            step = self._prepared.get(generation)
+        if step is None or step.plan.upgrade is not None:
+            return ReloadOutcome()
+        if step.modules.issuperset(sys.modules):
+            return ReloadOutcome()
+        if self._sources(self._changes(step.plan)).keys() == step.texts.keys():
+            return ReloadOutcome()
+        outcome = self.prepare(step.plan)
+        return ReloadOutcome(refused=outcome.refused, is_replaced=outcome.is_replaced)
 
     def _upgrade(self, plan: ReloadPlan, upgrade: Upgrade) -> _Step | None:
         """Nothing where no actor of the mesh lives."""
@@ -228,9 +235,6 @@ class LocalReload:
             return
         started = time.perf_counter()
         try:
-            if self._is_late(step):
-                step.ready.abort()
-                step.ready = self._reload(step.plan).ready
             report = step.ready.commit()
         except Exception as error:
             known = isinstance(error, ReloadError)

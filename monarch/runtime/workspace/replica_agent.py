@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from monarch.runtime.host_agent import HostAgent
 from monarch.runtime.workspace.lease import Lease
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Sync, TakeBack
+from monarch_sync.entry import RESERVED
 from monarch_sync.errors import BadMessage
 from monarch_sync.manifest import Manifest, encode_paths
 from monarch_sync.messages import (
@@ -42,7 +46,8 @@ class ReplicaAgent:
         self._lease = Lease(agent)
         # What was here before the last commit, to go back to.
         self._before: tuple[int, Manifest] = (0, self._replica.manifest)
-        self._folders: tuple[str, ...] = ("",)
+        self._folders = _read_folders(root)
+        self._is_moving = False
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-replica", daemon=True)
         self._thread.start()
@@ -51,6 +56,7 @@ class ReplicaAgent:
         agent.generation = lambda: self._replica.generation
         agent.workspace_digest = lambda: self._replica.manifest.digest.hex()
         agent.staged_bytes = lambda: self._replica.staged_bytes
+        agent.workspace_moves = lambda: self._is_moving
         agent.node.handle(Sync, self._on_sync)
         agent.node.handle(TakeBack, self._on_take_back)
 
@@ -114,13 +120,32 @@ class ReplicaAgent:
         if isinstance(message, Stage):
             lease.take(order.sender, order.pid, message.author, message.generation)
         elif isinstance(message, Commit):
-            self._folders = order.folders or ("",)
-        answer = replica.handle(message, envelope.buffers)
+            self._use_folders(order.folders or ("",))
+        with self._moving(isinstance(message, Commit)):
+            answer = replica.handle(message, envelope.buffers)
         if replica.generation != before[0]:
             self._before = (replica.generation, before[1])
         if not isinstance(message, Stage) or isinstance(answer, Refused):
             lease.end()
         return answer
+
+    def _use_folders(self, folders: tuple[str, ...]) -> None:
+        if folders != self._folders:
+            self._folders = folders
+            with suppress(OSError):  # Only a later start of this agent would miss it.
+                Path(_folders_file(self._agent.workspace)).write_text(json.dumps(folders))
+
+    @contextmanager
+    def _moving(self, is_moving: bool) -> Iterator[None]:
+        """While files change, nobody is to be born on them."""
+        self._is_moving = is_moving
+        try:
+            yield
+        finally:
+            self._is_moving = False
+            if is_moving:
+                with suppress(RuntimeError):  # The loop has ended.
+                    self._agent.node.loop.call_soon(self._agent.waiting.changed)
 
     def _take_back(self, order: TakeBack) -> str:
         """Show again what was here before a generation; why not, if that cannot be."""
@@ -140,7 +165,8 @@ class ReplicaAgent:
             encode_paths(path for path, entry in entries.items() if entry is None), [],
         )  # fmt: skip
         for message in (stage, Commit(stage.generation)):
-            answer = replica.handle(message)
+            with self._moving(isinstance(message, Commit)):
+                answer = replica.handle(message)
             if not isinstance(answer, Staged | Committed):
                 replica.abort(stage.generation)
                 reason = answer.reason if isinstance(answer, Refused) else "old contents are gone"
@@ -151,3 +177,15 @@ class ReplicaAgent:
         self._orders.put(None)
         self._thread.join(5.0)
         self._replica.close()
+
+
+def _folders_file(root: str) -> str:
+    return os.path.join(root, RESERVED, "folders")
+
+
+def _read_folders(root: str) -> tuple[str, ...]:
+    """Where the workspace's folders landed when this replica was last written to."""
+    try:
+        return tuple(map(str, json.loads(Path(_folders_file(root)).read_text())))
+    except (OSError, ValueError, TypeError):
+        return ("",)

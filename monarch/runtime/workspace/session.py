@@ -18,6 +18,7 @@ from monarch.wire.address import ProcAddress, Uid
 if TYPE_CHECKING:
     from monarch.runtime.workspace.author import Author
     from monarch.runtime.workspace.owner import Owner
+    from monarch.runtime.workspace.reload_plan import ReloadPlan
     from monarch_sync.report import SyncReport
     from monarch_sync.workspace import Workspace
 
@@ -32,7 +33,13 @@ class WorkspaceSession:
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
         self.reload = Turnover(agent, LocalReload(agent, roots, label))
+        self.reload.on_over = self._came_to
         self._authors: dict[Workspace, Author] = {}
+        if agent.is_root:
+            # Few processes ever push, or own hosts.
+            from monarch.runtime.workspace.late_hosts import LateHosts
+
+            LateHosts(agent, lambda: list(self._authors.values()))
 
     def push(
         self,
@@ -58,8 +65,18 @@ class WorkspaceSession:
         author.heard(heard or {})
         if owners is None:
             with self.reload.alone:
-                return author.push(hosts, [self.reload], mode, touched, best_effort=best_effort)
-        return author.push(hosts, owners, mode, touched, best_effort=best_effort)
+                report = author.push(hosts, [self.reload], mode, touched, best_effort=best_effort)
+        else:
+            report = author.push(hosts, owners, mode, touched, best_effort=best_effort)
+        if report.ok:
+            left = {host.host for host in report.hosts if host.error}
+            reached = [h.uid for h in hosts if author.name_of(h) not in left]
+            self._agent.workspaces.pushed(reached, report.generation, report.digest)
+        return report
+
+    def _came_to(self, plan: ReloadPlan) -> None:
+        """Somebody, maybe elsewhere, has brought hosts and our processes to a state."""
+        self._agent.workspaces.pushed(plan.covers, plan.generation, plan.digest)
 
 
 def open_session(agent: ProcAgent, roots: Sequence[str], label: str) -> WorkspaceSession:

@@ -300,7 +300,9 @@ class Turnover:
                     "changed; push again"
                 )
                 outcome.refused.append(RefusedFile(self.here.label, text))
-        return self._gather(outcome, children, seconds + _ANSWER_SECONDS)
+        if not outcome.refused:
+            outcome.add(self.here.catch_up(turn.generation))
+        return self._gather(outcome, children, seconds + _PREPARE_SECONDS, turn)
 
     def _ask_step(
         self, turn: _Turn, name: str, seconds: float = 0.0
