@@ -29,7 +29,7 @@ from monarch_sync.disk import Content
 from monarch_sync.entry import from_wire
 from monarch_sync.errors import MovedUnderfoot, PushRefused, SyncError
 from monarch_sync.manifest import Manifest
-from monarch_sync.messages import Abort, Commit, Message, decode, encode
+from monarch_sync.messages import Abort, AskState, Commit, Held, Message, decode, encode
 from monarch_sync.progress import progress
 from monarch_sync.push import HostView, Outgoing, Push
 from monarch_sync.report import HostReport, Refusal, SyncReport
@@ -89,6 +89,7 @@ class Attempt:
         self._mode = mode
         self._report = SyncReport()
         self._roots: dict[Uid, str] = {}
+        self._generations: dict[Uid, int] = {}  # as they were before
         self._kept: dict[Uid, list[str]] = {}
         self._has_committed = False
         self._mark = time.perf_counter()
@@ -100,6 +101,7 @@ class Attempt:
         scanner = memory.scanner
         for attempt in range(_MAX_RESCANS):
             self._meet(addresses)
+            self._generations = {uid: view.generation for uid, view in memory.views.items()}
             report.generation = memory.generation
             report.errors.clear()
             scan = scanner.scan() if touched is None or attempt else scanner.rescan(touched)
@@ -365,17 +367,26 @@ class Attempt:
 
         The old contents are in the hosts' stores, so this moves no bytes.
         """
-        last = self._memory.last
-        if last is None:
-            return
         self._memory.generation += 1
         for host in hosts:
             # One by one: a host that is lost must not keep the others from going back.
             with contextlib.suppress(MonarchError, SyncError):
+                last = self._memory.last or self._remembered(host)
+                if last is None:
+                    continue
                 back = self._hosts([host.address], last)
                 self._stage(back, last, brings_content=False)
                 self._commit(back)
         self._memory.generation += 1
+
+    def _remembered(self, host: _Host) -> Manifest | None:
+        """What a host had before this push, which is our first."""
+        generation = self._generations.get(host.address.uid)
+        if not generation:
+            return None
+        body = self._body(host.address, self._send(host, AskState(generation)))
+        held = decode(body["reply"])
+        return Manifest.from_rows(held.rows, held.digest_name) if isinstance(held, Held) else None
 
     def _abort(self, hosts: Sequence[_Host]) -> None:
         asked = [
