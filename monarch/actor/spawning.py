@@ -113,21 +113,22 @@ def spawn(
         lambda rank: f"{name}{Point(rank, shape.extent)}" if shape.labels else name,
     )  # fmt: skip
     try:
-        for number, host in enumerate(hosts):
-            link(agent, host)
-            if tree is None:
-                part = slice(number * num_per_host, (number + 1) * num_per_host)
-                for proc in procs[part]:
-                    node.expect(proc)
-                node.send(host.address, order(specs[part]), setup)
-        if tree is not None:
-            # Each host agent gives its procs their uids and ranks.
-            route = node.trees.route(tree)
-            route.send(tree.everybody, order(specs[:num_per_host]), setup)
+        with agent.spawn_gate.passing():
+            for number, host in enumerate(hosts):
+                link(agent, host)
+                if tree is None:
+                    part = slice(number * num_per_host, (number + 1) * num_per_host)
+                    for proc in procs[part]:
+                        node.expect(proc)
+                    node.send(host.address, order(specs[part]), setup)
+            if tree is not None:
+                # Each host agent gives its procs their uids and ranks.
+                route = node.trees.route(tree)
+                route.send(tree.everybody, order(specs[:num_per_host]), setup)
+            agent.own_procs(procs)
     except BaseException:
         agent.supervisor.stopped(uid)
         raise
-    agent.own_procs(procs)
     for host in hosts:
         failure = node.failure_of(host.address.uid)
         if failure is not None:

@@ -44,8 +44,10 @@ from monarch.wire.message import (
     Notice,
     Prepare,
     Revert,
+    Step,
     StopProcs,
     Switch,
+    Waiting,
 )
 
 __all__ = ["ClientAgent", "client", "listen_at", "on_demand", "set_fault_hook_source"]
@@ -108,7 +110,7 @@ class ClientAgent(ProcAgent):
         node.handle(Log, self._on_log)
         node.handle(Notice, self._on_notice)
         node.handle(LogWindow, self._on_log_window)
-        for kind in (Prepare, Switch, Revert):
+        for kind in (Prepare, Switch, Step, Revert, Waiting):
             node.handle(kind, self._on_first_reload)
         self.host_agent.generation = lambda: self.generation
         for name, spawn in _made_on_demand.items():

@@ -32,11 +32,13 @@ class Hooks:
         self._record = record
         self._settle = settle
 
-    async def reloaded(self, instance: Any, change: Any) -> None:
+    async def reloaded(self, instance: Any, change: Any) -> str:
+        """Tell of new code; returns what the hook raised, if it did."""
         try:
             await self._call(instance, "__reload__", change)
-        except Exception:
-            _log.exception("__reload__ of %s raised", self._record.name)
+        except Exception as error:
+            return self._story("__reload__", error)
+        return ""
 
     async def supervise(self, instance: Any, failure: MeshFailure) -> tuple[bool, str]:
         """Whether the actor handles a failure of what it owns, and what its hook raised."""

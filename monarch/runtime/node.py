@@ -31,6 +31,7 @@ from monarch.runtime.outgoing import Outgoing
 from monarch.runtime.peer import Peer
 from monarch.runtime.peer_table import PeerTable
 from monarch.runtime.promise import Promise
+from monarch.runtime.run_gate import RunGate
 from monarch.runtime.trees import Trees
 from monarch.wire.address import ProcAddress, Uid, machine_id
 from monarch.wire.codec import Bytes, Envelope, pack, unpack
@@ -87,6 +88,7 @@ class Node:
         self.keys = keys
         self.address = ProcAddress(uid, machine=machine or machine_id())
         self.calls = CallTable()
+        self.gate = RunGate(uid)
         # Held while one message goes to many receivers, so that two casts of this process
         # reach all of them in the same order.
         self.casting = threading.RLock()

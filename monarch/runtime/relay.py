@@ -218,7 +218,9 @@ class Fold:
         if not self._items:
             self._node.loop.call_later(_GATHER_SECONDS, self._flush)
         self._items.append(
-            FoldedReply(rank, answer.sender, answer.failed, answer.refused, len(buffers))
+            FoldedReply(
+                rank, answer.sender, answer.failed, answer.refused, len(buffers), answer.generation
+            )
         )
         self._frames.append(data)
         self._frames.extend(buffers)

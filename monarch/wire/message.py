@@ -35,7 +35,11 @@ class Hello(Message, tag=1):
 
 
 class Call(Message, tag=2):
-    """Run an endpoint. Payload: the arguments. ``port`` 0 means that nobody waits."""
+    """Run an endpoint. Payload: the arguments. ``port`` 0 means that nobody waits.
+
+    ``generation`` is what the sender runs, counted by the client ``root``: who is behind it must
+    not run this. Once the call is taken up, it is the generation that runs it.
+    """
 
     actor: Uid
     method: str
@@ -47,12 +51,15 @@ class Call(Message, tag=2):
     port: int = 0
     port_proc: ProcAddress | None = None
     explicit_response_port: bool = False
+    generation: int = 0
+    root: Uid = ""
 
 
 class Reply(Message, tag=3):
     """Into a port. Payload: a value, or an exception where ``failed``.
 
     ``refused``: the actor is dead, so that a call to it and others need wait for nobody.
+    ``generation`` is the one whose code has made this answer.
     """
 
     port: int
@@ -60,6 +67,7 @@ class Reply(Message, tag=3):
     sender: Uid
     failed: bool = False
     refused: bool = False
+    generation: int = 0
 
 
 class Watch(Message, tag=4):
@@ -336,12 +344,14 @@ class Inspect(Message, tag=27):
 class Sync(Message, tag=28):
     """One message of a workspace push, opaque here; its blobs travel as buffers.
 
-    ``folders`` are the landing places of the workspace's folders below the replica's root.
+    ``folders`` are the landing places of the workspace's folders below the replica's root, and
+    ``pid`` is the author's, whose end is to be noticed.
     """
 
     port: int
     sender: Uid
     folders: tuple[str, ...] = ()
+    pid: int = 0
 
 
 class Answer(Message, tag=29):
@@ -422,17 +432,24 @@ class StopSelf(Message, tag=43):
 
 
 class Prepare(Message, tag=44):
-    """To an owner or a proc: get a generation ready. Payload: the changed files."""
+    """To an owner or a proc: get a generation ready. Payload: the changed files.
+
+    ``pid`` is that of an author elsewhere, whose end is to be noticed.
+    """
 
     generation: int
     digest: str
     mode: str
     port: int
     sender: Uid
+    pid: int = 0
 
 
 class Switch(Message, tag=45):
-    """To an owner or a proc: run the generation from here on. Ordered like a call."""
+    """To an owner or a proc: the generation begins here. Ordered like a call.
+
+    Answered once every actor is done with what came before; what comes after it waits.
+    """
 
     generation: int
     port: int
@@ -441,6 +458,35 @@ class Switch(Message, tag=45):
 
 class Revert(Message, tag=46):
     """To an owner or a proc: drop a generation that was prepared or switched to."""
+
+    generation: int
+    port: int
+    sender: Uid
+
+
+class Step(Message, tag=47):
+    """To an owner or a proc that stands at a ``Switch``: the next step of it.
+
+    ``name`` is "halt" (nobody takes up anything, within ``seconds``), "resume" (as before the
+    halt), "patch" (change the code) or "go" (run it).
+    """
+
+    generation: int
+    name: str
+    seconds: float
+    port: int
+    sender: Uid
+
+
+class Waiting(Message, tag=49):
+    """To who asked for a change of generation: what it waits for, in words."""
+
+    generation: int
+    text: str
+
+
+class TakeBack(Message, tag=50):
+    """To a host agent: back to the files before ``generation``, if that is what is there."""
 
     generation: int
     port: int
@@ -500,6 +546,7 @@ class FoldedReply(msgspec.Struct, array_like=True, frozen=True):
     failed: bool
     refused: bool
     num_buffers: int
+    generation: int = 0
 
 
 class Replies(Message, tag=63):
@@ -520,6 +567,7 @@ AnyMessage = (
     Hello | Call | Reply | Watch | ProcUp | ProcDown | ProcsDown | Heartbeat | WatchHost | Returned
     | Attach | Detach | SpawnProcs | StopProcs | Log | LogRoom | LogOptions | SetLogLevel
     | LogWindow | FlushLogs | Notice | Preload | Shutdown | Inspect | Sync | Answer | SpawnActor
-    | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Revert | PortMark
+    | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Step | Revert
+    | PortMark | Waiting | TakeBack
     | Grow | Cast | Replies | Introduce | Parcel | Consignment | Chunk | Credit | Retire
 )  # fmt: skip

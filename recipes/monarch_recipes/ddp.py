@@ -53,8 +53,9 @@ from monarch_recipes.memory import memory_of_step
 from monarch_recipes.rendezvous import meet_at, open_store
 from monarch_recipes.schedule import learning_rate_factor, position_of, split_batch
 
-# Imported once a host, ahead of its procs, which are forked from there.
-PRELOAD = ("torch", "torch.nn.parallel", "torch.utils.data", "sklearn.datasets")
+# Imported once a host, ahead of its procs, which are forked from there and so begin in
+# milliseconds. Without the second, each proc would take seconds to import it for its optimizer.
+PRELOAD = ("torch", "torch._dynamo")
 
 
 @dataclass(frozen=True)
@@ -602,8 +603,9 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> Outcome:
                 raise RunFailed(
                     f"{what}\ngiving up after {restarts.most} restarts without a new checkpoint"
                 )
+            first, line_end, stacks = what.partition("\n")
             again = f"restart {restarts.num_in_a_row} of {restarts.most}"
-            record.event(kind, f"{what}; {again}", wait_seconds=wait_seconds)
+            record.event(kind, f"{first}; {again}{line_end}{stacks}", wait_seconds=wait_seconds)
             time.sleep(wait_seconds)
 
 
@@ -767,13 +769,14 @@ def check(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
     num_ranks = config.num_ranks or num_procs
     if num_ranks > num_procs:
         raise ConfigError(
-            f"= {num_ranks} is more than the {num_procs} procs there are: {num_hosts} host(s) x "
-            f"{procs_per_host}; --procs gives each host more",
+            f"asks for {num_ranks} ranks, and there are {num_procs} procs ({num_hosts} host(s) x "
+            f"{procs_per_host}); --procs gives each host more",
             key="num_ranks",
         )
     if num_ranks % num_hosts:
         raise ConfigError(
-            f"= {num_ranks} ranks cannot be shared evenly by {num_hosts} hosts", key="num_ranks"
+            f"asks for {num_ranks} ranks, which {num_hosts} hosts cannot share evenly",
+            key="num_ranks",
         )
     try:
         split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)

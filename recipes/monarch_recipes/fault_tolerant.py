@@ -18,7 +18,6 @@ seen in this epoch. Which samples a process gets depends on the step alone, not 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
 import os
@@ -26,7 +25,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -78,6 +76,8 @@ from monarch_recipes.replicas.torchft_cures import (
     silence_logs,
 )
 from monarch_recipes.schedule import learning_rate_factor, position_of
+
+QUORUM_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -301,6 +301,8 @@ class Training:
             min_replica_size=1,
             timeout=timeout,
             quorum_timeout=timedelta(seconds=config.quorum_timeout_seconds),
+            # It pauses for the share of the timeout that a retry has, and at least so long.
+            quorum_retries=round(config.quorum_timeout_seconds / QUORUM_PAUSE_SECONDS),
             connect_timeout=timeout,
             rank=seat.rank,
             world_size=seat.num_ranks,
@@ -314,28 +316,35 @@ class Training:
             checkpoint_transport=ReachableTransport(timeout),
         )
         self.manager.load_state_dict(self.progress)
-        self.open_algorithm = contextlib.ExitStack()
+        self.algorithm: LocalSGD | DiLoCo | None = None
         if config.algorithm == "ddp":
             self.parallel_model: nn.Module = DistributedDataParallel(self.manager, self.model)
             return
         self.parallel_model = (
             nn.parallel.DistributedDataParallel(self.model) if seat.num_ranks > 1 else self.model
         )
-        self.open_algorithm.enter_context(
+        self.algorithm = (
             LocalSGD(self.manager, self.model, self.optimizer, config.sync_every)
             if config.algorithm == "localsgd"
             else DiLoCo(
                 self.manager, [self.model], self.optimizer, self.outer_optimizer, config.sync_every
             )
         )
+        self.algorithm.__enter__()
 
     def leave(self) -> None:
-        """Nobody waits for this group any longer."""
+        """Nobody waits for this group any longer. It may join again."""
         if self.manager is not None:
             self.progress = self.manager.state_dict()
-            self.open_algorithm.close()
+            if isinstance(self.algorithm, DiLoCo):
+                # What this group has learnt since the last step that all shared is its own.
+                self.algorithm._restore_parameters()
+            if self.algorithm is not None:
+                self.algorithm.__exit__(None, None, None)
             self.manager.shutdown()
             self.manager = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     # A step.
 
@@ -560,7 +569,9 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def setup(self, checkpoint: Path | None) -> Ready:
-        """Build the model, and load the checkpoint, or the one that the config asks for."""
+        """Build the model anew, and load the checkpoint, or the one that the config asks for."""
+        if self.training is not None:
+            self.training.leave()
         try:
             training = Training(self.config, self.seat, self.checkpoint_dir, checkpoint)
         except Exception as error:
@@ -577,14 +588,14 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Where the ranks of this group meet. Call it on its rank 0."""
+        """Where the ranks of this group meet, a new place each time. Call it on its rank 0."""
         self.store = dist.TCPStore(host_name(), 0, is_master=True, wait_for_workers=False)
         return host_name(), self.store.port
 
     @endpoint
     def join(self, meet: Rendezvous) -> None:
         """Become a member of the quorum."""
-        store = self.store or dist.TCPStore(
+        store = dist.TCPStore(
             meet.store_host, meet.store_port, is_master=False, wait_for_workers=False
         )
         self.running().join(store, meet)
@@ -625,9 +636,7 @@ def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> Outcome
 
     Ctrl-C lets the groups finish a step, and saves; the same command then goes on from there.
     """
-    place_groups(
-        config.num_groups, config.procs_per_group, hosts.size(), record.procs_per_host
-    )
+    place_groups(config.num_groups, config.procs_per_group, hosts.size(), record.procs_per_host)
     port, news = Channel[Any].open()
     controller = this_proc().spawn(
         "controller", Controller, config.limits(), config, ReplicaTrainer, hosts,

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import importlib
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,21 +132,22 @@ class Degrees:
             "tensor_parallel_degree": wanted.tensor_parallel_degree,
         }
         shard = given.pop("data_parallel_shard_degree")
-        others = 1
         for key, degree in given.items():
             if degree < 1:
-                raise ConfigError(f"[parallelism] {key} = {degree}: it must be at least 1", key=key)
-            others *= degree
+                raise ConfigError(f"= {degree}: it must be at least 1", key=f"parallelism.{key}")
+        others = math.prod(given.values())
         if shard == -1:
             shard = world_size // others
-        product = others * shard
-        if shard < 1 or product != world_size:
-            factors = {**given, "data_parallel_shard_degree": max(shard, 1)}
-            shown = " x ".join(f"{key} {n}" for key, n in factors.items() if n > 1) or "1"
+        if shard < 1 or others * shard != world_size:
+            given["data_parallel_shard_degree"] = max(shard, 1)
+            factors = {key: degree for key, degree in given.items() if degree > 1}
+            shown = " x ".join(f"{key} {degree}" for key, degree in factors.items()) or "1"
+            # The largest is the likeliest to be wrong, and its line is worth showing.
+            largest = max(factors or given, key=given.__getitem__)
             raise ConfigError(
-                f"[parallelism] {shown} needs {max(product, others)} ranks, and there are "
-                f"{world_size} procs. Change a degree, or the number of procs",
-                key="parallelism",
+                f"does not fit: {shown} needs {math.prod(given.values())} ranks, and there are "
+                f"{world_size} procs. Change a degree, or the number of procs with --procs",
+                key=f"parallelism.{largest}",
             )
         return Degrees(
             wanted.pipeline_parallel_degree,
@@ -180,23 +182,23 @@ def check_config(config: TitanConfig, world_size: int) -> Degrees:
     """What can be known to be wrong before a process starts. Raises ConfigError."""
     if config.job.config_file is not None:
         raise ConfigError(
-            f"job.config_file = {config.job.config_file!r} would not be read here: "
-            f"give the file with --config {config.job.config_file}",
+            f"= {config.job.config_file!r} would not be read: give the file with "
+            f"--config {config.job.config_file}",
             key="job.config_file",
         )
     degrees = Degrees.of(config, world_size)
     batch, micro = config.training.global_batch_size, config.training.local_batch_size
     if batch > 0 and batch % (micro * degrees.data):
         raise ConfigError(
-            f"training.global_batch_size = {batch} is no multiple of "
-            f"training.local_batch_size = {micro} times {degrees.data} data-parallel ranks",
+            f"= {batch} is no multiple of training.local_batch_size = {micro} times "
+            f"{degrees.data} data-parallel ranks",
             key="training.global_batch_size",
         )
     divisor = degrees.tp * degrees.cp * 2
     if config.training.seq_len % divisor:
         raise ConfigError(
-            f"training.seq_len = {config.training.seq_len} must be a multiple of {divisor}: "
-            "twice tensor_parallel_degree times context_parallel_degree",
+            f"= {config.training.seq_len} must be a multiple of {divisor}: twice "
+            "tensor_parallel_degree times context_parallel_degree",
             key="training.seq_len",
         )
     return degrees
@@ -215,19 +217,18 @@ def look_up_model(config: TitanConfig) -> Any:
             if error.name not in (module, module.partition(".")[0]):
                 raise
             raise ConfigError(
-                f"experimental.custom_import = {module!r}: there is no such module. It is "
-                "looked for in the workspace, in the folder that the run is started in, and among "
-                "what is installed",
+                f"= {module!r}: there is no such module. It is looked for in the workspace, in "
+                "the folder that the run is started in, and among what is installed",
                 key="experimental.custom_import",
             ) from None
     name, flavor = config.model.name, config.model.flavor
     try:
         spec = train_spec.get_train_spec(name)
     except ValueError as error:
-        raise ConfigError(f"model.name: {error}", key="model.name") from None
+        raise ConfigError(f"= {name!r}: {error}", key="model.name") from None
     if flavor not in spec.model_args:
         raise ConfigError(
-            f"model.flavor = {flavor!r} is none of {name}'s: {', '.join(spec.model_args)}",
+            f"= {flavor!r} is none of {name}'s: {', '.join(spec.model_args)}",
             key="model.flavor",
         )
     return spec

@@ -31,9 +31,8 @@ from monarch_recipes.titan_config import (
     with_values,
 )
 
-__all__ = ["TitanPlan", "plan"]
+__all__ = ["Dimension", "TitanPlan", "build_plan", "plan"]
 
-_GIB = 1024**3
 _ADAMS = ("Adam", "AdamW")
 _ANSWER = "PLAN "
 
@@ -46,20 +45,18 @@ class Dimension:
     ranks: tuple[int, ...]
 
     def text(self, procs_per_host: int) -> str:
-        stride = self.ranks[1] - self.ranks[0]
         shown = ", ".join(map(str, self.ranks[:3])) + (", ..." if len(self.ranks) > 3 else "")
-        if stride == 1 and len(self.ranks) > 3:
+        if self.ranks[1] - self.ranks[0] == 1 and len(self.ranks) > 3:
             shown = f"{self.ranks[0]} to {self.ranks[-1]}"
         hosts = {rank // procs_per_host for rank in self.ranks}
         where = "within a host" if len(hosts) == 1 else f"across {len(hosts)} hosts"
-        return f"{self.name:<12} {len(self.ranks):>5}  rank 0 with {shown}; {where}"
+        return f"{len(self.ranks)} ranks, {where}: rank 0 is with {shown}"
 
 
 @dataclass(frozen=True)
 class TitanPlan:
     """What a run would be. Bytes are of rank 0, whose shard is among the largest."""
 
-    num_hosts: int
     procs_per_host: int
     degrees: Degrees
     dimensions: tuple[Dimension, ...]
@@ -71,36 +68,42 @@ class TitanPlan:
     global_batch_size: int  # sequences
     num_micro_batches: int
     seq_len: int
+    num_steps: int
 
     @property
     def tokens_per_step(self) -> int:
         """Over all ranks."""
         return self.global_batch_size * self.seq_len
 
-    def __str__(self) -> str:
-        of = "in the first stage" if self.degrees.pp > 1 else "in all"
+    def rows(self) -> dict[str, str]:
+        """For a person."""
+        stage = " in the first stage" if self.degrees.pp > 1 else ""
+        state = "unknown" if self.optimizer_bytes is None else _size(self.optimizer_bytes)
         known = self.parameter_bytes + self.gradient_bytes + (self.optimizer_bytes or 0)
-        state = "unknown" if self.optimizer_bytes is None else _gib(self.optimizer_bytes)
-        return "\n".join(
-            [
-                f"hosts        {self.num_hosts} x {self.procs_per_host} procs = "
-                f"{self.num_hosts * self.procs_per_host} ranks: {self.degrees}",
-                *(dimension.text(self.procs_per_host) for dimension in self.dimensions),
-                f"model        {self.model}: {self.num_parameters:,} parameters {of}",
-                f"memory       {_gib(known)} a rank: parameters {_gib(self.parameter_bytes)}, "
-                f"gradients {_gib(self.gradient_bytes)}, optimizer {state}; "
-                "activations and gathered layers come on top",
-                f"batch        {self.global_batch_size} sequences x {self.seq_len} tokens = "
-                f"{self.tokens_per_step:,} tokens a step, in {self.num_micro_batches} passes",
-            ]
-        )
+        return {
+            "parallelism": str(self.degrees),
+            **{each.name: each.text(self.procs_per_host) for each in self.dimensions},
+            "model": self.model,
+            "parameters": f"{self.num_parameters:,}{stage}",
+            "memory of a rank": f"{_size(known)}: parameters {_size(self.parameter_bytes)}, "
+            f"gradients {_size(self.gradient_bytes)}, optimizer {state}; activations come on top",
+            "a step": f"{self.global_batch_size} x {self.seq_len} = {self.tokens_per_step:,} "
+            f"tokens, in {self.num_micro_batches} passes",
+            "steps": str(self.num_steps),
+        }
 
 
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / _GIB:.2f} GiB"
+def _size(num_bytes: int) -> str:
+    mib = num_bytes / 1024**2
+    return f"{mib:.1f} MiB" if mib < 1024 else f"{mib / 1024:.2f} GiB"
 
 
-def plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> TitanPlan:
+def plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> dict[str, str]:
+    """`build_plan` in words."""
+    return build_plan(config, num_hosts, procs_per_host).rows()
+
+
+def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> TitanPlan:
     """What `config` would be on so many procs. Raises ConfigError for what could not be built."""
     world_size = num_hosts * procs_per_host
     degrees = check_config(config, world_size)
@@ -129,12 +132,12 @@ def plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> TitanPlan:
         raise ConfigError(found["error"], key=found.get("key"))
     dimensions = [Dimension(name, tuple(ranks)) for name, ranks in found.pop("dimensions")]
     return TitanPlan(
-        num_hosts,
         procs_per_host,
         degrees,
         tuple(dimensions),
         f"{config.model.name} {config.model.flavor}",
         seq_len=config.training.seq_len,
+        num_steps=config.training.steps,
         **found,
     )
 

@@ -64,6 +64,7 @@ _TITANS = ("time_metrics/", "memory/", "validation_metrics/")  # of these, only 
 class Setup:
     """What a rank found when it got ready."""
 
+    rank: int
     first_step: int  # steps done before, by the run that is resumed
     num_steps: int
     num_parameters: int  # of the whole model
@@ -79,6 +80,7 @@ class Setup:
 class StepResult:
     """One step. `values` is empty where TorchTitan did not measure: see `metrics.log_freq`."""
 
+    rank: int
     step: int  # counted from 1
     values: Mapping[str, float]
     saved: Path | None
@@ -138,6 +140,7 @@ class Training:
             count = count.to(self.trainer.device)
             dist.all_reduce(count, group=self.trainer.parallel_dims.get_mesh("pp").get_group())
         return Setup(
+            rank=self.rank,
             first_step=self.first_step,
             num_steps=self.config.training.steps,
             num_parameters=int(count),
@@ -159,7 +162,7 @@ class Training:
             trainer.train_step(self._batches)
         except DataloaderExhaustedError:
             trainer.step -= 1
-            return StepResult(trainer.step, {}, None, is_last=True)
+            return StepResult(self.rank, trainer.step, {}, None, is_last=True)
         is_last = trainer.step == config.training.steps
         checkpointer = trainer.checkpointer
         is_saved = checkpointer._should_save(trainer.step, is_last)
@@ -175,9 +178,8 @@ class Training:
             # The first step may have compiled, or waited for a rank that started late.
             timeout = timedelta(seconds=config.comm.train_timeout_seconds)
             set_pg_timeouts(timeout, trainer.parallel_dims)
-        return StepResult(
-            trainer.step, self._values, self._path() if is_saved else None, is_last=is_last
-        )
+        saved = self._path() if is_saved else None
+        return StepResult(self.rank, trainer.step, self._values, saved, is_last)
 
     def validate(self) -> float:
         """The loss on the validation data; NaN where the config has none."""
@@ -318,20 +320,19 @@ def _check_here(config: TitanConfig, degrees: Degrees) -> None:
     if device_type == "cpu":
         if degrees.cp > 1:
             raise ConfigError(
-                "context parallelism needs GPUs: attention on a CPU cannot be split by sequence. "
-                "Set parallelism.context_parallel_degree to 1",
+                "needs GPUs: attention on a CPU cannot be split by sequence. Set it to 1",
                 key="parallelism.context_parallel_degree",
             )
         if config.profiling.enable_profiling or config.profiling.enable_memory_snapshot:
             raise ConfigError(
-                "TorchTitan's profiler needs a GPU: leave [profiling] disabled on a CPU",
+                "needs a GPU, as TorchTitan's profiler does: leave [profiling] disabled",
                 key="profiling.enable_profiling",
             )
     tokenizer = Path(config.model.hf_assets_path)
     names = ("tokenizer.json", "vocab.json", "vocab.txt")
     if not any((tokenizer / name).is_file() for name in names):
         raise ConfigError(
-            f"model.hf_assets_path = {str(tokenizer)!r}: there is no tokenizer there (none of "
+            f"= {str(tokenizer)!r}: there is no tokenizer there (none of "
             f"{', '.join(names)}). `monarch recipe prepare titan-tiny` makes one to try with",
             key="model.hf_assets_path",
         )
@@ -339,7 +340,7 @@ def _check_here(config: TitanConfig, degrees: Degrees) -> None:
         path = getattr(config, section).dataset_path
         if path is not None and not Path(path).exists():
             raise ConfigError(
-                f"{section}.dataset_path = {path!r} does not exist on this machine",
+                f"= {path!r} does not exist on this machine",
                 key=f"{section}.dataset_path",
             )
 

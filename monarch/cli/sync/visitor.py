@@ -15,7 +15,7 @@ from monarch.cli.sync.voice import Voice
 from monarch.errors import HostUnreachable
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import ClientAgent, client
-from monarch.runtime.workspace.attempt import Owner
+from monarch.runtime.workspace.owner import Owner
 from monarch.runtime.workspace.past import Past, roll_back
 from monarch.runtime.workspace.remote_owner import RemoteOwner
 from monarch.runtime.workspace.session import session_of
@@ -42,10 +42,16 @@ class Visitor:
         self._pids: dict[Uid, int] = {}
 
     def push(
-        self, workspace: Workspace, touched: Iterable[Path] | None, voice: Voice
+        self,
+        workspace: Workspace,
+        touched: Iterable[Path] | None,
+        voice: Voice,
+        *,
+        best_effort: bool = False,
     ) -> SyncReport:
         """Bring a workspace to all hosts; ``touched`` paths alone may have changed."""
-        found = self.inspect()
+        found = self._ask() if best_effort else self.inspect()
+        found = {url: body for url, body in found.items() if "error" not in body}
         session = session_of(self._agent)
         by_url = self.addresses()
         addresses = list(by_url.values())

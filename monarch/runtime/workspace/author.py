@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from monarch.runtime.node import Node
-from monarch.runtime.workspace.attempt import Attempt, Memory, Owner
+from monarch.runtime.workspace.attempt import Attempt
+from monarch.runtime.workspace.memory import Memory
+from monarch.runtime.workspace.owner import Owner
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.report import SyncReport
 from monarch_sync.workspace import Workspace
@@ -44,11 +46,16 @@ class Author:
         owners: Sequence[Owner],
         mode: str = "auto",
         touched: Iterable[Path] | None = None,
+        *,
+        best_effort: bool = False,
     ) -> SyncReport:
         """Bring the workspace to ``hosts``, and its code into the processes of ``owners``.
 
         ``touched`` says that only these paths may have changed. A refusal comes back in the
-        report's ``errors``; raises ``WorkspaceMissing``, and ``MonarchError`` for a lost host.
+        report's ``errors``, a host that is lost or hangs too; with ``best_effort`` such a host is
+        left behind, and named in the report. Raises ``WorkspaceMissing``, and ``MonarchError``
+        for a lost owner.
         """
         with self._lock:
-            return Attempt(self._memory, self._node, owners, mode).run(hosts, touched)
+            attempt = Attempt(self._memory, self._node, owners, mode, best_effort=best_effort)
+            return attempt.run(hosts, touched)

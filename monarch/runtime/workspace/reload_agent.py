@@ -1,24 +1,16 @@
-"""A process's part in a change of generation, and its part for the processes it owns.
+"""The code of one process: gets a generation ready beside it, changes it, and changes it back.
 
-Prepare, switch and revert go down the ownership tree: a process does its own share, and has
-every proc that it spawned do the same. A switch travels in the owner's order and waits behind
-what the owner sent before (``ProcAgent.fence``), so all ranks switch between the same two
-messages.
+When each of these happens is decided elsewhere (``turnover``).
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import msgspec
-
-from monarch.runtime.answers import Outcome
-from monarch.runtime.context import running
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import (
@@ -28,82 +20,27 @@ from monarch.runtime.workspace.reload_plan import (
     ReloadPlan,
 )
 from monarch.wire.address import machine_id
-from monarch.wire.codec import Envelope
-from monarch.wire.message import AnyMessage, Prepare, Revert, Switch
 from monarch_sync.reload import Prepared, Reloader, ReloadError, ReloadReport
 
 __all__ = ["ReloadAgent", "project_roots"]
 
-_log = logging.getLogger("monarch.reload")
-
 
 class ReloadAgent:
-    """Changes the code of this process, between two messages, or not at all."""
+    """Changes the code of this process, or not at all. ``label`` names it to people."""
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
-        self._node = agent.node
-        self._label = label
+        self.label = label
         self._reloader = Reloader(roots)
         self._prepared: dict[int, tuple[ReloadPlan, Prepared]] = {}
         self._committed: dict[int, ReloadReport] = {}
+        self._said = ReloadOutcome()
+        self._told: set[int] = set()
         self._generation_before = 0
         self._lock = threading.Lock()
-        self._node.handle(Prepare, self._on_prepare)
-        self._node.handle(Switch, self._on_switch, on_any_thread=True)
-        self._node.handle(Revert, self._on_revert)
 
-    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
-        """Get ``plan`` ready here and in all procs below. Changes nothing visible. Blocks."""
-        data = msgspec.msgpack.encode(plan)
-        children = self._ask_children(
-            lambda port: Prepare(plan.generation, plan.digest, plan.mode, port, self._node.uid),
-            data,
-        )
-        outcome = self._prepare_here(plan)
-        return self._gather(outcome, children)
-
-    def switch(self, generation: int) -> ReloadOutcome:
-        """Run ``generation`` from here on, here and in all procs below. Blocks.
-
-        Returns when every actor has finished the message that it was in, and switched.
-        """
-        done: Promise[ReloadOutcome] = Promise()
-        actor = running.get()
-        uid = self._node.uid
-        with self._node.casting:
-            # One cast: nothing that we send comes between the procs' switches.
-            children = self._ask_children(lambda port: Switch(generation, port, uid), b"")
-            self._fence(uid, generation, done.set, actor.record.uid if actor else "")
-        done.wait()
-        return self._gather(done.value, children)
-
-    def revert(self, generation: int) -> None:
-        """Go back to what ran before ``generation``, prepared or switched to. Blocks."""
-        children = self._ask_children(lambda port: Revert(generation, port, self._node.uid), b"")
-        self._revert_here(generation)
-        for child in children:
-            child.wait()
-
-    def _ask_children(
-        self, make: Callable[[int], AnyMessage], data: bytes
-    ) -> list[Promise[Outcome]]:
-        return [self._node.request(proc, make, data) for proc in self._agent.owned_procs()]
-
-    def _gather(
-        self, outcome: ReloadOutcome, children: Sequence[Promise[Outcome]]
-    ) -> ReloadOutcome:
-        for child in children:
-            child.wait()
-            answer = child.value
-            if answer.error:
-                # A proc that dies now has no code to switch; its owner hears of it elsewhere.
-                _log.warning("a proc did not answer: %s", answer.error)
-            else:
-                outcome.add(msgspec.convert(answer.body, ReloadOutcome))
-        return outcome
-
-    def _prepare_here(self, plan: ReloadPlan) -> ReloadOutcome:
+    def prepare_here(self, plan: ReloadPlan) -> ReloadOutcome:
+        """Get ``plan`` ready. Changes nothing visible."""
         is_local = plan.author_machine == machine_id()
         changes = [*plan.hosts.get(self._agent.host.uid, ()), *(plan.local if is_local else ())]
         paths = [
@@ -148,26 +85,19 @@ class ReloadAgent:
 
     def _refusal(self, error: ReloadError) -> RefusedFile:
         return RefusedFile(
-            self._label, error.message, error.path or "", error.line or 0, error.column or 0,
+            self.label, error.message, error.path or "", error.line or 0, error.column or 0,
             error.text or "", error.traceback,
         )  # fmt: skip
 
-    def _fence(
-        self, sender: str, generation: int, done: Callable[[ReloadOutcome], None], exempt: str = ""
-    ) -> None:
-        def switch() -> None:
-            done(self._switch_here(generation))
-
-        self._agent.fence(sender, generation, switch, exempt)
-
-    def _switch_here(self, generation: int) -> ReloadOutcome:
+    def patch_here(self, generation: int) -> ReloadOutcome:
+        """Run what was prepared from here on. Asked again, it says the same."""
         outcome = ReloadOutcome(num_procs=1)
         with self._lock:
+            if generation in self._committed:
+                return self._said
             plan, prepared = self._prepared.pop(generation, (None, None))
             if plan is None or prepared is None:
-                if self._agent.generation >= generation:
-                    return outcome  # Born on this generation, after the others prepared.
-                outcome.refused.append(RefusedFile(self._label, "nothing was prepared here"))
+                outcome.refused.append(RefusedFile(self.label, "nothing was prepared here"))
                 return outcome
             started = time.perf_counter()
             try:
@@ -176,6 +106,7 @@ class ReloadAgent:
                 outcome.refused.append(self._refusal(error))
                 return outcome
             self._committed = {generation: report}
+            self._said = outcome
             self._generation_before = self._agent.generation
             self._extend_path(plan.paths.get(self._agent.host.uid, ()))
         self._agent.generation = generation
@@ -183,8 +114,18 @@ class ReloadAgent:
         outcome.classes, outcome.reran = report.classes, report.reran
         outcome.actors = self._patched_actors(report)
         outcome.seconds = time.perf_counter() - started
-        self._agent.tell_reloaded(report)
         return outcome
+
+    def tell_actors(self, generation: int, exempt: str = "") -> list[tuple[str, Promise[str]]]:
+        """Tell the actors of the new code; their names, and what their ``__reload__`` raised.
+
+        Nobody waits for the actor ``exempt``, which waits for us.
+        """
+        report = self._committed.get(generation)
+        if report is None or generation in self._told:
+            return []
+        self._told = {generation}
+        return self._agent.tell_reloaded(report, exempt)
 
     def _extend_path(self, paths: Sequence[str]) -> None:
         # In front, so that the workspace wins over installed copies.
@@ -202,7 +143,8 @@ class ReloadAgent:
                 found[cls.__name__] = found.get(cls.__name__, 0) + 1
         return found
 
-    def _revert_here(self, generation: int) -> None:
+    def revert_here(self, generation: int) -> None:
+        """Go back to what ran before ``generation``, prepared or patched."""
         with self._lock:
             _, prepared = self._prepared.pop(generation, (None, None))
             if prepared is not None:
@@ -210,64 +152,12 @@ class ReloadAgent:
             report = self._committed.pop(generation, None)
             if report is not None:
                 report.undo()
-                self._agent.generation = self._generation_before
+                self._agent.gate.take_back(generation, self._generation_before)
 
     def _abandon(self) -> None:
         for _, prepared in self._prepared.values():
             prepared.abort()
         self._prepared.clear()
-
-    # From our owner, or, at the root, from whoever pushed.
-
-    def _on_prepare(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Prepare)
-        plan = msgspec.msgpack.decode(envelope.payload, type=ReloadPlan)
-        self._in_background(order.sender, order.port, lambda: self.prepare(plan))
-
-    def _on_switch(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Switch)
-        if order.sender == self._node.uid or self._agent.is_root:
-            self._in_background(order.sender, order.port, lambda: self.switch(order.generation))
-            return
-        # The fence goes up at once, on the receiving thread: that is the switch's place.
-        with self._node.casting:
-            children = self._ask_children(
-                lambda port: Switch(order.generation, port, self._node.uid), b""
-            )
-        done: Promise[ReloadOutcome] = Promise()
-        self._fence(order.sender, order.generation, done.set)
-
-        def finish() -> ReloadOutcome:
-            done.wait()
-            return self._gather(done.value, children)
-
-        self._in_background(order.sender, order.port, finish)
-
-    def _on_revert(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Revert)
-
-        def revert() -> ReloadOutcome:
-            self.revert(order.generation)
-            return ReloadOutcome()
-
-        self._in_background(order.sender, order.port, revert)
-
-    def _in_background(self, sender: str, port: int, work: Callable[[], ReloadOutcome]) -> None:
-        """Do what takes time off the I/O thread, and answer with the outcome."""
-
-        def run() -> None:
-            try:
-                body = msgspec.to_builtins(work())
-            except Exception as error:
-                _log.exception("a reload step failed")
-                self._node.answer(sender, port, error=f"{type(error).__name__}: {error}")
-            else:
-                self._node.answer(sender, port, body)
-
-        threading.Thread(target=run, name="monarch-reload", daemon=True).start()
 
     def close(self) -> None:
         self._reloader.close()

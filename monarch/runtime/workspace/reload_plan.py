@@ -20,7 +20,9 @@ class ReloadPlan(msgspec.Struct):
     """The files that a generation changes, by the host that they lie on.
 
     ``local`` are the author's own files, for processes that run them where they are, on the
-    author's machine. ``paths`` are import folders by host.
+    author's machine. ``paths`` are import folders by host. ``covers`` are all hosts that have
+    this state then, ``behind`` those that are left with another. ``author`` is who pushes, for
+    people, ``folders`` where the workspace's folders land.
     """
 
     generation: int
@@ -31,6 +33,10 @@ class ReloadPlan(msgspec.Struct):
     local: list[FileChange] = []
     local_paths: list[str] = []
     author_machine: str = ""
+    author: str = ""
+    folders: list[str] = []
+    covers: list[Uid] = []
+    behind: list[Uid] = []
 
 
 class RefusedFile(msgspec.Struct):
@@ -57,7 +63,7 @@ class RefusedFile(msgspec.Struct):
 
 
 class ReloadOutcome(msgspec.Struct):
-    """What became of a prepare or a switch in a process and in those it owns."""
+    """What became of a step in a process and in those it owns. ``busy``: somebody else pushes."""
 
     modules: list[str] = []
     functions: list[str] = []
@@ -68,6 +74,7 @@ class ReloadOutcome(msgspec.Struct):
     num_procs: int = 0
     seconds: float = 0.0
     refused: list[RefusedFile] = []
+    busy: str = ""
 
     def add(self, other: ReloadOutcome) -> None:
         """Take in what another process says."""
@@ -79,3 +86,4 @@ class ReloadOutcome(msgspec.Struct):
         self.num_procs += other.num_procs
         self.seconds = max(self.seconds, other.seconds)
         self.refused.extend(other.refused)
+        self.busy = self.busy or other.busy

@@ -11,11 +11,12 @@ from weakref import WeakKeyDictionary
 
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.workspace.reload_agent import ReloadAgent, project_roots
+from monarch.runtime.workspace.turnover import Turnover
 from monarch.wire.address import ProcAddress, Uid
 
 if TYPE_CHECKING:
-    from monarch.runtime.workspace.attempt import Owner
     from monarch.runtime.workspace.author import Author
+    from monarch.runtime.workspace.owner import Owner
     from monarch_sync.report import SyncReport
     from monarch_sync.workspace import Workspace
 
@@ -29,7 +30,7 @@ class WorkspaceSession:
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
-        self.reload = ReloadAgent(agent, roots, label)
+        self.reload = Turnover(agent, ReloadAgent(agent, roots, label))
         self._authors: dict[Workspace, Author] = {}
 
     def push(
@@ -40,6 +41,8 @@ class WorkspaceSession:
         owners: Sequence[Owner] | None = None,
         touched: Iterable[Path] | None = None,
         heard: Mapping[Uid, str] | None = None,
+        *,
+        best_effort: bool = False,
     ) -> SyncReport:
         """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: this process, unless
         given. ``heard``: what hosts said just now that they have. Blocks; see ``Author.push``."""
@@ -52,7 +55,9 @@ class WorkspaceSession:
         # Another workspace's pushes count too: generations never go back.
         author.go_on_from(self._agent.generation)
         author.heard(heard or {})
-        return author.push(hosts, [self.reload] if owners is None else owners, mode, touched)
+        if owners is None:
+            owners = [self.reload]
+        return author.push(hosts, owners, mode, touched, best_effort=best_effort)
 
 
 def open_session(agent: ProcAgent, roots: Sequence[str], label: str) -> WorkspaceSession:

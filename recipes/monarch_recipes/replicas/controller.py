@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from monarch_recipes.replicas.messages import (
 from monarch_recipes.replicas.placement import Place, place_groups
 from monarch_recipes.replicas.recovery import RecoveryBook
 from monarch_recipes.replicas.restarts import RestartBudget
+from monarch_recipes.replicas.torchft_cures import Bell, LeftBehind
 
 __all__ = ["Controller", "GroupsError", "Limits"]
 
@@ -65,6 +66,14 @@ class GroupsError(RuntimeError):
 
 class GroupLost(Exception):
     """A group is of no use any more, and is to be started again."""
+
+
+class Disconnected(Exception):
+    """The lighthouse has died, and the group is to join the next one."""
+
+
+class GroupLate(Exception):
+    """A group is there, but the others have finished."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,7 @@ class Limits:
 class Group:
     """One replica group, dead or alive.
 
+    ``lighthouse_number`` is of the lighthouse that it has joined, of those one after the other.
     ``step`` is what it has committed as far as is known; ``ahead_since`` the time since when
     others are further than a group that takes part can be.
     """
@@ -99,6 +109,8 @@ class Group:
     budget: RestartBudget
     procs: ProcMesh | None = None
     trainers: Any = None
+    bells: Any = None
+    lighthouse_number: int = 0
     is_training: bool = False
     has_finished: bool = False
     is_given_up: bool = False
@@ -112,17 +124,24 @@ class Group:
         return f"group {self.number}"
 
 
-@dataclass
 class _Gathering:
     """Lets those who arrive go on together; who is lost on the way is not waited for."""
 
-    num_missing: int
-    all_there: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self, expected: Iterable[int]) -> None:
+        self._missing = set(expected)
+        self._all_there = asyncio.Event()
+        self.arrive(-1)
 
-    def arrive(self) -> None:
-        self.num_missing -= 1
-        if self.num_missing <= 0:
-            self.all_there.set()
+    def arrive(self, number: int) -> None:
+        self._missing.discard(number)
+        if not self._missing:
+            self._all_there.set()
+
+    async def wait(self, timeout: float | None = None) -> None:
+        try:
+            await asyncio.wait_for(self._all_there.wait(), timeout)
+        except asyncio.TimeoutError:
+            self._all_there.set()
 
 
 class Controller(Actor):
@@ -164,6 +183,7 @@ class Controller(Actor):
         self.lighthouse_url = limits.lighthouse
         self.lighthouse_procs: ProcMesh | None = None
         self.lighthouse: Any = None
+        self.lighthouse_number = 0
         self.lighthouse_is_up = asyncio.Event()
         self.lighthouse_is_down = asyncio.Event()
         self.stopping = False
@@ -223,13 +243,10 @@ class Controller(Actor):
 
     async def train_groups(self) -> None:
         """Every group to the last step, or given up."""
-        self.set_up = _Gathering(len(self.groups))
-        self.joined = _Gathering(len(self.groups))
-        tasks = [
-            asyncio.ensure_future(self.keep_training(group))
-            for group in self.groups
-            if not group.is_given_up
-        ]
+        groups = [group for group in self.groups if not group.is_given_up]
+        self.set_up = _Gathering(group.number for group in groups)
+        self.joined = _Gathering(group.number for group in groups)
+        tasks = [asyncio.ensure_future(self.keep_training(group)) for group in groups]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -249,12 +266,12 @@ class Controller(Actor):
                 await self.start(group)
                 await self.drive(group)
                 return
-            except GroupLost as lost:
-                await self.lose(group, str(lost))
+            except GroupLate:
+                break
+            except (GroupLost, Disconnected) as lost:
+                await self.lose(group, str(lost) or "the lighthouse died as it was starting")
                 if self.is_over() or not await self.wait_for_restart(group):
                     break
-        self.set_up.arrive()
-        self.joined.arrive()
 
     def is_over(self) -> bool:
         """Whether somebody has finished: from then on nobody may begin."""
@@ -268,9 +285,7 @@ class Controller(Actor):
         Before there is one, they load what the config asks for.
         """
         place = group.place
-        hosts = self.hosts.slice(
-            hosts=slice(place.first_host, place.first_host + place.num_hosts)
-        )
+        hosts = self.hosts.slice(hosts=slice(place.first_host, place.first_host + place.num_hosts))
         group.num_starts += 1
         group.procs = hosts.spawn_procs(
             {"procs": place.procs_per_host},
@@ -289,9 +304,8 @@ class Controller(Actor):
         group.trainers = procs.spawn(
             f"trainer{group.number}", self.trainer_class, self.config, self.checkpoint_dir, seats
         )
-        ready: list[Ready] = await self.answer(
-            group, group.trainers.setup.call(self.saved_path)
-        )
+        group.bells = procs.spawn(f"bell{group.number}", Bell)
+        ready: list[Ready] = await self.answer(group, group.trainers.setup.call(self.saved_path))
         group.step = ready[0].step
         if self.saved_path is None:
             self.saved_step, self.saved_path = ready[0].step, ready[0].resumed_from
@@ -309,13 +323,23 @@ class Controller(Actor):
     async def drive(self, group: Group) -> None:
         """Step after step, with a message each, so that code can change between two of them."""
         # At first all begin together; later a group is not waited for.
-        self.set_up.arrive()
-        await self.set_up.all_there.wait()
+        self.set_up.arrive(group.number)
+        await self.set_up.wait()
+        if self.is_over():
+            raise GroupLate
         self.skip_faults_before(group.step)
-        await self.join(group)
-        self.joined.arrive()
-        await self.joined.all_there.wait()
-        group.is_training = True
+        while group.step < self.last_step:
+            try:
+                await self.join(group)
+                await self.make_steps(group)
+            except Disconnected:
+                await self.answer(group, group.trainers.leave.call())
+        group.has_finished = True
+        group.is_training = False
+        await self.answer(group, group.trainers.leave.call())
+
+    async def make_steps(self, group: Group) -> None:
+        """To the last step, with whoever else is there."""
         committed_at = time.monotonic()
         while group.step < self.last_step:
             order = Order(
@@ -336,17 +360,22 @@ class Controller(Actor):
             committed_at = now
             self.note_commit(group, results, now)
             await self.save_if_due(group)
-        group.has_finished = True
-        group.is_training = False
-        await self.answer(group, group.trainers.leave.call())
 
     async def join(self, group: Group) -> None:
         """Meet the others at the lighthouse. From here on they wait for this group."""
-        await self.lighthouse_is_up.wait() if not self.limits.lighthouse else None
+        if not self.limits.lighthouse:
+            await self.lighthouse_is_up.wait()
+        group.lighthouse_number = self.lighthouse_number
         first = group.trainers.slice(ranks=0)
         host, port = (await self.answer(group, first.open_store.call()))[0]
         rendezvous = Rendezvous(host, port, self.lighthouse_url)
         await self.answer(group, group.trainers.join.call(rendezvous))
+        # Who asks for a quorum when not all are known at the lighthouse might get one alone.
+        self.joined.arrive(group.number)
+        await self.joined.wait(self.limits.times.join_timeout)
+        if group.lighthouse_number != self.lighthouse_number:
+            raise Disconnected
+        group.is_training = True
 
     async def answer(self, group: Group, call: Any) -> list[Any]:
         """What all ranks answer, by rank; GroupLost when they cannot, or take too long."""
@@ -374,6 +403,10 @@ class Controller(Actor):
             isinstance(cause, LighthouseError) and group.num_starts == 1
         ):
             return cause
+        if group.lighthouse_number != self.lighthouse_number:
+            return Disconnected()
+        if isinstance(cause, LeftBehind) and self.is_over():
+            return GroupLate()
         return GroupLost(f"{type(cause).__name__}: {cause}")
 
     def why_hung(self, group: Group, asked_at: float, now: float) -> str | None:
@@ -409,8 +442,10 @@ class Controller(Actor):
         )  # fmt: skip
         group.is_training = False
         group.accused_of = group.ahead_since = None
+        self.set_up.arrive(group.number)
+        self.joined.arrive(group.number)
         self.book.forget(group.number)
-        procs, group.procs, group.trainers = group.procs, None, None
+        procs, group.procs, group.trainers, group.bells = group.procs, None, None, None
         await self.end(procs)
         if not any(other.is_training or other.has_finished for other in self.groups):
             self.roll_back()
@@ -597,16 +632,20 @@ class Controller(Actor):
         if group.accused_of is not None:
             await self.lose(group, group.accused_of)
         while True:
-            if not await self.wait_for_restart(group):
-                return
             try:
-                await self.start(group)
+                if group.trainers is not None:
+                    await self.answer(group, group.trainers.setup.call(checkpoint))
+                elif await self.wait_for_restart(group):
+                    await self.start(group)
+                else:
+                    return
                 digests = await self.answer(group, group.trainers.fingerprint.call())
             except GroupLost as lost:
                 await self.lose(group, str(lost))
                 continue
             self.compare(group, self.last_step, digests)
             group.has_finished = True
+            group.is_training = False
             self.recovery.committed(group.name, self.last_step, 0, time.monotonic())
             self.tell(
                 "adopted",
@@ -679,11 +718,16 @@ class Controller(Actor):
         self.lighthouse_is_up.set()
 
     async def keep_lighthouse(self) -> None:
-        """Start it again, on the same port, whenever it dies."""
+        """Start it again, on the same port, whenever it dies; all groups join it anew, together."""
         budget = self.new_budget()
         while True:
             await self.lighthouse_is_down.wait()
             self.lighthouse_is_up.clear()
+            self.lighthouse_number += 1
+            training = [group for group in self.groups if group.is_training]
+            self.joined = _Gathering(group.number for group in training)
+            for group in training:
+                group.bells.lighthouse_is_gone.broadcast()
             self.recovery.detected(
                 _REPORTED_AS, "its process has died", self.reported_step, time.monotonic()
             )

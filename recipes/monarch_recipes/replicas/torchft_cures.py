@@ -17,12 +17,15 @@ import torchft
 from torchft import Manager
 from torchft.checkpointing import HTTPTransport
 
+from monarch.actor import Actor, endpoint
 from monarch_recipes.replicas.lighthouse import host_name
 
 __all__ = [
+    "Bell",
     "CarefulManager",
     "DistributedDataParallel",
     "LeftBehind",
+    "LighthouseGone",
     "ReachableTransport",
     "average_in_group",
     "silence_logs",
@@ -38,11 +41,19 @@ class LeftBehind(RuntimeError):
     """
 
 
+class LighthouseGone(RuntimeError):
+    """The lighthouse has died. Make a new manager, with a new store, once there is another."""
+
+
 class CarefulManager(Manager):  # type: ignore[misc]
     """A manager with a synchronous quorum, after which the parameters are the newest there are.
 
-    - A quorum that fails, as while the lighthouse is down, is asked for again for
-      ``patience_seconds``. As it is, the manager would raise that first error for ever.
+    - A new lighthouse counts its quorums from 1 again. A manager that knew the old one takes the
+      new first for its own, or meets the others where they met long ago, and they wait for each
+      other in vain. So ``give_up``, which any thread may call, ends whatever waits for the old one:
+      what this group does then raises.
+    - A quorum that fails for another reason is asked for again for ``patience_seconds``. As it is,
+      the manager would raise that first error for ever.
     - A group that comes back when all others have finished would train alone from where it
       is. Here the quorum raises LeftBehind.
     - It tells of heals and commits: ``has_healed``, ``has_committed``, since the last quorum began.
@@ -54,6 +65,14 @@ class CarefulManager(Manager):  # type: ignore[misc]
         self.least_step = 0
         self.has_healed = False
         self.has_committed = False
+        self.is_given_up = False
+        _Current.manager = self
+
+    def give_up(self) -> None:
+        """The lighthouse is gone; whoever waits for a quorum is let go."""
+        self.is_given_up = True
+        # The server ends with its last reference, and with it the calls that it has not answered.
+        self._manager = None
 
     def start_quorum(self, *arguments: Any, **options: Any) -> None:
         """Wait for the others; afterwards the newest parameters are here."""
@@ -63,7 +82,9 @@ class CarefulManager(Manager):  # type: ignore[misc]
             try:
                 super().start_quorum(*arguments, **options)
                 break
-            except (RuntimeError, TimeoutError):
+            except (RuntimeError, TimeoutError) as error:
+                if self.is_given_up:
+                    raise LighthouseGone("the lighthouse has died") from error
                 self._quorum_future = None
                 if time.monotonic() > deadline:
                     raise
@@ -81,6 +102,22 @@ class CarefulManager(Manager):  # type: ignore[misc]
         """Whether all of this group may take the step."""
         self.has_committed = bool(super().should_commit(*arguments, **options))
         return self.has_committed
+
+
+class _Current:
+    """The manager that this process has now."""
+
+    manager: CarefulManager | None = None
+
+
+class Bell(Actor):
+    """Beside a trainer, in a thread of its own: so it can be told something while it waits."""
+
+    @endpoint
+    def lighthouse_is_gone(self) -> None:
+        """Let go of whatever waits for it."""
+        if _Current.manager is not None:
+            _Current.manager.give_up()
 
 
 class ReachableTransport(HTTPTransport):  # type: ignore[misc]
