@@ -138,18 +138,18 @@ def test_a_rollback_beside_it_holds_until_the_next_save(up: Folder, watcher: Pro
 
 SLOW_COMMIT = """
 import os, sys, threading
-from monarch.runtime.workspace import attempt
+from monarch.runtime.workspace.fleet import Fleet
 
-real = attempt.Attempt._commit
+real = Fleet.commit
 
 def slow(self, hosts):
-    attempt.Attempt._commit = real  # the way back is as fast as ever
+    Fleet.commit = real  # the way back is as fast as ever
     print("at it", flush=True)
     threading.Event().wait({before})
     real(self, hosts)
     threading.Event().wait({after})
 
-attempt.Attempt._commit = slow
+Fleet.commit = slow
 sys.argv = ["monarch", "sync", *{arguments!r}]
 from monarch.cli.main import main
 main()
