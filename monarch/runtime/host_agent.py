@@ -454,6 +454,7 @@ class HostAgent:
         return {
             "host": self.name,
             "pid": os.getpid(),
+            "machine": self.node.address.machine,
             "workspace": self.workspace,
             "generation": self.generation(),
             "digest": self.workspace_digest(),

@@ -137,7 +137,11 @@ class SyncReport:
     def _what_moved(self) -> str:
         if not self.ok:
             return f"✗ refused  {took(self.seconds)}  " + _unchanged(self.generation)
-        moved = f"{counted(len(self.changed_files), 'file')} → {counted(len(self.hosts), 'host')}"
+        num_behind = sum(bool(host.error) for host in self.hosts)
+        hosts = counted(len(self.hosts) - num_behind, "host")
+        moved = f"{counted(len(self.changed_files), 'file')} → {hosts}"
+        if num_behind:
+            moved += f" ({num_behind:,} left behind)"
         return f"✓ gen {self.generation}  {moved}  {took(self.seconds)}"
 
     def _what_follows(self, limit: int) -> list[str]:
@@ -167,7 +171,9 @@ class SyncReport:
         """The line, a row a host, the seconds, and whatever is worth a word."""
         lines = [self.one_line(width, ascii_only=ascii_only)]
         lines += _host_rows([host for host in self.hosts if self.ok and not host.error])
-        lines += [f"  {host.host}: {host.error}" for host in self.hosts if host.error]
+        if self.ok:
+            left = [host for host in self.hosts if host.error]
+            lines += [f"  left behind {host.host}: {host.error}" for host in left]
         if self.ok and self.seconds_by_step:
             steps = (f"{name} {took(value)}" for name, value in self.seconds_by_step.items())
             lines.append(f"  {'  '.join(steps)}")

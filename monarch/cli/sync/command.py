@@ -41,13 +41,14 @@ class _Chosen(NamedTuple):
 @click.option("--watch", is_flag=True, help="go on, and push at every save")
 @click.option("--dry-run", is_flag=True, help="only say what would move")
 @click.option("--explain", "explained", metavar="PATH", help="say why a path is synced, or is not")
+@click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
 @click.option("--json", "is_json", is_flag=True, help="an object a push, for programs")
 @click.option("--file", "file", help="the project file [default: monarch.toml]")
 @click.option("--verbose", "-v", is_flag=True, help="the whole report of each push")
 @click.pass_context
 def sync(
-    context: click.Context, watch: bool, dry_run: bool, explained: str | None, is_json: bool,
-    file: str | None, verbose: bool,
+    context: click.Context, watch: bool, dry_run: bool, explained: str | None, best_effort: bool,
+    is_json: bool, file: str | None, verbose: bool,
 ) -> None:  # fmt: skip
     """Bring the workspace to all hosts, and its code into what runs there.
 
@@ -56,7 +57,7 @@ def sync(
     """
     context.obj = _Chosen(file, is_json)
     if context.invoked_subcommand is not None:
-        if watch or dry_run or explained is not None:
+        if watch or dry_run or best_effort or explained is not None:
             raise click.UsageError("this option goes without a command behind it", context)
         return
     if sum((watch, dry_run, explained is not None)) > 1:
@@ -70,18 +71,18 @@ def sync(
         elif watch:
             project = find_project(file)
             workspace_of(project)
-            Watching(project, allocation(), voice).run()
+            Watching(project, allocation(), voice, best_effort=best_effort).run()
         else:
-            _push(context.obj, voice)
+            _push(context.obj, voice, best_effort)
     except (MonarchError, SyncError, ConfigError) as error:
         _end_with(error, is_json)
 
 
-def _push(chosen: _Chosen, voice: Voice) -> NoReturn:
+def _push(chosen: _Chosen, voice: Voice, best_effort: bool) -> NoReturn:
     workspace = workspace_of(find_project(chosen.file))
     visitor = Visitor(allocation())
     try:
-        report = visitor.push(workspace, None, voice)
+        report = visitor.push(workspace, None, voice, best_effort=best_effort)
     except KeyboardInterrupt:
         text = f"interrupted; {visitor.generations()}"
         voice.note("interrupted", text, ok=False)

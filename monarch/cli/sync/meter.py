@@ -15,6 +15,12 @@ __all__ = ["Meter", "Source", "bar_line"]
 _PATIENCE_SECONDS = 0.5
 _EVERY_SECONDS = 0.1
 
+_DOING = {
+    "prepare": "trying the new code",
+    "wait": "waiting for actors to end what they are in",
+    "commit": "switching",
+}
+
 Source = Callable[[], tuple[Progress, int]]
 """How far a push is, and how many bytes have arrived."""
 
@@ -68,8 +74,8 @@ def bar_line(
         text = f"reading  {progress.num_files:,} files, {byte_size(progress.bytes_read)}"
         return clipped(f"{text}  {took(seconds)}", width, mark)
     if progress.step != "stage" or not total:
-        doing = {"prepare": "trying the new code", "commit": "switching"}
-        return clipped(f"{doing.get(progress.step, 'working')}  {took(seconds)}", width, mark)
+        doing = _DOING.get(progress.step, "working")
+        return clipped(f"{doing}  {took(seconds)}", width, mark)
     share = min(1.0, arrived / total)
     left = f"  {took((total - arrived) / speed)} left" if speed and arrived < total else ""
     amount = f"{byte_size(min(arrived, total))} of {byte_size(total)}"

@@ -5,28 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from monarch.cli.allocation import inspect_hosts
 from monarch.cli.sync.voice import Voice
 from monarch.errors import HostUnreachable
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import ClientAgent, client
-from monarch.runtime.workspace.attempt import Owner
+from monarch.runtime.workspace.owner import Owner
 from monarch.runtime.workspace.past import Past, roll_back
 from monarch.runtime.workspace.remote_owner import RemoteOwner
 from monarch.runtime.workspace.session import session_of
-from monarch.wire.address import ProcAddress
-from monarch.wire.message import Inspect
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Inspect, ProcDown
 from monarch_sync import SyncReport, Workspace
 from monarch_sync.progress import Progress, followed_by
 from monarch_sync.words import counted
 
 __all__ = ["Visitor"]
 
+_HOST_SECONDS = 5.0
 _ANSWER_SECONDS = 1.0
 _MAX_ASKED = 64  # hosts, while a push goes on
 
@@ -37,12 +38,20 @@ class Visitor:
     def __init__(self, job: JobTrait) -> None:
         self.job = job
         self._agent: ClientAgent = client()
+        self._addresses: dict[str, ProcAddress] = {}
+        self._pids: dict[Uid, int] = {}
 
     def push(
-        self, workspace: Workspace, touched: Iterable[Path] | None, voice: Voice
+        self,
+        workspace: Workspace,
+        touched: Iterable[Path] | None,
+        voice: Voice,
+        *,
+        best_effort: bool = False,
     ) -> SyncReport:
         """Bring a workspace to all hosts; ``touched`` paths alone may have changed."""
-        found = self.inspect()
+        found = self._ask() if best_effort else self.inspect()
+        found = {url: body for url, body in found.items() if "error" not in body}
         session = session_of(self._agent)
         by_url = self.addresses()
         addresses = list(by_url.values())
@@ -69,19 +78,22 @@ class Visitor:
 
     def inspect(self) -> dict[str, dict[str, Any]]:
         """What each host says of itself, by URL. Raises ``HostUnreachable`` if one does not."""
-        found = inspect_hosts(self.job)
+        found = self._ask()
         for url, answer in found.items():
             if "error" in answer:
-                raise HostUnreachable(url, 5.0, str(answer["error"]))
+                raise HostUnreachable(url, _HOST_SECONDS, str(answer["error"]))
         return found
 
     def addresses(self) -> dict[str, ProcAddress]:
         """The host agents, by URL."""
-        return {url: self._agent.visit(url) for url in self.job.urls()}
+        for url in self.job.urls():
+            if url not in self._addresses:
+                self._addresses[url] = self._agent.visit(url)
+        return self._addresses
 
     def generations(self) -> str:
         """Which generation the hosts have, in words, as far as they answer."""
-        found = inspect_hosts(self.job)
+        found = self._ask()
         numbers = sorted({int(body.get("generation", -1)) for body in found.values()})
         if len(numbers) == 1 and numbers[0] >= 0:
             at = f"gen {numbers[0]}" if numbers[0] else "no generation yet"
@@ -91,6 +103,42 @@ class Visitor:
         some = f"; {counted(silent, 'host')} gave no answer" if silent else ""
         known = ", ".join(str(number) for number in numbers if number >= 0)
         return f"hosts have gen {known or 'unknown'}{some}: `monarch sync` brings them in line"
+
+    def _ask(self) -> dict[str, dict[str, Any]]:
+        node = self._agent.node
+        asked = {
+            url: node.request(address, lambda port: Inspect(port, node.uid))
+            for url, address in self.addresses().items()
+        }
+        deadline = time.monotonic() + _HOST_SECONDS
+        found: dict[str, dict[str, Any]] = {}
+        for url, answer in asked.items():
+            if not answer.wait(max(0.0, deadline - time.monotonic())):
+                found[url] = {"error": f"no answer within {_HOST_SECONDS:.0f} s"}
+            elif answer.value.error:
+                found[url] = {"error": answer.value.error}
+            else:
+                found[url] = answer.value.body
+                self._watch(self._addresses[url], answer.value.body)
+            if "error" in found[url]:
+                # It may be another process that comes up there.
+                self._addresses.pop(url, None)
+        return found
+
+    def _watch(self, host: ProcAddress, body: Mapping[str, Any]) -> None:
+        """Notice when a host is lost, so that nobody waits for its answers."""
+        pid = int(body["pid"])
+        if self._pids.get(host.uid) == pid:
+            return
+        self._pids[host.uid] = pid
+        node = self._agent.node
+
+        def gone() -> None:
+            reason = "the host agent's process ended"
+            node.peer_down(ProcDown(host.uid, reason, expected=True))
+
+        there = ProcAddress(host.uid, host.urls, str(body.get("machine", "")))
+        node.lives.watch(there, pid, gone)
 
     def proc_generations(self, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """What each proc on these hosts says of itself, by its uid; nothing where it is silent."""

@@ -30,9 +30,12 @@ _TICK_SECONDS = 1.0
 class Watching:
     """One ``monarch sync --watch``, from the first push until Ctrl-C."""
 
-    def __init__(self, project: Project, job: JobTrait, voice: Voice) -> None:
+    def __init__(
+        self, project: Project, job: JobTrait, voice: Voice, *, best_effort: bool = False
+    ) -> None:
         self._here = Path.cwd()
         self._voice = voice
+        self._is_best_effort = best_effort
         self._project = project
         self._workspace = workspace_of(project)
         self._visitor: Visitor | None = Visitor(job)
@@ -82,7 +85,9 @@ class Watching:
         assert self._visitor is not None
         self._is_pushing = True
         try:
-            report = self._visitor.push(self._workspace, touched, self._voice)
+            report = self._visitor.push(
+                self._workspace, touched, self._voice, best_effort=self._is_best_effort
+            )
         except WorkspaceMissing:
             self._is_behind = True
             self._lose_folder()

@@ -11,7 +11,9 @@ from monarch.errors import MonarchError
 from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.attempt import Attempt, Memory, Owner
+from monarch.runtime.workspace.attempt import Attempt
+from monarch.runtime.workspace.memory import Memory
+from monarch.runtime.workspace.owner import Owner
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Sync
 from monarch_sync.contents import Contents
