@@ -54,7 +54,7 @@ class LiveDisplay:
         row: list[str] = []
         room = self._live.console.width - 2
         for name, value in cells:
-            room -= max(len(name), len(value)) + 2
+            room -= max(len(name), len(value)) + 3
             if room < 0:
                 break  # The most wanted come first.
             table.add_column(name, justify="right" if row else "left", no_wrap=True)
