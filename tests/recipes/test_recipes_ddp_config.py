@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from monarch_recipes.display import LineDisplay
 
 import monarch_recipes
 from monarch.config_file import ConfigError, resolve_config, to_toml
 from monarch.config_file.toml_text import loads
 from monarch_recipes.ddp import DDPConfig, build_model, compute_loss
 from monarch_recipes.digits import load_digit_samples
-from monarch_recipes.display import LineDisplay
 
 SHIPPED = Path(monarch_recipes.__file__).parent / "configs" / "ddp.toml"
 
