@@ -6,16 +6,15 @@ import pytest
 
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import ConfigError, resolve_config
-from monarch_recipes.titan_config import TitanConfig
+from monarch_recipes.titan_config import TitanConfig, look_up_model
 from monarch_recipes.titan_plan import Dimension, build_plan
-
-pytestmark = pytest.mark.slow
 
 
 def config(*overrides: str) -> TitanConfig:
     return resolve_config(TitanConfig, "", None, overrides).config
 
 
+@pytest.mark.slow
 def test_eight_billion_parameters_on_128_ranks() -> None:
     plan = build_plan(config("model.flavor=8B", "parallelism.tensor_parallel_degree=8"), 16, 8)
     assert plan.num_parameters == 8_030_261_248
@@ -30,9 +29,9 @@ def test_eight_billion_parameters_on_128_ranks() -> None:
     assert rows["parameters"] == "8,030,261,248"
 
 
-def test_what_torchtitan_refuses_is_told() -> None:
+def test_an_unknown_flavor_is_told_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match=r"'9B' is none of llama3's: .*8B"):
-        build_plan(config("model.flavor=9B"), 1, 8)
+        look_up_model(config("model.flavor=9B"))
 
 
 def test_degrees_that_do_not_multiply_need_no_process() -> None:
