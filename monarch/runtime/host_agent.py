@@ -224,7 +224,7 @@ class HostAgent:
     def _on_preload(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Preload)
-        template = self.templates.template(order.modules)
+        template = self.templates.ahead(order.modules)
 
         def done(errors: dict[str, str]) -> None:
             text = "; ".join(f"{name}: {error}" for name, error in errors.items())

@@ -55,8 +55,14 @@ def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
             metadata = read_checkpoint(saved[number])
         except CheckpointError as error:
             broken.append(str(error))
-        else:
-            return Found(number, saved[number], metadata, tuple(broken))
+            continue
+        names = metadata.state_dict_metadata
+        if number and not any(name.startswith("train_state") for name in names):
+            broken.append(
+                f"{saved[number]} holds the weights alone (checkpoint.last_save_model_only)"
+            )
+            continue
+        return Found(number, saved[number], metadata, tuple(broken))
     if broken:
         raise CheckpointError(
             f"no checkpoint in {folder} can be loaded: " + "; ".join(broken) + ". "

@@ -6,7 +6,7 @@ The classes below are TorchTitan's own, but that some keys are marked as live: t
 between two steps of a run. `from_flags` reads what TorchTitan's command line takes.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
 
 import contextlib
 import dataclasses
@@ -118,7 +118,7 @@ class Degrees:
     tp: int  # matrices
 
     @staticmethod
-    def of(config: TitanConfig, world_size: int) -> Degrees:
+    def of(config: TitanConfig, world_size: int) -> "Degrees":
         """As TorchTitan works them out: `data_parallel_shard_degree = -1` takes what is left.
 
         Raises ConfigError where they do not multiply to the world size.

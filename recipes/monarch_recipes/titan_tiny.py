@@ -54,8 +54,9 @@ def prepare(folder: Path) -> Path:
 def read_documents() -> list[str]:
     """The reference in pieces of a page or so, each made of whole paragraphs."""
     topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
-    documents = []
-    for _, topic in sorted(topics.items()):
+    documents: list[str] = []
+    # Some texts are there under several names; what is held out may not be trained on as well.
+    for topic in sorted({*topics.values()}):
         document = ""
         for paragraph in topic.split("\n\n"):
             document += paragraph + "\n\n"
@@ -64,7 +65,7 @@ def read_documents() -> list[str]:
                 document = ""
         if document.strip():
             documents.append(document)
-    return documents
+    return list(dict.fromkeys(documents))
 
 
 def _train_tokenizer(documents: Sequence[str], folder: Path) -> None:

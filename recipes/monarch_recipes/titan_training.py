@@ -103,6 +103,8 @@ class Training:
         self._values: dict[str, float] = {}
         folder = Path(config.job.dump_folder, config.checkpoint.folder)
         self._checkpoints = folder
+        if dist.is_initialized():  # left by an actor that was not closed
+            dist.destroy_process_group()
         _forget_flight_recorder()
         if device_type == "cpu":
             torch.set_num_threads(_fair_num_threads())
@@ -166,6 +168,8 @@ class Training:
         is_last = trainer.step == config.training.steps
         checkpointer = trainer.checkpointer
         is_saved = checkpointer._should_save(trainer.step, is_last)
+        if is_saved:
+            self._make_room()
         checkpointer.save(trainer.step, last_step=is_last)
         if config.validation.enable and (
             is_last or trainer.validator.should_validate(trainer.step)
@@ -198,6 +202,7 @@ class Training:
             # TorchTitan saves between two intervals only at the end, and then the weights alone.
             as_configured = checkpointer.last_save_model_only, checkpointer.last_save_in_hf
             checkpointer.last_save_model_only = checkpointer.last_save_in_hf = False
+            self._make_room()
             try:
                 checkpointer.save(self.trainer.step, last_step=True)
             finally:
@@ -266,6 +271,14 @@ class Training:
             f"the data begins again from its start: {found.path} was saved by {saved} "
             f"data-parallel ranks, here there are {here}, and TorchTitan cannot reshard data"
         )
+
+    def _make_room(self) -> None:
+        """A checkpoint that will be overwritten is none from now on: a kill may leave half of it.
+
+        No rank writes before rank 0, which plans, has come after this.
+        """
+        if self.rank == 0:
+            self._path().joinpath(".metadata").unlink(missing_ok=True)
 
     def _named(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches; what goes wrong with one says where."""
@@ -357,7 +370,7 @@ def _forget_flight_recorder() -> None:
     os.environ.pop("TORCH_NCCL_ASYNC_ERROR_HANDLING", None)
 
 
-# What torch and TorchTitan say of every training on a CPU, and what is nothing to act on here.
+# What torch and TorchTitan say of every training here, and nobody need act on.
 _IDLE = (
     "model.safetensors.index.json not found",  # which only exports in that format miss
     "Pipeline Parallel loss is not visible",  # it arrives as a metric
@@ -368,6 +381,7 @@ _KNOWN = (
     "'set_vital' is deprecated",
     "In CPU autocast, but the target dtype is not supported",
     "Set timeout is now only supported",
+    "Detected an existing checkpoint in",
 )
 
 
