@@ -96,7 +96,7 @@ class FaultTolerantConfig:
     outer_momentum: float = 0.9
 
     # The model.
-    hidden_size: int = 64
+    hidden_size: int = 128
 
     # The data.
     held_out_fraction: float = 0.2  # of the data set, for evaluation only
@@ -105,7 +105,7 @@ class FaultTolerantConfig:
     num_steps: int = 300  # that groups commit together; with localsgd and diloco `sync_every` each
 
     # The optimizer: AdamW, linear warm-up, then a cosine down to zero.
-    learning_rate: float = live(3e-3)  # the highest
+    learning_rate: float = live(1e-2)  # the highest
     weight_decay: float = 0.01
     num_warmup_steps: int = 10
     clip_norm: float | None = 1.0  # of the whole gradient; "none" does not clip

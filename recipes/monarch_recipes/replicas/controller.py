@@ -193,7 +193,7 @@ class Controller(Actor):
     @endpoint
     async def begin(self) -> None:
         """Train. What comes of it is told through the port, the end last."""
-        self.keep_running(self.train())
+        self.whole = asyncio.ensure_future(self.train())
 
     @endpoint
     async def stop_soon(self) -> None:
@@ -220,6 +220,7 @@ class Controller(Actor):
         try:
             outcome = await self.train_to_the_end()
         except Exception as error:
+            self.tell("failed", str(error))
             self.news.send(Failed(_without_remote_parts(error)))
         else:
             self.news.send(Finished(outcome))
@@ -228,7 +229,7 @@ class Controller(Actor):
         try:
             if not self.limits.lighthouse:
                 await self.start_lighthouse()
-                self.keep_running(self.keep_lighthouse())
+                self.background.add(asyncio.ensure_future(self.keep_lighthouse()))
             while True:
                 await self.train_groups()
                 checkpoint = await self.save_the_end()
@@ -237,8 +238,7 @@ class Controller(Actor):
             return await self.conclude(checkpoint)
         finally:
             for task in self.background:
-                if task is not asyncio.current_task():
-                    task.cancel()
+                task.cancel()
             await self.end(*(group.procs for group in self.groups), self.lighthouse_procs)
 
     async def train_groups(self) -> None:
@@ -248,16 +248,25 @@ class Controller(Actor):
         self.joined = _Gathering(group.number for group in groups)
         tasks = [asyncio.ensure_future(self.keep_training(group)) for group in groups]
         try:
-            await asyncio.gather(*tasks)
+            await self.all_of(tasks)
         finally:
             for task in tasks:
                 task.cancel()
         if not any(group.has_finished for group in self.groups):
-            self.news.send(Event("failed", "no group is left"))
             raise GroupsError(
-                "no group is left: each has used up its restarts. What went wrong with them is in "
-                "events.jsonl; the same command goes on from " + self.last_checkpoint()
+                "no group is left: each has used up its restarts. " + self.how_to_go_on()
             )
+
+    async def all_of(self, tasks: list[asyncio.Future[None]]) -> None:
+        """Wait for all; raises what one of them, or the lighthouse, raises first."""
+        waiting = set(tasks)
+        while waiting:
+            done, _ = await asyncio.wait(
+                {*waiting, *self.background}, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                task.result()
+            waiting -= done
 
     async def keep_training(self, group: Group) -> None:
         """One group to the last step: start it, drive it, and start it again when it is lost."""
@@ -575,8 +584,9 @@ class Controller(Actor):
         self.tell("saved", f"saved {path}", step=group.step, path=str(path), group=group.number)
         return path
 
-    def last_checkpoint(self) -> str:
-        return "the beginning" if self.saved_path is None else str(self.saved_path)
+    def how_to_go_on(self) -> str:
+        place = "the beginning" if self.saved_path is None else self.saved_path
+        return f"What happened is in events.jsonl; the same command goes on from {place}"
 
     # The end.
 
@@ -735,8 +745,10 @@ class Controller(Actor):
             await self.end(self.lighthouse_procs)
             delay = budget.next_delay(time.monotonic())
             if delay is None:
-                self.tell("given_up", "the lighthouse is given up: it dies again and again")
-                return
+                raise GroupsError(
+                    f"the lighthouse is given up after {self.limits.max_restarts} restarts within "
+                    f"{self.limits.restart_window_seconds:g} s. {self.how_to_go_on()}"
+                )
             await asyncio.sleep(delay)
             try:
                 await self.start_lighthouse()
@@ -750,11 +762,6 @@ class Controller(Actor):
 
     def tell(self, kind: str, text: str, **data: Any) -> None:
         self.news.send(Event(kind, text, data))
-
-    def keep_running(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self.background.add(task)
-        task.add_done_callback(self.background.discard)
 
     async def end(self, *meshes: ProcMesh | None) -> None:
         """Kill procs, and wait a little for that: a host that is gone does not answer."""
