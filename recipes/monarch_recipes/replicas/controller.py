@@ -257,7 +257,7 @@ class Controller(Actor):
                 "no group is left: each has used up its restarts. " + self.how_to_go_on()
             )
 
-    async def all_of(self, tasks: list[asyncio.Future[None]]) -> None:
+    async def all_of(self, tasks: Iterable[asyncio.Future[None]]) -> None:
         """Wait for all; raises what one of them, or the lighthouse, raises first."""
         waiting = set(tasks)
         while waiting:
