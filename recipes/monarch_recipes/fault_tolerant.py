@@ -50,7 +50,8 @@ from monarch_recipes.checkpoint import (
 )
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.replicas.chaos import ChaosError, Fault, read_chaos
-from monarch_recipes.replicas.controller import Controller, Limits
+from monarch_recipes.replicas.controller import Controller
+from monarch_recipes.replicas.crew import Limits
 from monarch_recipes.replicas.fingerprint import fingerprint
 from monarch_recipes.replicas.lighthouse import LighthouseTimes, check_reachable, host_name
 from monarch_recipes.replicas.messages import (
@@ -639,7 +640,7 @@ def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> Outcome
     place_groups(config.num_groups, config.procs_per_group, hosts.size(), record.procs_per_host)
     port, news = Channel[Any].open()
     controller = this_proc().spawn(
-        "controller", Controller, config.limits(), config, ReplicaTrainer, hosts,
+        "controller", Controller, config.limits(), ReplicaTrainer, config, hosts,
         record.procs_per_host, record.checkpoint_dir.resolve(), port,
     )  # fmt: skip
     controller.begin.call_one().get()

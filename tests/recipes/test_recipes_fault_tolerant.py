@@ -22,7 +22,7 @@ from monarch.actor import this_host
 from monarch.runs import Record
 from monarch_recipes.checkpoint import checkpoint_paths
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
-from monarch_recipes.replicas.controller import GroupsError
+from monarch_recipes.replicas.crew import GroupsError
 from monarch_recipes.replicas.lighthouse import LighthouseError
 from monarch_recipes.replicas.messages import TaskError
 from monarch_sync import Workspace
