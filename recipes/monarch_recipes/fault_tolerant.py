@@ -50,7 +50,8 @@ from monarch_recipes.checkpoint import (
 )
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.replicas.chaos import ChaosError, Fault, read_chaos
-from monarch_recipes.replicas.controller import Controller, Limits
+from monarch_recipes.replicas.controller import Controller
+from monarch_recipes.replicas.crew import Limits
 from monarch_recipes.replicas.fingerprint import fingerprint
 from monarch_recipes.replicas.lighthouse import LighthouseTimes, check_reachable, host_name
 from monarch_recipes.replicas.messages import (
@@ -96,7 +97,7 @@ class FaultTolerantConfig:
     outer_momentum: float = 0.9
 
     # The model.
-    hidden_size: int = 64
+    hidden_size: int = 128
 
     # The data.
     held_out_fraction: float = 0.2  # of the data set, for evaluation only
@@ -105,7 +106,7 @@ class FaultTolerantConfig:
     num_steps: int = 300  # that groups commit together; with localsgd and diloco `sync_every` each
 
     # The optimizer: AdamW, linear warm-up, then a cosine down to zero.
-    learning_rate: float = live(3e-3)  # the highest
+    learning_rate: float = live(1e-2)  # the highest
     weight_decay: float = 0.01
     num_warmup_steps: int = 10
     clip_norm: float | None = 1.0  # of the whole gradient; "none" does not clip
@@ -639,7 +640,7 @@ def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> Outcome
     place_groups(config.num_groups, config.procs_per_group, hosts.size(), record.procs_per_host)
     port, news = Channel[Any].open()
     controller = this_proc().spawn(
-        "controller", Controller, config.limits(), config, ReplicaTrainer, hosts,
+        "controller", Controller, config.limits(), ReplicaTrainer, config, hosts,
         record.procs_per_host, record.checkpoint_dir.resolve(), port,
     )  # fmt: skip
     controller.begin.call_one().get()

@@ -10,8 +10,8 @@ import os
 os.environ.setdefault("RUST_LOG", "warn")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-import sklearn.datasets  # noqa: E402
-import torch._dynamo  # noqa: E402
-import torchft.local_sgd  # noqa: E402
+import sklearn.datasets
+import torch._dynamo
+import torchft.local_sgd
 
 __all__ = ["sklearn", "torch", "torchft"]

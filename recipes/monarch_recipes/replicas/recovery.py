@@ -5,6 +5,7 @@ Time is an argument, in seconds of a clock that never goes back.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -177,7 +178,7 @@ class RecoveryBook:
         usual = statistics.median(self._gaps()) if self._gaps() else 0.0
         num_committed = sum(self._participants.values())
         return RecoveryReport(
-            incidents=tuple(self._incidents),
+            incidents=tuple(sorted(self._incidents, key=lambda incident: incident.began_at)),
             num_steps=len(self._participants),
             num_batches_committed=num_committed,
             num_batches_possible=self._num_groups * len(self._participants) + self._num_wasted,
@@ -192,12 +193,12 @@ class RecoveryBook:
 
     def _gaps(self) -> list[float]:
         times = self._commit_times
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        return [later - earlier for earlier, later in itertools.pairwise(times)]
 
     def _longest_gap(self, begin: float, end: float, now: float) -> float:
         """The longest time without a commit that has a part between ``begin`` and ``end``."""
         times = [*self._commit_times, now] if not self._commit_times else self._commit_times
-        pairs = zip(times, times[1:], strict=False)
+        pairs = itertools.pairwise(times)
         return max(
             (later - earlier for earlier, later in pairs if later > begin and earlier < end),
             default=0.0,

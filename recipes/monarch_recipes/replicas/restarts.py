@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 __all__ = ["RestartBudget"]
 
 _FIRST_DELAY_SECONDS = 0.5
-_LONGEST_DELAY_SECONDS = 30.0
 
 
 @dataclass
@@ -20,6 +19,7 @@ class RestartBudget:
 
     max_restarts: int
     window_seconds: float
+    longest_delay_seconds: float = 30.0
     _starts: list[float] = field(default_factory=list)
 
     def next_delay(self, now: float) -> float | None:
@@ -31,4 +31,4 @@ class RestartBudget:
         self._starts.append(now)
         if num_before == 0:
             return 0.0
-        return float(min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2 ** (num_before - 1)))
+        return float(min(self.longest_delay_seconds, _FIRST_DELAY_SECONDS * 2 ** (num_before - 1)))
