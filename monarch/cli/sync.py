@@ -18,7 +18,7 @@ from monarch.runtime.workspace.attempt import Owner
 from monarch.runtime.workspace.remote_owner import RemoteOwner
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress
-from monarch_sync import Scanner, SyncError, SyncReport, Watcher, Workspace
+from monarch_sync import Scanner, SyncError, SyncReport, Workspace
 
 __all__ = ["sync"]
 
@@ -44,9 +44,8 @@ def sync(watch: bool, dry_run: bool, file: str | None, verbose: bool) -> None:
         sys.exit(0 if is_ok else 1)
     folders = ", ".join(str(folder.local) for folder in workspace.folders)
     pusher.console.print(f"watching {folders}; Ctrl-C ends it", style="dim", soft_wrap=True)
-    watcher = Watcher(workspace)
     try:
-        for touched in watcher:
+        for touched in session_of(client()).watcher(workspace):
             pusher.push(touched or None, is_quiet=True)
     except KeyboardInterrupt:
         pusher.console.print("stopped watching; hosts and processes stay as they are")

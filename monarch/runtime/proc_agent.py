@@ -57,6 +57,7 @@ class ProcAgent:
         self.io_loop: IoLoop | None = None
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""
+        self.at_close: list[Callable[[], None]] = []
         self.supervisor = Supervisor(node, self)
         self._cells: dict[Uid, ActorCell] = {}
         self._ended: dict[Uid, tuple[str, str]] = {}

@@ -132,9 +132,7 @@ class LiveWatch:
             if not is_new or not (below or youngest_ns >= began_ns):
                 return
 
-    def _folders_inside(
-        self, folder: Folder, below: str
-    ) -> Iterator[tuple[str, os.stat_result]]:
+    def _folders_inside(self, folder: Folder, below: str) -> Iterator[tuple[str, os.stat_result]]:
         root, patterns = str(folder.local), self._workspace.ignore
         device = self._identities[root][0]
         listed = dict.fromkeys(walk(folder.local, patterns, below))
@@ -155,9 +153,8 @@ class LiveWatch:
     def _cover_fresh(self) -> None:
         """Watch folders that have appeared, if rules say that they belong to us."""
         by_parent: dict[str, list[str]] = {}
-        for path in self.folders.fresh:
+        for path in self.folders.take_fresh():
             by_parent.setdefault(os.path.dirname(path), []).append(path)
-        self.folders.fresh.clear()
         # Folders above first: who is inside one that is new is found with it.
         for parent, paths in sorted(by_parent.items()):
             for folder in self._workspace.folders:
@@ -170,7 +167,8 @@ class LiveWatch:
         wanted = set(walk(folder.local, self._workspace.ignore, parent, depth=1))
         for path in paths:
             relative = path[len(root) + 1 :]
-            if relative in wanted and self.folders.add(root, relative):
+            if relative in wanted:
+                self.folders.add(root, relative)
                 self._cover(folder, relative)
 
     def _read_to_cookie(self) -> bool:

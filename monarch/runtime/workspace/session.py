@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from monarch.runtime.workspace.attempt import Owner
     from monarch.runtime.workspace.author import Author
     from monarch_sync.report import SyncReport
+    from monarch_sync.watch import Watcher
     from monarch_sync.workspace import Workspace
 
 __all__ = ["WorkspaceSession", "open_session", "session_of"]
+
+_MAX_AWAKE = 4  # workspaces that are watched between pushes
 
 _sessions: WeakKeyDictionary[ProcAgent, WorkspaceSession] = WeakKeyDictionary()
 
@@ -31,6 +35,8 @@ class WorkspaceSession:
         self._agent = agent
         self.reload = ReloadAgent(agent, roots, label)
         self._authors: dict[Workspace, Author] = {}
+        self._lock = threading.Lock()
+        agent.at_close.append(self.close)
 
     def push(
         self,
@@ -42,15 +48,32 @@ class WorkspaceSession:
     ) -> SyncReport:
         """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: this process, unless
         given. Blocks; see ``Author.push``."""
-        # Few processes ever push.
-        from monarch.runtime.workspace.author import Author
-
-        author = self._authors.get(workspace)
-        if author is None:
-            author = self._authors[workspace] = Author(self._agent.node, workspace)
+        author = self._author(workspace)
         # Another workspace's pushes count too: generations never go back.
         author.go_on_from(self._agent.generation)
         return author.push(hosts, [self.reload] if owners is None else owners, mode, touched)
+
+    def watcher(self, workspace: Workspace) -> Watcher:
+        """What watches the workspace from push to push; iterate over it to be woken by saves."""
+        return self._author(workspace).watcher
+
+    def close(self) -> None:
+        """The process is done with workspaces: nothing is watched any more."""
+        with self._lock:
+            for author in self._authors.values():
+                author.close()
+
+    def _author(self, workspace: Workspace) -> Author:
+        # Few processes ever push.
+        from monarch.runtime.workspace.author import Author
+
+        with self._lock:
+            author = self._authors.pop(workspace, None) or Author(self._agent.node, workspace)
+            self._authors[workspace] = author
+            # The system has few queues of events, and others want some too.
+            for idle in list(self._authors.values())[:-_MAX_AWAKE]:
+                idle.rest()
+            return author
 
 
 def open_session(agent: ProcAgent, roots: Sequence[str], label: str) -> WorkspaceSession:
