@@ -92,7 +92,8 @@ class ActorMesh(MeshTrait, Generic[T]):
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.sync import sync_procs
 
-        return await sync_procs(self._ref.procs, workspace, reload if auto_reload else "off")
+        mode = reload if auto_reload else "off"
+        return await sync_procs(self._ref.procs, workspace, mode, conda)
 
     async def logging_option(
         self,

@@ -212,7 +212,8 @@ class HostMesh(MeshTrait):
         from monarch.actor.sync import sync_hosts
 
         mode = reload if auto_reload else "off"
-        return await sync_hosts([host.address for host in self._hosts], workspace, mode)
+        hosts = [host.address for host in self._hosts]
+        return await sync_hosts(hosts, workspace, mode, conda)
 
     async def logging_option(
         self,

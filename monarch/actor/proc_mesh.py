@@ -216,12 +216,14 @@ class ProcMesh(MeshTrait):
         """Bring ``workspace`` to the machines of this mesh, and its code into live processes.
 
         All procs that this program owns there switch between the same two messages, or none
-        does; see ``monarch_sync.SyncReport`` for what is told.
+        does; see ``monarch_sync.SyncReport`` for what is told. ``conda`` brings the packages along
+        that the workspace's lock file asks for and the machines lack, conda or not.
         """
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.sync import sync_procs
 
-        return await sync_procs(self._procs, workspace, reload if auto_reload else "off")
+        mode = reload if auto_reload else "off"
+        return await sync_procs(self._procs, workspace, mode, conda)
 
     async def logging_option(
         self,

@@ -19,19 +19,26 @@ __all__ = ["sync_hosts", "sync_procs"]
 T = TypeVar("T")
 
 
-async def sync_procs(procs: Sequence[ProcAddress], workspace: Workspace, mode: str) -> SyncReport:
+async def sync_procs(
+    procs: Sequence[ProcAddress], workspace: Workspace, mode: str, env: bool = False
+) -> SyncReport:
     """Push ``workspace`` to the hosts that ``procs`` are on."""
     hosts: dict[Uid, ProcAddress] = {}
     for proc in procs:
         host = ProcAddress(proc.host_uid, proc.host_urls, proc.machine)
         hosts.setdefault(proc.host_uid, host)
-    return await sync_hosts(list(hosts.values()), workspace, mode)
+    return await sync_hosts(list(hosts.values()), workspace, mode, env)
 
 
-async def sync_hosts(hosts: Sequence[ProcAddress], workspace: Workspace, mode: str) -> SyncReport:
-    """Push ``workspace`` to ``hosts``, and its code into what this program runs there."""
+async def sync_hosts(
+    hosts: Sequence[ProcAddress], workspace: Workspace, mode: str, env: bool = False
+) -> SyncReport:
+    """Push ``workspace`` to ``hosts``, and its code into what this program runs there.
+
+    ``env`` brings the packages that its lock file asks for and hosts lack.
+    """
     agent = process.current()
-    return await in_thread(lambda: session_of(agent).push(hosts, workspace, mode))
+    return await in_thread(lambda: session_of(agent).push(hosts, workspace, mode, env=env))
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -95,6 +95,7 @@ class HostAgent:
         self.directory = directory
         self.procs: dict[Uid, _Proc] = {}
         self.workspace = ""
+        self.packages: Callable[[], dict[str, Any]] = dict
         self.workspace_path: Callable[[], tuple[str, ...]] = lambda: ()
         self.generation: Callable[[], int] = lambda: 0
         self.workspace_digest: Callable[[], str] = lambda: ""
@@ -378,7 +379,10 @@ class HostAgent:
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Inspect)
-        self.node.answer(order.sender, order.port, self.describe())
+        body = self.describe()
+        if order.packages:
+            body |= self.packages()
+        self.node.answer(order.sender, order.port, body)
 
     def describe(self) -> dict[str, Any]:
         """What runs here, for ``monarch status``."""

@@ -115,7 +115,8 @@ class LiveWatch:
         for folder in folders:
             self.folders.add_root(str(folder.local))
         self._identities = {str(folder.local): _identity(str(folder.local)) for folder in folders}
-        self._rules = [OuterRules(folder.local, self._workspace.ignore) for folder in folders]
+        patterns = self._workspace.ignore
+        self._rules = [OuterRules(f.local, patterns) for f in folders if f.follows_git]
         for folder in folders:
             self._cover(folder)
 
@@ -135,8 +136,9 @@ class LiveWatch:
     def _folders_inside(self, folder: Folder, below: str) -> Iterator[tuple[str, os.stat_result]]:
         root, patterns = str(folder.local), self._workspace.ignore
         device = self._identities[root][0]
-        listed = dict.fromkeys(walk(folder.local, patterns, below))
-        if not below:
+        uses_git = folder.follows_git
+        listed = dict.fromkeys(walk(folder.local, patterns, below, uses_git=uses_git))
+        if not below and uses_git:
             tracked = tracked_though_ignored(folder.local, patterns, listed)
             above = {part for path in tracked for part in _folders_above(path)}
             listed.update(dict.fromkeys(sorted(above)))
@@ -164,7 +166,8 @@ class LiveWatch:
 
     def _cover_wanted(self, folder: Folder, parent: str, paths: list[str]) -> None:
         root = str(folder.local)
-        wanted = set(walk(folder.local, self._workspace.ignore, parent, depth=1))
+        patterns, uses_git = self._workspace.ignore, folder.follows_git
+        wanted = set(walk(folder.local, patterns, parent, depth=1, uses_git=uses_git))
         for path in paths:
             relative = path[len(root) + 1 :]
             if relative in wanted:

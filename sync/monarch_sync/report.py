@@ -40,6 +40,7 @@ class SyncReport:
 
     ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
     refused: then no host and no process changed, and ``generation`` is still the old one.
+    ``notes`` say what to know beside: what came along unasked, a lock file that changed.
     """
 
     generation: int = 0
@@ -55,6 +56,7 @@ class SyncReport:
     num_procs: int = 0
     problems: list[Problem] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -99,6 +101,7 @@ class SyncReport:
         lines += [f"  left out {problem}" for problem in self.problems[:10]]
         if len(self.problems) > 10:
             lines.append(f"  left out {len(self.problems) - 10} more")
+        lines += [f"  {note}" for note in self.notes]
         for error in self.errors:
             lines += [f"  {line}" for line in error.splitlines()]
         return "\n".join(lines)

@@ -50,8 +50,10 @@ class Scanner:
             folder.check()
             self._add_landing(folder, entries)
             patterns = self.workspace.ignore
-            listed = dict.fromkeys(walk(folder.local, patterns))
-            tracked = tracked_though_ignored(folder.local, patterns, listed)
+            listed = dict.fromkeys(self._walk(folder))
+            tracked: list[str] = []
+            if folder.follows_git:
+                tracked = tracked_though_ignored(folder.local, patterns, listed)
             above = {path for relative in tracked for path in _folders_of(relative)}
             hidden = (*tracked, *(above - listed.keys()))
             self._hidden.update(map(folder.remote_of, hidden))
@@ -72,7 +74,7 @@ class Scanner:
         touched = {os.fspath(path) for path in paths}
         touched |= self._readings.same_files(touched)
         new_rules = any(_is_rule(path) for path in touched)
-        if self.manifest is None or new_rules or _overlap(self.workspace.folders):
+        if self.manifest is None or new_rules or _meet(self.workspace.folders, touched):
             return self.scan()
         changed: dict[str, Entry] = {}
         removed: set[str] = set()
@@ -129,7 +131,7 @@ class Scanner:
             return
         wanted: set[str] = set()
         if folder.remote_of(parent) not in self._hidden:
-            wanted.update(walk(folder.local, self.workspace.ignore, parent, depth=1))
+            wanted.update(self._walk(folder, parent, depth=1))
         for relative in unsure:
             path = folder.remote_of(relative)
             self._forget_problems(path)
@@ -172,11 +174,21 @@ class Scanner:
         """Look at all inside a folder."""
         remote = folder.remote_of(relative)
         if remote not in self._hidden:
-            for inner in walk(folder.local, self.workspace.ignore, relative):
+            for inner in self._walk(folder, relative):
                 self._add(folder, inner, found)
         for path in self._hidden:
             if path.startswith(f"{remote}/"):
                 self._add(folder, folder.relative_of(path) or "", found)
+
+    def _walk(self, folder: Folder, below: str = "", depth: int | None = None) -> Iterator[str]:
+        def note(relative: str, error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                path = folder.remote_of(relative)
+                reason = f"cannot be listed: {error.strerror or error}"
+                self._problems[path] = Problem(path or ".", reason)
+
+        patterns, uses_git = self.workspace.ignore, folder.follows_git
+        return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
 
     def _forget_problems(self, path: str) -> None:
         for other in [p for p in self._problems if p == path or p.startswith(f"{path}/")]:
@@ -244,12 +256,17 @@ def _is_dir(local: str) -> bool:
         return False
 
 
-def _overlap(folders: Sequence[Folder]) -> bool:
-    return any(
-        one is not other and one.relative_of(other.remote) is not None
-        for one in folders
-        for other in folders
-    )
+def _meet(folders: Sequence[Folder], touched: set[str]) -> bool:
+    """Whether one folder has something where another lands, or had it until now."""
+    for one in folders:
+        for other in folders:
+            inside = one.relative_of(other.remote)
+            if one is other or inside is None:
+                continue
+            place = f"{one.local}/{inside.partition('/')[0]}".rstrip("/")
+            if os.path.lexists(place) or any(path.startswith(place) for path in touched):
+                return True
+    return False
 
 
 def _folders_of(path: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 from monarch.runtime.host_agent import HostAgent
+from monarch.runtime.workspace.environment import installed, python_tag
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Sync
 from monarch_sync.errors import BadMessage
@@ -34,6 +35,7 @@ class ReplicaAgent:
         agent.workspace_path = self.import_folders
         agent.generation = lambda: self._replica.generation
         agent.workspace_digest = lambda: self._replica.manifest.digest.hex()
+        agent.packages = lambda: {"python": python_tag(), "packages": installed()}
         agent.node.handle(Sync, self._on_sync)
 
     def import_folders(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from monarch.wire.address import ProcAddress
 if TYPE_CHECKING:
     from monarch.runtime.workspace.attempt import Owner
     from monarch.runtime.workspace.author import Author
+    from monarch.runtime.workspace.surroundings import Surroundings
     from monarch_sync.report import SyncReport
     from monarch_sync.watch import Watcher
     from monarch_sync.workspace import Workspace
@@ -35,6 +36,7 @@ class WorkspaceSession:
         self._agent = agent
         self.reload = ReloadAgent(agent, roots, label)
         self._authors: dict[Workspace, Author] = {}
+        self._surroundings: dict[Workspace, Surroundings] = {}
         self._lock = threading.Lock()
         agent.at_close.append(self.close)
 
@@ -45,23 +47,51 @@ class WorkspaceSession:
         mode: str = "auto",
         owners: Sequence[Owner] | None = None,
         touched: Iterable[Path] | None = None,
+        *,
+        env: bool = False,
+        pip_arguments: Sequence[str] = (),
     ) -> SyncReport:
         """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: this process, unless
-        given. Blocks; see ``Author.push``."""
-        author = self._author(workspace)
+        given. Blocks; see ``Author.push``.
+
+        ``env`` first installs what the workspace's lock file asks for and hosts lack, and brings it
+        along, from then on with every push. Raises ``EnvironmentFailed``; then nothing has changed.
+        """
+        surroundings, notes = self._surroundings_of(workspace)
+        if env:
+            from monarch.runtime.workspace.host_pythons import ask_pythons
+
+            pythons = ask_pythons(self._agent.node, hosts)
+            notes.append(surroundings.install(pythons, pip_arguments))
+        author = self._author(surroundings.whole())
         # Another workspace's pushes count too: generations never go back.
         author.go_on_from(self._agent.generation)
-        return author.push(hosts, [self.reload] if owners is None else owners, mode, touched)
+        report = author.push(hosts, [self.reload] if owners is None else owners, mode, touched)
+        if report.ok:
+            notes += surroundings.changes()
+        report.notes += notes
+        return report
 
     def watcher(self, workspace: Workspace) -> Watcher:
         """What watches the workspace from push to push; iterate over it to be woken by saves."""
-        return self._author(workspace).watcher
+        return self._author(self._surroundings_of(workspace)[0].whole()).watcher
 
     def close(self) -> None:
         """The process is done with workspaces: nothing is watched any more."""
         with self._lock:
             for author in self._authors.values():
                 author.close()
+
+    def _surroundings_of(self, workspace: Workspace) -> tuple[Surroundings, list[str]]:
+        """What comes along with a workspace, and what is to be told of it the first time."""
+        from monarch.runtime.workspace.surroundings import Surroundings
+
+        with self._lock:
+            known = self._surroundings.get(workspace)
+            if known is not None:
+                return known, []
+            made = self._surroundings[workspace] = Surroundings(workspace)
+            return made, made.arrivals()
 
     def _author(self, workspace: Workspace) -> Author:
         # Few processes ever push.
