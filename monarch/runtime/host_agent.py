@@ -379,14 +379,12 @@ class HostAgent:
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Inspect)
-        body = self.describe()
-        if order.packages:
-            body |= self.packages()
-        self.node.answer(order.sender, order.port, body)
+        self.node.answer(order.sender, order.port, self.describe(order))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, order: Inspect) -> dict[str, Any]:
         """What runs here, for ``monarch status``."""
-        return {
+        body = self.packages() if order.packages else {}
+        return body | {
             "host": self.name,
             "pid": os.getpid(),
             "workspace": self.workspace,

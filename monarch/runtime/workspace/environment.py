@@ -98,7 +98,7 @@ def build(
     digest = digest_bytes(repr((wanted, python_tag())).encode()).hex()
     target = cache / "environments" / digest
     if not target.is_dir():
-        _install(wanted, target, cache / "wheels", pip_arguments)
+        _install(wanted, target, pip_arguments)
     return target
 
 
@@ -136,19 +136,14 @@ def _package(item: Mapping[str, Any]) -> _Package | None:
     return _Package(name, version, requirement)
 
 
-def _install(
-    wanted: Sequence[str], target: Path, wheels: Path, pip_arguments: Sequence[str]
-) -> None:
+def _install(wanted: Sequence[str], target: Path, pip_arguments: Sequence[str]) -> None:
     """Install into a fresh folder, which gets its name when all is in it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    wheels.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix="unfinished-", dir=target.parent))
     try:
-        _pip("wheel", "--no-deps", "--wheel-dir", str(wheels), *pip_arguments, *wanted)
-        names = [requirement.partition(" @ ")[0] for requirement in wanted]
         _pip(
-            "install", "--no-deps", "--no-compile", "--no-index", "--find-links", str(wheels),
-            "--target", str(fresh), *names,
+            "install", "--no-deps", "--ignore-installed", "--no-compile", "--target", str(fresh),
+            *pip_arguments, *wanted,
         )  # fmt: skip
         shutil.rmtree(fresh / "bin", ignore_errors=True)  # Scripts name a Python that is ours.
         fresh.chmod(0o755)

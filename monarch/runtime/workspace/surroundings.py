@@ -33,7 +33,7 @@ class _Noted(msgspec.Struct):
 
 
 def cache_folder() -> Path:
-    """Where wheels and environments are kept."""
+    """Where environments are kept, and what is known of workspaces."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "monarch"
 
