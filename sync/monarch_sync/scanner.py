@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from monarch_sync.contents import Contents
-from monarch_sync.entry import Entry, Kind, parent_of, path_fault, target_fault
+from monarch_sync.entry import Entry, Kind, parent_of, target_fault
 from monarch_sync.ignore import tracked_though_ignored, walk
 from monarch_sync.manifest import Manifest
 from monarch_sync.readings import Readings
@@ -37,12 +37,14 @@ class Scanner:
         self.contents = Contents(workspace)
         self._readings = Readings(self.contents)
         self._problems: dict[str, Problem] = {}
+        self._unlisted: dict[str, Problem] = {}  # folders that we may not look into
         # What git's rules hide, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
 
     def scan(self) -> Scan:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
         self._problems.clear()
+        self._unlisted.clear()
         self._hidden.clear()
         self._readings.begin()
         entries: dict[str, Entry] = {}
@@ -59,11 +61,10 @@ class Scanner:
             self._hidden.update(map(folder.remote_of, hidden))
             for relative in (*listed, *hidden):
                 self._add(folder, relative, entries)
-        for path in list(entries):
-            _add_parents(path, entries)
+            # All other folders on the way to a path are listed themselves.
+            _add_parents(folder.remote, entries)
         self._readings.end()
-        changed = self._update(entries)
-        return Scan(changed, list(self._problems.values()))
+        return Scan(self._update(entries), self._all_problems())
 
     def rescan(self, paths: Iterable[str | os.PathLike[str]]) -> Scan:
         """Look at these (absolute) paths, and at all inside those that are folders.
@@ -86,7 +87,7 @@ class Scanner:
                 self._rescan_some(folder, parent, relatives, changed, removed)
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
-        return Scan(manifest, list(self._problems.values()))
+        return Scan(manifest, self._all_problems())
 
     def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
         """Where to look, by the folder above, which is one that we know and that stands.
@@ -185,14 +186,18 @@ class Scanner:
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 path = folder.remote_of(relative)
                 reason = f"cannot be listed: {error.strerror or error}"
-                self._problems[path] = Problem(path or ".", reason)
+                self._unlisted[path] = Problem(path or ".", reason)
 
         patterns, uses_git = self.workspace.ignore, folder.follows_git
         return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
 
     def _forget_problems(self, path: str) -> None:
-        for other in [p for p in self._problems if p == path or p.startswith(f"{path}/")]:
-            del self._problems[other]
+        for problems in (self._problems, self._unlisted):
+            for other in [p for p in problems if p == path or p.startswith(f"{path}/")]:
+                del problems[other]
+
+    def _all_problems(self) -> list[Problem]:
+        return [*self._problems.values(), *self._unlisted.values()]
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
         """The new manifest, derived from the last one where there is one."""
@@ -201,7 +206,10 @@ class Scanner:
         else:
             old = self.manifest
             changed = [entry for path, entry in entries.items() if old.get(path) != entry]
-            removed = [entry.path for entry in old if entry.path not in entries]
+            num_new = sum(entry.path not in old for entry in changed)
+            removed: list[str] = []
+            if len(entries) - num_new < len(old):
+                removed = [entry.path for entry in old if entry.path not in entries]
             if changed or removed:
                 self.manifest = old.replace(changed, removed)
         return self.manifest
@@ -215,11 +223,10 @@ class Scanner:
         path = folder.remote_of(relative)
         if path in entries:
             return
-        local = f"{folder.local}/{relative}" if relative else str(folder.local)
-        self._problems.pop(path, None)
+        if self._problems:
+            self._problems.pop(path, None)
         try:
-            fault = path_fault(path)
-            entry = fault or self._entry(path, local)
+            entry = self._entry(path, f"{folder.local}/{relative}")
         except FileNotFoundError:
             return
         except OSError as error:
@@ -232,17 +239,20 @@ class Scanner:
     def _entry(self, path: str, local: str) -> Entry | str:
         """The entry of a local path, or why there is none."""
         status = os.lstat(local)
-        mode = stat.S_IMODE(status.st_mode) & 0o777
-        if stat.S_ISDIR(status.st_mode):
+        kind, mode = stat.S_IFMT(status.st_mode), status.st_mode & 0o777
+        if kind == stat.S_IFREG:
+            last = self.manifest.get(path) if self.manifest is not None else None
+            reading = self._readings.look(local, status, last)
+            digest = reading.digest
+            if last is not None and last.is_file and last.digest == digest and last.mode == mode:
+                return last
+            return Entry(path, Kind.FILE, mode, reading.size, digest)
+        if kind == stat.S_IFDIR:
             return Entry(path, Kind.DIR, mode)
-        if stat.S_ISLNK(status.st_mode):
+        if kind == stat.S_IFLNK:
             target = os.readlink(local)
             return target_fault(path, target) or Entry(path, Kind.LINK, target=target)
-        if not stat.S_ISREG(status.st_mode):
-            return "is neither a file nor a folder nor a link"
-        last = self.manifest.get(path) if self.manifest is not None else None
-        reading = self._readings.look(local, status, last)
-        return Entry(path, Kind.FILE, mode, reading.size, reading.digest)
+        return "is neither a file nor a folder nor a link"
 
 
 def _is_rule(path: str) -> bool:

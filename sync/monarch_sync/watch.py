@@ -184,7 +184,11 @@ class Watcher:
             left = deadline - time.monotonic()
             if left > 0 and live.wait(min(seconds, left), waked):
                 live.read()
-            elif not self._wait_for_git(live):
+            elif self._wait_for_git(live):
+                # What it did last is still to be read.
+                deadline = time.monotonic() + _MAX_SETTLE_SECONDS
+                live.read()
+            else:
                 return
 
     def _wait_for_git(self, reads: LiveWatch | None = None) -> bool:

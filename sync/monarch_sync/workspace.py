@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from monarch_sync.entry import RESERVED
 from monarch_sync.errors import WorkspaceMissing
 
 Local = str | os.PathLike[str]
@@ -33,7 +34,9 @@ class Folder:
 
     def remote_of(self, relative: str) -> str:
         """The manifest path of a path relative to this folder."""
-        return "/".join(part for part in (self.remote, relative) if part)
+        if not self.remote:
+            return relative
+        return f"{self.remote}/{relative}" if relative else self.remote
 
     def relative_of(self, remote: str) -> str | None:
         """The path relative to this folder of a manifest path; None if it lies elsewhere."""
@@ -146,4 +149,6 @@ def _remote(remote: str) -> str:
     parts = [part for part in remote.split("/") if part not in ("", ".")]
     if remote.startswith("/") or ".." in parts or "\0" in remote:
         raise ValueError(f"remote path {remote!r} must be relative to the replica, without `..`")
+    if RESERVED in parts:
+        raise ValueError(f"remote path {remote!r} lies in {RESERVED}/, which is the replica's own")
     return "/".join(parts)
