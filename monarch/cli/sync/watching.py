@@ -20,6 +20,8 @@ from monarch.cli.sync.voice import Voice, listed
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.job import JobTrait
+from monarch.runtime.client_agent import client
+from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
 
 __all__ = ["Watching"]
@@ -125,7 +127,7 @@ class Watching:
     # The folders
 
     def _follow(self) -> None:
-        self._following = Following(self._workspace)
+        self._following = Following(session_of(client()).watcher(self._workspace))
         folders = [str(folder.local) for folder in self._workspace.folders]
         text = f"watching {listed(folders)}; Ctrl-C ends it"
         self._voice.note("watching", text, folders=folders)
