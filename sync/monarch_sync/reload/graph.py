@@ -52,6 +52,7 @@ class ImportGraph:
         self._sources: dict[str, dict[str, tuple[str, str | None]]] = {}
         self._packages: dict[str, str] = {}
         self._whole: dict[str, set[str]] = {}
+        self._targets: dict[str, set[str]] = {}
 
     def add(self, edit: ModuleEdit) -> None:
         self._known.setdefault(edit.name, len(self._known))
@@ -119,6 +120,14 @@ class ImportGraph:
     def _knows(self, parts: Sequence[str]) -> bool:
         return ".".join(parts) in self._known
 
+    def targets(self, module: str) -> set[str]:
+        """The modules that a module takes names from, or needs."""
+        if module not in self._targets:
+            sources = self._sources[module].values()
+            named = {target for source in sources for target in _modules_of(source)}
+            self._targets[module] = named | self._whole[module]
+        return self._targets[module]
+
     def ordered(self) -> list[str]:
         """Imported modules before their importers; cycles break where the import order says."""
         result: list[str] = []
@@ -128,9 +137,7 @@ class ImportGraph:
             if name in visiting or name not in self._sources:
                 return
             visiting.add(name)
-            targets = {t for source in self._sources[name].values() for t in _modules_of(source)}
-            targets |= self._whole[name]
-            for target in sorted(targets, key=lambda t: self._known.get(t, 0)):
+            for target in sorted(self.targets(name), key=lambda t: self._known.get(t, 0)):
                 visit(target)
             result.append(name)
 

@@ -21,8 +21,9 @@ from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
+from .marks import Mark, Plan
 from .patch import FunctionPatch, parts_of
-from .plan import Mark, Plan, make_plan
+from .plan import make_plan
 from .reading_ahead import reading_ahead
 from .registries import unregister
 from .report import ReloadReport, Verdict

@@ -25,7 +25,7 @@ from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
 from .errors import ReloadError
-from .plan import Mark, ModulePlan, Plan
+from .marks import Mark, ModulePlan, Plan
 from .registries import HeldBack, Snapshot, registries
 from .source import ImportHook, Source
 from .targets import HeldStore, Target, targets_of
