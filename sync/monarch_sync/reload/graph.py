@@ -153,14 +153,14 @@ def _modules_of(source: tuple[str, str | None]) -> tuple[str, ...]:
 def _imports(edit: ModuleEdit) -> Iterator[tuple[str, tuple[str, str | None]]]:
     """(local name, (module, name there or None for the module itself))."""
     for statement in edit.new:
-        for node in ast.walk(statement.node) if not statement.is_definition else ():
+        for node in statement.imports:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     if alias.asname:
                         yield alias.asname, (alias.name, None)
                     else:
                         yield root_of(alias.name), (root_of(alias.name), None)
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 owner = absolute_name(edit.package, node.module, node.level)
                 for alias in node.names:
                     yield alias.asname or alias.name, (owner, alias.name)

@@ -69,8 +69,11 @@ class Reach:
             if use is Use.BASE
             for member in self.members_of(*self.graph.resolve(edit.name, dotted)[:2])
         }
+        affected = {d for d in new.names.deferred if self.spread(edit.name, d)[0]}
         old = None if index in edit.alignment.same else edit.old[origin]
-        found = changed_members(old, new, inherited, lambda d: bool(self.spread(edit.name, d)[0]))
+        if old is None and not inherited and not affected:
+            return
+        found = changed_members(old, new, inherited, affected.__contains__)
         if found:
             self.members[edit.name, new.name] = found
 
