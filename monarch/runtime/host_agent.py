@@ -100,6 +100,8 @@ class HostAgent:
         self.generation: Callable[[], int] = lambda: 0
         self.workspace_digest: Callable[[], str] = lambda: ""
         self.workspace_moves: Callable[[], bool] = lambda: False
+        # Of the folder, where others may see the same: what it is, and whether we write it.
+        self.replica: Callable[[], tuple[str, bool]] = lambda: ("", False)
         self.follows_client = False
         self.bind_host = "0.0.0.0"
         self.templates = Templates(
@@ -408,6 +410,8 @@ class HostAgent:
             "workspace": self.workspace,
             "generation": self.generation(),
             "digest": self.workspace_digest(),
+            "replica": self.replica()[0],
+            "writes": self.replica()[1],
             "procs": [
                 {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.name, "rank": p.rank,
                  "pid": p.pid, "is_up": p.address is not None, "hangs": self._hangs.text(p.uid)}

@@ -20,6 +20,7 @@ from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.owner import Owner
 from monarch.runtime.workspace.planning import plan_of
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.sharing import HERE
 from monarch.wire.address import ProcAddress
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
@@ -92,9 +93,11 @@ class Attempt:
             touched = None
         report = self._report
         report.hosts = [self._host_report(host) for host in hosts]
-        report.hosts += [
-            HostReport(self._fleet.name(uid), error=why) for uid, why in self._fleet.failed.items()
-        ]
+        if self._is_best_effort:
+            report.hosts += [
+                HostReport(self._fleet.name(uid), error=why)
+                for uid, why in self._fleet.failed.items()
+            ]
         report.seconds = time.perf_counter() - started
         return report
 
@@ -126,6 +129,8 @@ class Attempt:
             fleet.abort(hosts)
         elif any(host.is_staged for host in hosts) or plan.local:
             self._carry_through(hosts, plan, scan.manifest)
+        else:
+            fleet.look(hosts, scan.manifest, memory.generation)
         return self._without_failed(hosts)
 
     def _without_failed(self, hosts: Sequence[HostInPush]) -> list[HostInPush]:
@@ -175,7 +180,7 @@ class Attempt:
                     return self._refuse(stood)
             self._time("wait")
         self._has_committed = True
-        self._fleet.commit(hosts)
+        self._fleet.commit(hosts, manifest, number)
         hosts = self._without_failed(hosts)
         self._time("commit")
         if report.errors:
@@ -250,7 +255,8 @@ class Attempt:
     def _host_report(self, host: HostInPush) -> HostReport:
         push = host.push
         if push is None:
-            return HostReport("this host")
+            is_here = host.writer == HERE and host.uid not in self._memory.host_names
+            return HostReport("this host" if is_here else self._fleet.name(host.uid))
         report = HostReport(self._fleet.name(host.uid), bytes_sent=push.bytes_sent)
         staged = push.staged
         if staged is not None and not self._report.errors:

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
@@ -37,7 +37,6 @@ class ReloadAgent:
         self._said = ReloadOutcome()
         self._told: set[int] = set()
         self._modules_then: set[str] = set()
-        self._sources_then: Collection[str] = ()
         self._generation_before = 0
         self._lock = threading.Lock()
 
@@ -54,13 +53,16 @@ class ReloadAgent:
             self._abandon()
             for path in paths:
                 self._reloader.add_root(path)
-            self._modules_then = set(sys.modules)
-            sources = self._sources(changes)
-            self._sources_then = sources.keys()
+            # A module in the middle of its import counts as one that is yet to come.
+            self._modules_then = {
+                name
+                for name, module in list(sys.modules.items())
+                if not getattr(getattr(module, "__spec__", None), "_initializing", False)
+            }
             try:
                 # "respawn" and "off" are for the owner to act on; nothing is patched then.
                 prepared = self._reloader.prepare(
-                    sources,
+                    self._sources(changes),
                     mode=plan.mode,  # type: ignore[arg-type]
                 )
             except ReloadError as error:
@@ -80,7 +82,10 @@ class ReloadAgent:
         plan, _ = self._prepared.get(generation, (None, None))
         if plan is None or self._modules_then.issuperset(sys.modules):
             return ReloadOutcome()
-        if self._sources(self._changes(plan)).keys() == self._sources_then:
+        late = set(sys.modules) - self._modules_then
+        changed = {os.path.realpath(change.path) for change in self._changes(plan)}
+        files = (getattr(sys.modules.get(name), "__file__", None) for name in late)
+        if changed.isdisjoint(os.path.realpath(file) for file in files if file):
             return ReloadOutcome()
         outcome = self.prepare_here(plan)
         return ReloadOutcome(refused=outcome.refused)
