@@ -17,7 +17,7 @@ from typing import NamedTuple
 from monarch_sync.git_index import find_git_dir, git_dir_of, tracked_paths
 from monarch_sync.gitignore import RuleFile, rules_of
 
-__all__ = ["is_wanted", "outer_rule_files", "tracked_though_ignored", "walk"]
+__all__ = ["is_wanted", "outer_rule_files", "tracked_though_ignored", "walk", "walk_kinds"]
 
 NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch")
 _ENVIRONMENT = "pyvenv.cfg"
@@ -85,6 +85,20 @@ def walk(
     ``below`` looks only inside that folder of it, ``depth`` 1 at nothing deeper; rules of the
     folders above count all the same. ``on_error`` is told of folders that cannot be listed.
     """
+    for path, _ in walk_kinds(folder, patterns, below, depth, on_error=on_error, uses_git=uses_git):
+        yield path
+
+
+def walk_kinds(
+    folder: Path,
+    patterns: Sequence[str] = (),
+    below: str = "",
+    depth: int | None = None,
+    *,
+    on_error: Callable[[str, OSError], None] | None = None,
+    uses_git: bool = True,
+) -> Iterator[tuple[str, bool]]:
+    """As `walk`; with each path, whether it is a folder."""
     root = str(folder).rstrip("/")
     top = f"{root}/{below}" if below else root
     repository = find_git_dir(root)
@@ -116,9 +130,9 @@ def walk(
             if rules.leave_out(inside, f"{at}/{name}", name, is_dir):
                 continue
             if not is_dir:
-                yield prefix + name
+                yield prefix + name, False
             elif not os.path.exists(f"{at}/{name}/{_ENVIRONMENT}"):
-                yield prefix + name
+                yield prefix + name, True
                 if depth is None:
                     stack.append((f"{at}/{name}", prefix + name, inside))
 

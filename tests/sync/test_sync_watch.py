@@ -68,14 +68,15 @@ class Following:
             self.error = error
 
     def wait_until_equal(self, seconds: float = 30) -> None:
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, 0.01
         while True:
             assert self.error is None
             truth = scan_once(self.workspace).manifest
             if self.scanner.manifest == truth:
                 return
             assert time.monotonic() < deadline, "the watcher missed something"
-            threading.Event().wait(0.02)
+            pause = min(2 * pause, 0.5)  # a whole scan now and then leaves time for the watcher
+            threading.Event().wait(pause)
 
     def close(self) -> None:
         self.watcher.close()
