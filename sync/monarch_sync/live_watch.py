@@ -103,8 +103,8 @@ class LiveWatch:
             if any(path.rpartition("/")[2] in _RULE_FILES for path in folders.touched):
                 return False
             self._cover_fresh()
-        except OSError:
-            return False
+        except (OSError, CannotWatch):
+            return False  # Who begins anew finds out why.
         return True
 
     def _are_the_same(self) -> bool:
