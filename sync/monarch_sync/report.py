@@ -97,6 +97,7 @@ class SyncReport:
     problems: list[Problem] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -186,6 +187,7 @@ class SyncReport:
         lines += [f"  left out {problem}" for problem in self.problems[:_MAX_PROBLEMS]]
         if len(self.problems) > _MAX_PROBLEMS:
             lines.append(f"  left out {len(self.problems) - _MAX_PROBLEMS} more")
+        lines += [f"  note: {note}" for note in self.notes]
         for error in self.errors:
             lines += [f"  {line}" for line in error.splitlines()]
         return "\n".join(lines)
