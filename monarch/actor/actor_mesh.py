@@ -113,7 +113,7 @@ class ActorMesh(MeshTrait, Generic[T]):
         from monarch.actor.sync import sync_procs
 
         mode = reload if auto_reload else "off"
-        return await sync_procs(self._ref.procs, workspace, mode, best_effort)
+        return await sync_procs(self._ref.procs, workspace, mode, best_effort, conda)
 
     async def logging_option(
         self,

@@ -213,9 +213,8 @@ class HostMesh(MeshTrait):
         from monarch.actor.sync import sync_hosts
 
         mode = reload if auto_reload else "off"
-        return await sync_hosts(
-            [host.address for host in self._hosts], workspace, mode, best_effort
-        )
+        hosts = [host.address for host in self._hosts]
+        return await sync_hosts(hosts, workspace, mode, best_effort, conda)
 
     async def logging_option(
         self,

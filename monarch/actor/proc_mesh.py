@@ -223,15 +223,15 @@ class ProcMesh(MeshTrait):
 
         All procs that this program owns there switch between the same two messages, or none
         does. With ``best_effort`` hosts that cannot follow are left behind, and the report names
-        them; what runs on them refuses calls of the new generation until it has caught up. See
-        ``monarch_sync.SyncReport`` for what is told.
+        them; what runs on them refuses calls of the new generation until it has caught up.
+        ``conda`` brings the packages along that the workspace's lock file asks for and the
+        machines lack, conda or not. See ``monarch_sync.SyncReport`` for what is told.
         """
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.sync import sync_procs
 
-        return await sync_procs(
-            self._procs, workspace, reload if auto_reload else "off", best_effort
-        )
+        mode = reload if auto_reload else "off"
+        return await sync_procs(self._procs, workspace, mode, best_effort, conda)
 
     async def logging_option(
         self,

@@ -25,27 +25,38 @@ new processes; or only the one; or only the other; or neither."""
 
 
 async def sync_procs(
-    procs: Sequence[ProcAddress], workspace: Workspace, mode: str, best_effort: bool = False
+    procs: Sequence[ProcAddress],
+    workspace: Workspace,
+    mode: str,
+    best_effort: bool = False,
+    env: bool = False,
 ) -> SyncReport:
     """Push ``workspace`` to the hosts that ``procs`` are on."""
     hosts: dict[Uid, ProcAddress] = {}
     for proc in procs:
         host = ProcAddress(proc.host_uid, proc.host_urls, proc.machine)
         hosts.setdefault(proc.host_uid, host)
-    return await sync_hosts(list(hosts.values()), workspace, mode, best_effort)
+    return await sync_hosts(list(hosts.values()), workspace, mode, best_effort, env)
 
 
 async def sync_hosts(
-    hosts: Sequence[ProcAddress], workspace: Workspace, mode: str, best_effort: bool = False
+    hosts: Sequence[ProcAddress],
+    workspace: Workspace,
+    mode: str,
+    best_effort: bool = False,
+    env: bool = False,
 ) -> SyncReport:
-    """Push ``workspace`` to ``hosts``, and its code into what this program runs there."""
+    """Push ``workspace`` to ``hosts``, and its code into what this program runs there.
+
+    ``env`` brings the packages that its lock file asks for and hosts lack.
+    """
     if mode not in MODES:
         raise ValueError(f"reload is one of {', '.join(MODES)}, not {mode!r}")
     agent = process.current()
     if isinstance(agent, ClientAgent):
         agent.relink(host.uid for host in hosts)
     return await in_thread(
-        lambda: session_of(agent).push(hosts, workspace, mode, best_effort=best_effort)
+        lambda: session_of(agent).push(hosts, workspace, mode, best_effort=best_effort, env=env)
     )
 
 

@@ -273,6 +273,8 @@ class ClientAgent(ProcAgent):
             self._end_distant_procs(grace)
         for link in self.links.values():
             link.detach()
+        for close in self.at_close:
+            close()
         with contextlib.suppress(Exception):
             self.node.loop.run_on_loop(self.host_agent.close, timeout=3.0)
         self.node.close()

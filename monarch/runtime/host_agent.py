@@ -99,6 +99,7 @@ class HostAgent:
         self.directory = directory
         self.procs: dict[Uid, _Proc] = {}
         self.workspace = ""
+        self.packages: Callable[[], dict[str, Any]] = dict
         self.workspace_path: Callable[[], tuple[str, ...]] = lambda: ()
         self.generation: Callable[[], int] = lambda: 0
         self.workspace_digest: Callable[[], str] = lambda: ""
@@ -447,11 +448,12 @@ class HostAgent:
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Inspect)
-        self.node.answer(order.sender, order.port, self.describe())
+        self.node.answer(order.sender, order.port, self.describe(order))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, order: Inspect) -> dict[str, Any]:
         """What runs here, for ``monarch status``."""
-        return {
+        body = self.packages() if order.packages else {}
+        return body | {
             "host": self.name,
             "pid": os.getpid(),
             "machine": self.node.address.machine,

@@ -64,6 +64,7 @@ class ProcAgent:
         self.io_loop: IoLoop | None = None
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""
+        self.at_close: list[Callable[[], None]] = []
         self.supervisor = Supervisor(node, self)
         self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells: dict[Uid, ActorCell] = {}

@@ -363,10 +363,14 @@ class Shutdown(Message, tag=26):
 
 
 class Inspect(Message, tag=27):
-    """What runs here? Answered by ``Answer`` with a dictionary."""
+    """What runs here? Answered by ``Answer`` with a dictionary.
+
+    ``packages``: a host is to say as well which Python it has, and which packages.
+    """
 
     port: int
     sender: Uid
+    packages: bool = False
 
 
 class Sync(Message, tag=28):

@@ -1,25 +1,28 @@
 """Why a path is, or is not, part of a workspace: which rule, in which file, on which line.
 
-Whether it is comes from the walk that a scan makes. Which line made it so is found by asking the
-same engine again, in a folder that holds nothing but this path and one line at a time: so what is
-said of a rule is what the rule does.
+Whether it is comes from the walk that a scan makes. Which line made it so is found by asking about
+one line at a time, so what is said of a rule is what the rule does.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import ignore
-from ignore.overrides import OverrideBuilder
-
 from monarch_sync.entry import RESERVED, path_fault, target_fault
 from monarch_sync.git_index import find_git_dir
-from monarch_sync.ignore import IGNORE_FILE, NEVER, tracked_though_ignored, walk
+from monarch_sync.gitignore import rules_of
+from monarch_sync.ignore import (
+    IGNORE_FILE,
+    NEVER,
+    exclude_file,
+    personal_rule_file,
+    tracked_though_ignored,
+    walk,
+)
 from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Explanation", "Rule", "explain"]
@@ -98,12 +101,12 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
             return out("unfit", f"{about} {fault}")
         if _is_environment(whole):
             return out("environment", f"{about} is a virtual environment (it has a pyvenv.cfg)")
-        parent = os.path.dirname(part)
+        parent, is_dir = os.path.dirname(part), whole.is_dir() and not whole.is_symlink()
         if part in walk(folder.local, workspace.ignore, parent, depth=1) and not kept_by_git:
             continue
-        if pattern := _override(folder.local, NEVER, part):
+        if pattern := _override(NEVER, part, is_dir):
             return out("never", f"{about} is never synced", Rule("built in", 0, pattern))
-        if pattern := _override(folder.local, workspace.ignore, part):
+        if pattern := _override(workspace.ignore, part, is_dir):
             own = Rule("the workspace's own `ignore`", 0, pattern)
             return out("workspace", f"{about} matches {own}", own)
         rule = _deciding(folder.local, part)
@@ -146,36 +149,9 @@ def _is_environment(local: Path) -> bool:
     return not local.is_symlink() and (local / "pyvenv.cfg").exists()
 
 
-def _override(root: Path, patterns: Sequence[str], relative: str) -> str:
+def _override(patterns: Sequence[str], relative: str, is_dir: bool) -> str:
     """The first of the patterns that leaves a path out, all other rules aside; "" if none does."""
-    for pattern in patterns:
-        overrides = OverrideBuilder(root)
-        overrides.add(f"!{pattern}")
-        builder = _bare(root / os.path.dirname(relative)).max_depth(1)
-        builder.overrides(overrides.build())
-        if not _lists(builder, root / relative):
-            return pattern
-    return ""
-
-
-def _bare(root: Path) -> ignore.WalkBuilder:
-    """A walk that no rule file has a say in."""
-    builder = ignore.WalkBuilder(root)
-    builder.hidden(False).ignore(False).parents(False).require_git(False)
-    builder.git_ignore(False).git_global(False).git_exclude(False)
-    return builder
-
-
-def _lists(builder: ignore.WalkBuilder, wanted: Path) -> bool:
-    walker = builder.build()
-    while True:
-        try:
-            if next(walker).path() == wanted:
-                return True
-        except StopIteration:
-            return False
-        except (ignore.Error, ignore.IOError):
-            continue
+    return next((pattern for pattern in patterns if _matches(pattern, relative, is_dir)), "")
 
 
 def _deciding(folder: Path, relative: str) -> Rule | None:
@@ -198,18 +174,8 @@ def _deciding(folder: Path, relative: str) -> Rule | None:
 
 def _matches(pattern: str, inner: str, is_dir: bool) -> bool:
     """Whether one pattern, in the folder that ``inner`` starts from, leaves the path out."""
-    with tempfile.TemporaryDirectory(prefix="monarch-explain-") as made:
-        top = Path(made)
-        target = top / inner
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if is_dir:
-            target.mkdir()
-        else:
-            target.touch()
-        (top / ".gitignore").write_bytes(os.fsencode(f"{pattern}\n"))
-        builder = _bare(target.parent).max_depth(1)
-        builder.git_ignore(True).parents(True)
-        return not _lists(builder, target)
+    rules = rules_of(os.fsencode(pattern))
+    return rules is not None and rules.verdict(os.path.basename(inner), inner, is_dir) is True
 
 
 def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]:
@@ -224,10 +190,10 @@ def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]
         if place == top or top in place.parents:
             yield place, _name(folder, place / ".gitignore"), place / ".gitignore"
     if found:
-        exclude = Path(found[1]) / "info/exclude"
+        exclude = Path(exclude_file(found[1]))
         yield top, _name(folder, exclude), exclude
-    for file in _global_rules():
-        yield top, str(file), file
+    personal = Path(personal_rule_file())
+    yield top, str(personal), personal
 
 
 def _parents(relative: str) -> Iterator[str]:
@@ -242,19 +208,3 @@ def _name(folder: Path, file: Path) -> str:
         return str(file.relative_to(folder))
     except ValueError:
         return str(file)
-
-
-def _global_rules() -> Iterator[Path]:
-    home = Path(os.path.expanduser("~"))
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    for git_config in (home / ".gitconfig", config / "git/config"):
-        try:
-            lines = git_config.read_text("utf-8", "replace").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            key, _, value = line.partition("=")
-            if key.strip().lower() == "excludesfile":
-                yield Path(value.strip().strip('"')).expanduser()
-                return
-    yield config / "git/ignore"

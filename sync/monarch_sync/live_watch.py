@@ -115,7 +115,8 @@ class LiveWatch:
         for folder in folders:
             self.folders.add_root(str(folder.local))
         self._identities = {str(folder.local): _identity(str(folder.local)) for folder in folders}
-        self._rules = [OuterRules(folder.local, self._workspace.ignore) for folder in folders]
+        patterns = self._workspace.ignore
+        self._rules = [OuterRules(f.local, patterns) for f in folders if f.follows_git]
         for folder in folders:
             self._cover(folder)
 
@@ -135,8 +136,9 @@ class LiveWatch:
     def _folders_inside(self, folder: Folder, below: str) -> Iterator[tuple[str, os.stat_result]]:
         root, patterns = str(folder.local), self._workspace.ignore
         device = self._identities[root][0]
-        listed = dict.fromkeys(walk(folder.local, patterns, below))
-        if not below:
+        uses_git = folder.follows_git
+        listed = dict.fromkeys(walk(folder.local, patterns, below, uses_git=uses_git))
+        if not below and uses_git:
             tracked = tracked_though_ignored(folder.local, patterns, listed)
             above = {part for path in tracked for part in _folders_above(path)}
             listed.update(dict.fromkeys(sorted(above)))
@@ -153,9 +155,8 @@ class LiveWatch:
     def _cover_fresh(self) -> None:
         """Watch folders that have appeared, if rules say that they belong to us."""
         by_parent: dict[str, list[str]] = {}
-        for path in self.folders.fresh:
+        for path in self.folders.take_fresh():
             by_parent.setdefault(os.path.dirname(path), []).append(path)
-        self.folders.fresh.clear()
         # Folders above first: who is inside one that is new is found with it.
         for parent, paths in sorted(by_parent.items()):
             for folder in self._workspace.folders:
@@ -165,10 +166,12 @@ class LiveWatch:
 
     def _cover_wanted(self, folder: Folder, parent: str, paths: list[str]) -> None:
         root = str(folder.local)
-        wanted = set(walk(folder.local, self._workspace.ignore, parent, depth=1))
+        patterns, uses_git = self._workspace.ignore, folder.follows_git
+        wanted = set(walk(folder.local, patterns, parent, depth=1, uses_git=uses_git))
         for path in paths:
             relative = path[len(root) + 1 :]
-            if relative in wanted and self.folders.add(root, relative):
+            if relative in wanted:
+                self.folders.add(root, relative)
                 self._cover(folder, relative)
 
     def _read_to_cookie(self) -> bool:

@@ -7,19 +7,15 @@ tracks. They lie where no watch is, so they are looked at when somebody asks: a 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from monarch_sync.git_index import find_git_dir, tracked_paths
-from monarch_sync.ignore import walk
+from monarch_sync.ignore import is_wanted, outer_rule_files
 
 __all__ = ["OuterRules"]
 
-_NAMES = (".gitignore", ".monarchignore")
-_MAX_FOLDERS = 200
-_EXCLUDES = re.compile(rb"^\s*excludesfile\s*=\s*\"?([^\"\n]+)", re.IGNORECASE | re.MULTILINE)
-
+_MAX_PATHS = 2000
 _Stamp = tuple[int, int, int] | None
 
 
@@ -29,7 +25,7 @@ class OuterRules:
     def __init__(self, folder: Path, patterns: Sequence[str]) -> None:
         self._folder = folder
         self._patterns = patterns
-        self._files = _rule_files(folder)
+        self._files = outer_rule_files(folder)
         self._stamps = self._look()
         found = find_git_dir(str(folder))
         self._top, self._git_dir = found or ("", "")
@@ -58,18 +54,15 @@ class OuterRules:
         return self._matters(before ^ self._tracked)
 
     def _matters(self, paths: frozenset[str]) -> bool:
-        by_folder: dict[str, set[str]] = {}
         prefix = _prefix(self._folder, self._top)
-        for path in paths:
-            if path.startswith(prefix):
-                relative = path[len(prefix) :]
-                if os.path.lexists(self._folder / relative):
-                    by_folder.setdefault(os.path.dirname(relative), set()).add(relative)
-        if len(by_folder) > _MAX_FOLDERS:
+        inside = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
+        if len(inside) > _MAX_PATHS:
             return True
+        seen: dict[str, frozenset[str]] = {}
         return any(
-            not inside.issubset(walk(self._folder, self._patterns, parent, depth=1))
-            for parent, inside in by_folder.items()
+            os.path.lexists(self._folder / path)
+            and not is_wanted(self._folder, self._patterns, path, seen)
+            for path in inside
         )
 
     def _read_index(self) -> frozenset[str]:
@@ -89,22 +82,3 @@ def _stamp(path: str) -> _Stamp:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _rule_files(folder: Path) -> list[str]:
-    files = [f"{above}/{name}" for above in folder.parents for name in _NAMES]
-    found = find_git_dir(str(folder))
-    if found is not None:
-        files += [f"{found[1]}/info/exclude", f"{found[1]}/config"]
-    home = os.path.expanduser("~")
-    xdg = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    configs = [f"{home}/.gitconfig", f"{xdg}/git/config"]
-    files += [*configs, f"{xdg}/git/ignore"]
-    for config in configs:
-        try:
-            with open(config, "rb") as file:
-                named = _EXCLUDES.findall(file.read())
-        except OSError:
-            continue
-        files += [os.path.expanduser(os.fsdecode(name.strip())) for name in named]
-    return files

@@ -74,7 +74,8 @@ class SyncReport:
 
     ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
     refused: then no host and no process changed, and ``generation`` is still the old one;
-    ``refusals`` have what code was refused, with file, line and column.
+    ``refusals`` have what code was refused, with file, line and column. ``notes`` say what to know
+    beside: what came along unasked, a lock file that changed.
     ``actors_patched`` is the number of live actors by class. ``needs_respawn`` is what no running
     process could take, as ``module: reason``; ``procs_respawned`` are the procs that were replaced
     by new ones because of it, ``actors_respawned`` how many actors of each class were made again
@@ -187,7 +188,7 @@ class SyncReport:
         lines += [f"  left out {problem}" for problem in self.problems[:_MAX_PROBLEMS]]
         if len(self.problems) > _MAX_PROBLEMS:
             lines.append(f"  left out {len(self.problems) - _MAX_PROBLEMS} more")
-        lines += [f"  note: {note}" for note in self.notes]
+        lines += [f"  {note}" for note in self.notes]
         for error in self.errors:
             lines += [f"  {line}" for line in error.splitlines()]
         return "\n".join(lines)

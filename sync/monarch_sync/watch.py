@@ -78,6 +78,11 @@ class Watcher:
             else:
                 self._release()
 
+    def rest(self) -> None:
+        """Give all watches back until somebody asks again, or iterates."""
+        if not self.is_iterated:
+            self._release()
+
     def changes(self) -> set[Path] | None:
         """All that was touched since the last call; ``None`` where everything has to be looked at.
 
@@ -121,7 +126,7 @@ class Watcher:
         with self._lock:
             waked, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            if self._live is None:
+            if self._live is None and not self._is_closed.is_set():
                 self._start_when_there()
                 yield set()
             while not self._is_closed.is_set():
@@ -179,7 +184,11 @@ class Watcher:
             left = deadline - time.monotonic()
             if left > 0 and live.wait(min(seconds, left), waked):
                 live.read()
-            elif not self._wait_for_git(live):
+            elif self._wait_for_git(live):
+                # What it did last is still to be read.
+                deadline = time.monotonic() + _MAX_SETTLE_SECONDS
+                live.read()
+            else:
                 return
 
     def _wait_for_git(self, reads: LiveWatch | None = None) -> bool:

@@ -4,8 +4,8 @@ The kernel tells of a folder by the number of its watch, which stays with the fo
 one above it, gets another name. So paths are not kept but read off the tree, and a renamed folder
 costs nothing, however much is inside.
 
-Nothing here knows which folders are wanted: new ones are set down in ``fresh``, for the watcher to
-`add` if they belong to the workspace.
+Nothing here knows which folders are wanted: `take_fresh` names new ones, for the watcher to `add`
+them if they belong to the workspace.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Node:
 class WatchedFolders:
     """What was touched gathers in ``touched``, until somebody takes it out.
 
-    ``fresh``: folders that appeared. ``written``: files that somebody is in the middle of
+    ``written``: files that somebody is in the middle of
     writing, and since when. ``vanished``: what was there and is not. ``is_lost``: events are
     missing, or a root is another folder now; all has to be watched and looked at anew.
     """
@@ -51,7 +51,7 @@ class WatchedFolders:
         self._by_number: dict[int, _Node] = {}
         self._moving: dict[int, _Node] = {}
         self.touched: set[str] = set()
-        self.fresh: set[str] = set()
+        self._fresh: set[tuple[_Node, str]] = set()
         self.written: dict[str, float] = {}
         self.vanished: set[str] = set()
         self.is_lost = False
@@ -90,6 +90,12 @@ class WatchedFolders:
             self._detach(known)
         self._attach(parent, name, known or _Node(name, number))
         return True
+
+    def take_fresh(self) -> list[str]:
+        """Where folders have appeared since the last call, as far as they still stand there."""
+        fresh, self._fresh = self._fresh, set()
+        paths = [(self._path(parent), name) for parent, name in fresh]
+        return [f"{above}/{name}" for above, name in paths if above is not None]
 
     def take(self, events: list[Event], now: float) -> None:
         """Learn from events, in their order; they are all that there were."""
@@ -157,8 +163,8 @@ class WatchedFolders:
                 self._attach(parent, name, moved)
             elif moved is not None:
                 self._drop(moved)
-            else:
-                self.fresh.add(path)
+            # What was made in it while it moved may have no watch yet.
+            self._fresh.add((parent, name))
 
     def _find(self, root: str, relative: str) -> _Node | None:
         node = next((node for path, node in self._roots.values() if path == root), None)

@@ -6,19 +6,16 @@ import queue
 import threading
 from pathlib import Path
 
-from monarch_sync import SyncError, Watcher, Workspace
+from monarch_sync import SyncError, Watcher
 
 __all__ = ["Following"]
 
 
 class Following:
-    """A watcher on a thread of its own, so that whoever waits for it can do other things too.
+    """A watcher on a thread of its own, so that whoever waits for it can do other things too."""
 
-    Raises ``WorkspaceMissing`` for a folder that is not there.
-    """
-
-    def __init__(self, workspace: Workspace) -> None:
-        self._watcher = Watcher(workspace)
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
         self._found: queue.SimpleQueue[set[Path] | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-watch", daemon=True)
         self._thread.start()

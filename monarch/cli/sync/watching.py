@@ -20,6 +20,8 @@ from monarch.cli.sync.voice import Voice, listed
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.job import JobTrait
+from monarch.runtime.client_agent import client
+from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
 
 __all__ = ["Watching"]
@@ -31,11 +33,18 @@ class Watching:
     """One ``monarch sync --watch``, from the first push until Ctrl-C."""
 
     def __init__(
-        self, project: Project, job: JobTrait, voice: Voice, *, best_effort: bool = False
+        self,
+        project: Project,
+        job: JobTrait,
+        voice: Voice,
+        *,
+        best_effort: bool = False,
+        env: bool = False,
     ) -> None:
         self._here = Path.cwd()
         self._voice = voice
         self._is_best_effort = best_effort
+        self._is_env_wanted = env  # with the first push that comes through
         self._project = project
         self._workspace = workspace_of(project)
         self._visitor: Visitor | None = Visitor(job)
@@ -86,7 +95,11 @@ class Watching:
         self._is_pushing = True
         try:
             report = self._visitor.push(
-                self._workspace, touched, self._voice, best_effort=self._is_best_effort
+                self._workspace,
+                touched,
+                self._voice,
+                best_effort=self._is_best_effort,
+                env=self._is_env_wanted,
             )
         except WorkspaceMissing:
             self._is_behind = True
@@ -98,6 +111,7 @@ class Watching:
                 self._tell_failure(str(error))
         else:
             self._is_behind, self._failure = False, ""
+            self._is_env_wanted = False
             self._tell(report, is_first)
         self._is_pushing = False
 
@@ -125,7 +139,7 @@ class Watching:
     # The folders
 
     def _follow(self) -> None:
-        self._following = Following(self._workspace)
+        self._following = Following(session_of(client()).watcher(self._workspace))
         folders = [str(folder.local) for folder in self._workspace.folders]
         text = f"watching {listed(folders)}; Ctrl-C ends it"
         self._voice.note("watching", text, folders=folders)

@@ -13,18 +13,28 @@ from monarch.runtime.workspace.owner import Owner
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import ProcDown
 from monarch_sync.report import SyncReport
+from monarch_sync.watch import Watcher
 from monarch_sync.workspace import Workspace
 
 __all__ = ["Author"]
 
+_PATIENCE_SECONDS = 1.0
+
 
 class Author:
-    """Pushes one workspace, again and again; later pushes cost what changed."""
+    """Pushes one workspace, again and again; later pushes cost what changed.
+
+    ``watcher`` lives from the first push to `close`, so that the next one need not look at
+    files that nobody touched. It has no thread: the kernel keeps the events until they are asked
+    for. Who iterates over it gives what it says to `push`.
+    """
 
     def __init__(self, node: Node, workspace: Workspace) -> None:
         self._node = node
         self._memory = Memory(workspace)
         self._lock = threading.Lock()
+        self._knows_all = False
+        self.watcher = Watcher(workspace)
         node.on_peer_down.append(self._forget)
 
     def go_on_from(self, generation: int) -> None:
@@ -74,11 +84,31 @@ class Author:
     ) -> SyncReport:
         """Bring the workspace to ``hosts``, and its code into the processes of ``owners``.
 
-        ``touched`` says that only these paths may have changed. A refusal comes back in the
-        report's ``errors``, a host that is lost or hangs too; with ``best_effort`` such a host is
-        left behind, and named in the report. Raises ``WorkspaceMissing``, and ``MonarchError``
-        for a lost owner.
+        ``touched`` says that only these paths may have changed; otherwise the watcher is asked,
+        and everything is looked at where it cannot vouch. A refusal comes back in the report's
+        ``errors``, a host that is lost or hangs too; with ``best_effort`` such a host is left
+        behind, and named in the report. Raises ``WorkspaceMissing``, and ``MonarchError`` for a
+        lost owner.
         """
         with self._lock:
+            if touched is None:
+                touched = self.watcher.changes()
+            if not self._knows_all:
+                touched = None  # What was touched before a push that broke off may be unseen.
+            self._knows_all = False
             attempt = Attempt(self._memory, self._node, owners, mode, best_effort=best_effort)
-            return attempt.run(hosts, touched)
+            report = attempt.run(hosts, touched)
+            self._knows_all = True
+            return report
+
+    def rest(self) -> None:
+        """Give the watches back until the next push, which looks at everything."""
+        if self._lock.acquire(blocking=False):
+            self.watcher.rest()
+            self._lock.release()
+
+    def close(self) -> None:
+        """Give the watches back for good. A push that is under way keeps them."""
+        if self._lock.acquire(timeout=_PATIENCE_SECONDS):
+            self.watcher.close()
+            self._lock.release()

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from monarch.runtime.host_agent import HostAgent
+from monarch.runtime.workspace.environment import installed, python_tag
 from monarch.runtime.workspace.lease import Lease
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Sync, TakeBack
@@ -57,6 +58,7 @@ class ReplicaAgent:
         agent.workspace_digest = lambda: self._replica.manifest.digest.hex()
         agent.staged_bytes = lambda: self._replica.staged_bytes
         agent.workspace_moves = lambda: self._is_moving
+        agent.packages = lambda: {"python": python_tag(), "packages": installed()}
         agent.node.handle(Sync, self._on_sync)
         agent.node.handle(TakeBack, self._on_take_back)
 
