@@ -121,6 +121,26 @@ def test_what_a_host_kept_and_what_was_left_out_is_told(up: Folder, say: Say) ->
     assert re.search(r"changed on trainers0, kept as amounts.py.host-\w{8}\n", say("sync").out)
 
 
+def test_a_host_that_cannot_follow_stops_all_or_is_left_behind(up: Folder, say: Say) -> None:
+    say("sync")
+    (up.replica(1) / ".monarch/stage").write_text("in the way")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    refused = say("sync")
+    assert refused.status == 1
+    assert "no rank changed; still on gen 1" in refused.out
+    assert "trainers1: " in refused.out
+    assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 1\n"
+    said = say("sync", "--best-effort")
+    assert said.status == 0
+    assert re.match(r"✓ gen \d  1 file → 1 host \(1 left behind\)", said.out)
+    assert "left behind trainers1: " in said.out
+    assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 2\n"
+    assert (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 1\n"
+    stale = say("sync", "status").out
+    assert re.search(r"trainers1 +1 \(stale\)", stale)
+    assert "1 host behind generation" in stale
+
+
 # Before anything moves
 
 

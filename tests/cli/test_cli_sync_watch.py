@@ -156,8 +156,11 @@ main()
 """
 
 
-@pytest.mark.parametrize("moment", [{"before": 60, "after": 0}, {"before": 0, "after": 60}])
-@pytest.mark.parametrize("arguments", [[], ["--watch"]], ids=["once", "watch"])
+@pytest.mark.parametrize(
+    ("arguments", "moment"),
+    [([], {"before": 0, "after": 60}), (["--watch"], {"before": 60, "after": 0})],
+    ids=["once, after it", "watch, before it"],
+)
 def test_an_interrupted_push_leaves_hosts_as_they_were_and_says_so(
     up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch,
     moment: dict[str, int], arguments: list[str],

@@ -12,7 +12,7 @@ import click
 from monarch.cli.project import find_job
 from monarch.cli.sync.difference import differences
 from monarch.cli.sync.preview import first_sync, preview_lines, previews
-from monarch.cli.sync.setting import allocation, find_project, workspace_of
+from monarch.cli.sync.setting import allocation, find_project, whole_of, workspace_of
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import timeline, timeline_lines
@@ -42,13 +42,14 @@ class _Chosen(NamedTuple):
 @click.option("--dry-run", is_flag=True, help="only say what would move")
 @click.option("--explain", "explained", metavar="PATH", help="say why a path is synced, or is not")
 @click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
+@click.option("--env", is_flag=True, help="first install what the lock file asks for, for hosts")
 @click.option("--json", "is_json", is_flag=True, help="an object a push, for programs")
 @click.option("--file", "file", help="the project file [default: monarch.toml]")
 @click.option("--verbose", "-v", is_flag=True, help="the whole report of each push")
 @click.pass_context
 def sync(
     context: click.Context, watch: bool, dry_run: bool, explained: str | None, best_effort: bool,
-    is_json: bool, file: str | None, verbose: bool,
+    env: bool, is_json: bool, file: str | None, verbose: bool,
 ) -> None:  # fmt: skip
     """Bring the workspace to all hosts, and its code into what runs there.
 
@@ -57,7 +58,7 @@ def sync(
     """
     context.obj = _Chosen(file, is_json)
     if context.invoked_subcommand is not None:
-        if watch or dry_run or best_effort or explained is not None:
+        if watch or dry_run or best_effort or env or explained is not None:
             raise click.UsageError("this option goes without a command behind it", context)
         return
     if sum((watch, dry_run, explained is not None)) > 1:
@@ -71,18 +72,18 @@ def sync(
         elif watch:
             project = find_project(file)
             workspace_of(project)
-            Watching(project, allocation(), voice, best_effort=best_effort).run()
+            Watching(project, allocation(), voice, best_effort=best_effort, env=env).run()
         else:
-            _push(context.obj, voice, best_effort)
+            _push(context.obj, voice, best_effort=best_effort, env=env)
     except (MonarchError, SyncError, ConfigError) as error:
         _end_with(error, is_json)
 
 
-def _push(chosen: _Chosen, voice: Voice, best_effort: bool) -> NoReturn:
+def _push(chosen: _Chosen, voice: Voice, *, best_effort: bool, env: bool) -> NoReturn:
     workspace = workspace_of(find_project(chosen.file))
     visitor = Visitor(allocation())
     try:
-        report = visitor.push(workspace, None, voice, best_effort=best_effort)
+        report = visitor.push(workspace, None, voice, best_effort=best_effort, env=env)
     except KeyboardInterrupt:
         text = f"interrupted; {visitor.generations()}"
         voice.note("interrupted", text, ok=False)
@@ -100,7 +101,7 @@ def _end_with(error: Exception, is_json: bool) -> NoReturn:
 
 
 def _explain(chosen: _Chosen, path: str) -> NoReturn:
-    found = explain(workspace_of(find_project(chosen.file)), path)
+    found = explain(whole_of(find_project(chosen.file)), path)
     if chosen.is_json:
         rule = found.rule._asdict() if found.rule else None
         JsonLines().say("explain", {**found._asdict(), "rule": rule})
@@ -110,7 +111,7 @@ def _explain(chosen: _Chosen, path: str) -> NoReturn:
 
 
 def _preview(chosen: _Chosen) -> None:
-    workspace = workspace_of(find_project(chosen.file))
+    workspace = whole_of(find_project(chosen.file))
     job = find_job()
     scan = Scanner(workspace).scan()
     found = [first_sync(scan)] if job is None else previews(Visitor(job).past(), scan)
@@ -183,7 +184,7 @@ def _rollback(chosen: _Chosen, generation: int | None, verbose: bool) -> None:
     """
     voice: Voice = JsonLines() if chosen.is_json else Lines(Terminal(), verbose)
     try:
-        workspace = workspace_of(find_project(chosen.file))
+        workspace = whole_of(find_project(chosen.file))
         visitor = Visitor(allocation())
         rows = timeline(visitor.past().histories(1000))
         current = next((row for row in rows if row.is_current), None)
@@ -230,7 +231,7 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
 
     Lines with a `-` are there, those with a `+` are yours.
     """
-    workspace = workspace_of(find_project(chosen.file))
+    workspace = whole_of(find_project(chosen.file))
     past = Visitor(allocation()).past()
     held = past.state(generation or 0)
     scanner = Scanner(workspace)

@@ -9,9 +9,10 @@ from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project, n
 from monarch.config_file import ConfigError
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobTrait
+from monarch.runtime.workspace.surroundings import Surroundings
 from monarch_sync import Workspace
 
-__all__ = ["allocation", "find_project", "no_allocation", "workspace_of"]
+__all__ = ["allocation", "find_project", "no_allocation", "whole_of", "workspace_of"]
 
 _EXAMPLE = """
     [job]
@@ -57,6 +58,11 @@ def workspace_of(project: Project) -> Workspace:
             f"{folder} {what}.{_meant(project.directory, wanted)}"
         )
     return project.make_workspace()
+
+
+def whole_of(project: Project) -> Workspace:
+    """Its workspace, with all that a push takes along: editable installs, an environment."""
+    return Surroundings(workspace_of(project)).whole()
 
 
 def allocation() -> JobTrait:

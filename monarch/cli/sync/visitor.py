@@ -48,6 +48,7 @@ class Visitor:
         voice: Voice,
         *,
         best_effort: bool = False,
+        env: bool = False,
     ) -> SyncReport:
         """Bring a workspace to all hosts; ``touched`` paths alone may have changed."""
         found = self._ask() if best_effort else self.inspect()
@@ -58,7 +59,15 @@ class Visitor:
         heard = {by_url[url].uid: str(body["digest"]) for url, body in found.items()}
         owners = self._owners(found)
         with self._followed(voice, addresses), _patiently():
-            return session.push(addresses, workspace, owners=owners, touched=touched, heard=heard)
+            return session.push(
+                addresses,
+                workspace,
+                owners=owners,
+                touched=touched,
+                heard=heard,
+                best_effort=best_effort,
+                env=env,
+            )
 
     def roll_back(self, workspace: Workspace, generation: int, voice: Voice) -> SyncReport:
         """Have all hosts go back to a generation."""

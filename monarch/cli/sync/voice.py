@@ -53,6 +53,7 @@ class Lines:
         left_out = {line for line in rest if line.startswith("  left out ")}
         for line in rest:
             is_news = line.startswith(("  changed on ", "  left behind "))
+            is_news = is_news or line.strip() in report.notes
             if is_news or line in left_out - self._left_out:
                 terminal.line(line, "yellow")
         self._left_out = left_out

@@ -33,11 +33,18 @@ class Watching:
     """One ``monarch sync --watch``, from the first push until Ctrl-C."""
 
     def __init__(
-        self, project: Project, job: JobTrait, voice: Voice, *, best_effort: bool = False
+        self,
+        project: Project,
+        job: JobTrait,
+        voice: Voice,
+        *,
+        best_effort: bool = False,
+        env: bool = False,
     ) -> None:
         self._here = Path.cwd()
         self._voice = voice
         self._is_best_effort = best_effort
+        self._is_env_wanted = env  # with the first push that comes through
         self._project = project
         self._workspace = workspace_of(project)
         self._visitor: Visitor | None = Visitor(job)
@@ -88,7 +95,11 @@ class Watching:
         self._is_pushing = True
         try:
             report = self._visitor.push(
-                self._workspace, touched, self._voice, best_effort=self._is_best_effort
+                self._workspace,
+                touched,
+                self._voice,
+                best_effort=self._is_best_effort,
+                env=self._is_env_wanted,
             )
         except WorkspaceMissing:
             self._is_behind = True
@@ -100,6 +111,7 @@ class Watching:
                 self._tell_failure(str(error))
         else:
             self._is_behind, self._failure = False, ""
+            self._is_env_wanted = False
             self._tell(report, is_first)
         self._is_pushing = False
 
