@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from monarch._rust_bindings.monarch_hyperactor.alloc import AllocConstraints, AllocSpec
-from monarch.actor import Actor, ProcMesh, current_rank, endpoint
+from monarch.actor import Actor, ProcMesh, current_rank, endpoint, this_host
 from monarch.actor.alloc import LocalAllocator
 from monarch.utils import setup_env_for_distributed
 from monarch_recipes.titan_cpu import import_torchtitan
