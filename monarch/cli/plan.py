@@ -26,6 +26,6 @@ def plan_text(recipe: Recipe, config: Any, place: Place) -> str:
         rows |= {str(name): value for name, value in told.items()}
     width = max(map(len, rows))
     lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
-    if isinstance(told, str):
-        lines.append(told.rstrip())
+    if told is not None and not isinstance(told, Mapping):
+        lines.append(str(told).rstrip())
     return "\n".join(lines)

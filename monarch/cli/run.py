@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from monarch.cli.display import run_display
 from monarch.cli.place import Place, find_place
 from monarch.cli.plan import plan_text
 from monarch.cli.project import load_project
+from monarch.cli.recipe import recipe_here
 from monarch.cli.stopping import stop_on_interrupt
 from monarch.config import configured, settings
 from monarch.config_file import (
@@ -30,7 +30,7 @@ from monarch.runs import Record
 from monarch.runs.folder import RUNS, RunFolder, find_run, new_run
 from monarch.runs.identity import config_of, find_unfinished, what_changed
 from monarch.runs.logs import RunLogs
-from monarch.runs.recipe import Recipe, find_recipe
+from monarch.runs.recipe import Recipe
 from monarch.runs.session import RunSession
 from monarch.runtime.client_agent import client
 
@@ -90,24 +90,21 @@ def run(
     if resume and recipe and "=" in recipe:
         overrides = (recipe, *overrides)
         recipe = None
-    project = load_project(None)
-    for folder in project.make_workspace().folders:
-        sys.path.insert(0, str(folder.local))
     left = find_run(resume) if resume else None
     order = Order.given(recipe, config_file, overrides, procs, left)
-    found = find_recipe(order.recipe)
+    found = recipe_here(order.recipe)
     loaded = order.load(found, left)
     if show_origin:
         _show_origins(loaded)
         return
     place = find_place(order.procs, attach)
-    check_config(found, loaded, place)
+    found.check(loaded, place.num_hosts, place.procs_per_host)
     if plan:
         click.echo(plan_text(found, loaded.config, place))
         return
     if left is None and not new:
         left, loaded = _unfinished(found, order, loaded)
-    hosts, code, generation = place.attach(project)
+    hosts, code, generation = place.attach(load_project(None))
     with run_display() as display:
         if left is not None:
             display.message(f"going on with {left.path}, which was {left.status}")
@@ -166,14 +163,6 @@ class Order:
         if path is None and left is not None:
             path = left.config_path
         return load_config(recipe.config_class, path, self.overrides, os.environ)
-
-
-def check_config(recipe: Recipe, loaded: LoadedConfig[Any], place: Place) -> None:
-    """Ask the recipe's own ``check`` whether config and place fit; raises ``ConfigError``."""
-    check = recipe.function("check")
-    if check is not None:
-        with loaded.locating_errors():
-            check(loaded.config, place.num_hosts, place.procs_per_host)
 
 
 def _unfinished(

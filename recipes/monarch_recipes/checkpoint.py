@@ -63,8 +63,11 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        # Where a write fails, torch complains of its own books; the reason is behind that.
+        if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+            raise error.__context__ from None
         raise
     _sync_folder(folder)
     for old in checkpoint_paths(folder)[:-num_kept]:

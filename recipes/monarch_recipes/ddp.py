@@ -53,8 +53,9 @@ from monarch_recipes.memory import memory_of_step
 from monarch_recipes.rendezvous import meet_at, open_store
 from monarch_recipes.schedule import learning_rate_factor, position_of, split_batch
 
-# Imported once a host, ahead of its procs, which are forked from there.
-PRELOAD = ("torch", "torch.nn.parallel", "torch.utils.data", "sklearn.datasets")
+# Imported once a host, ahead of its procs, which are forked from there and so begin in
+# milliseconds. Without the second, each proc would take seconds to import it for its optimizer.
+PRELOAD = ("torch", "torch._dynamo")
 
 
 @dataclass(frozen=True)
@@ -421,9 +422,12 @@ class Training:
 
         Only rank 0 needs to see the file. A run may be resumed by any number of ranks.
         """
-        found: list[Any] = [self.find_checkpoint() if self.rank == 0 else None]
+        found: list[Any] = (
+            [self.find_checkpoint(), self.skipped] if self.rank == 0 else [None, None]
+        )
         dist.broadcast_object_list(found)
         checkpoint: Checkpoint | CheckpointError | None = found[0]
+        self.skipped = found[1]
         if isinstance(checkpoint, CheckpointError):
             raise checkpoint
         if checkpoint is None:
@@ -589,22 +593,22 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> Outcome:
     check(config, len(hosts), record.procs_per_host)
     restarts = Restarts(config.max_restarts)
     lost_at: float | None = None
-    with Deaths() as deaths:
-        while True:
-            try:
-                return attempt(config, hosts, record, restarts, lost_at)
-            except (SupervisionError, ActorError, RankHangs) as error:
-                lost_at = time.monotonic()
-                config = record.live(config)
-                kind, what = what_happened(error, deaths)
+    while True:
+        try:
+            return attempt(config, hosts, record, restarts, lost_at)
+        except RanksLost as lost:
+            lost_at = time.monotonic()
             wait_seconds = restarts.next_wait_seconds()
             if wait_seconds is None:
                 raise RunFailed(
-                    f"{what}\ngiving up after {restarts.most} restarts without a new checkpoint"
-                )
+                    f"{lost}\ngiving up after {restarts.most} restarts without a new checkpoint"
+                ) from lost
+            first, line_end, stacks = str(lost).partition("\n")
             again = f"restart {restarts.num_in_a_row} of {restarts.most}"
-            record.event(kind, f"{what}; {again}", wait_seconds=wait_seconds)
+            text = f"{first}; {again}{line_end}{stacks}"
+            record.event(lost.kind, text, wait_seconds=wait_seconds)
             time.sleep(wait_seconds)
+            config = record.live(config)
 
 
 def attempt(
@@ -612,16 +616,27 @@ def attempt(
 ) -> Outcome:
     """Train in procs of their own, from the last checkpoint, until the end or the first loss."""
     ranks_per_host = (config.num_ranks or len(hosts) * record.procs_per_host) // len(hosts)
-    procs = hosts.spawn_procs({"procs": ranks_per_host}, name="ddp", preload=PRELOAD)
     grace_seconds = 1.0  # for ranks that are stuck; there is nothing to save
-    try:
-        driver = Driver(config, procs, record, restarts)
-        outcome = driver.train(lost_at)
-        grace_seconds = 10.0
-        return outcome
-    finally:
-        with configured(stop_timeout_seconds=grace_seconds, cleanup_timeout_seconds=1.0):
-            procs.stop().get()
+    with Deaths() as deaths:
+        procs = hosts.spawn_procs({"procs": ranks_per_host}, name="ddp", preload=PRELOAD)
+        try:
+            outcome = Driver(config, procs, record, restarts).train(lost_at)
+            grace_seconds = 10.0
+            return outcome
+        except (SupervisionError, ActorError, RankHangs) as error:
+            # Before they are stopped: of procs that end on purpose nobody is told.
+            raise what_happened(error, deaths) from error
+        finally:
+            with configured(stop_timeout_seconds=grace_seconds, cleanup_timeout_seconds=1.0):
+                procs.stop().get()
+
+
+class RanksLost(Exception):
+    """Ranks died, or hang: those that are left cannot go on without them. `kind` is for events."""
+
+    def __init__(self, kind: Literal["died", "hung"], text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class Driver:
@@ -726,22 +741,32 @@ class Driver:
         self.record.event("saved", f"saved {self.saved}", step=self.step, path=str(path))
 
 
-def what_happened(error: Exception, deaths: Deaths) -> tuple[str, str]:
-    """The kind of the event, and its text; raises RunFailed where a restart would not help."""
+def what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Deaths) -> Exception:
+    """Why the ranks are lost; RunFailed where a restart would not help."""
     if isinstance(error, RankHangs):
-        return "hung", str(error)
+        return RanksLost("hung", str(error))
     # Where a rank has died, those that it was connected to may complain first.
-    failures = deaths.wait(2.0)
+    is_lost = isinstance(error, SupervisionError) or is_connection_lost(error.exception)
+    failures = deaths.wait(10.0 if is_lost else 1.0)
     if failures:
         first = failures[0].root_cause
         rank = f"rank {first.crashed_ranks[0]}" if first.crashed_ranks else first.mesh_name
-        return "died", f"{rank} died: {first.reason}"
-    if isinstance(error, ActorError):
-        if isinstance(error.exception, (dist.DistError, ConnectionError)):
-            return "died", f"the ranks lost each other: {error.exception}"
-        told = f"{type(error.exception).__name__}: {error.exception}"
-        raise RunFailed(f"{told}\n{error.exception_formatted.rstrip()}") from error
-    return "died", str(error)
+        return RanksLost("died", f"{rank} died: {first.reason}")
+    if isinstance(error, SupervisionError):
+        return RanksLost("died", str(error))
+    if is_lost:
+        return RanksLost("died", f"the ranks lost each other: {error.exception}")
+    told = f"{type(error.exception).__name__}: {error.exception}"
+    return RunFailed(f"{told}\n{error.exception_formatted.rstrip()}")
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether a collective failed because another rank, or the way to it, is gone."""
+    if isinstance(error, (dist.DistError, ConnectionError)):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        word in str(error) for word in ("gloo/transport", "NCCL", "Connection closed by peer")
+    )
 
 
 def measured(results: Sequence[StepResult]) -> dict[str, float]:
@@ -767,13 +792,14 @@ def check(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
     num_ranks = config.num_ranks or num_procs
     if num_ranks > num_procs:
         raise ConfigError(
-            f"= {num_ranks} is more than the {num_procs} procs there are: {num_hosts} host(s) x "
-            f"{procs_per_host}; --procs gives each host more",
+            f"asks for {num_ranks} ranks, and there are {num_procs} procs ({num_hosts} host(s) x "
+            f"{procs_per_host}); --procs gives each host more",
             key="num_ranks",
         )
     if num_ranks % num_hosts:
         raise ConfigError(
-            f"= {num_ranks} ranks cannot be shared evenly by {num_hosts} hosts", key="num_ranks"
+            f"asks for {num_ranks} ranks, which {num_hosts} hosts cannot share evenly",
+            key="num_ranks",
         )
     try:
         split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)

@@ -47,7 +47,7 @@ def memory_of_step(
     """
     kept: dict[int, int] = {}
     with torch.device("meta"):
-        model = build()
+        model = build().to("meta")
     own = {tensor.untyped_storage()._cdata for tensor in model.state_dict().values()}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
