@@ -121,12 +121,12 @@ def test_a_killed_group_and_a_killed_lighthouse_come_back_and_all_end_identical(
 ) -> None:
     one = Run(folder)
     outcome = one.go(
-        num_steps=150,
-        chaos="kill@20 group=1; lighthouse@60; slow@90 group=0 seconds=0.3; exit@110 group=0",
+        num_steps=130,
+        chaos="kill@20 group=1; lighthouse@60; slow@80 group=0 seconds=0.3; exit@90 group=0",
     )
     check_identical(outcome)
-    assert outcome.step == 150
-    assert [step for step, _ in one.rows] == list(range(1, 151))
+    assert outcome.step == 130
+    assert [step for step, _ in one.rows] == list(range(1, 131))
     assert outcome.held_out_accuracy > 0.8
     victims = [incident.victim for incident in outcome.report.incidents]
     assert victims == ["group 1", "lighthouse", "group 0"]
@@ -335,6 +335,7 @@ def test_any_process_may_be_killed_at_any_moment(folder: Path) -> None:
 
 
 @pytest.mark.huge
+@pytest.mark.timeout(600)
 def test_many_processes_may_be_killed_at_any_moment(folder: Path) -> None:
     kill_some(folder, seed=2, num_kills=20)
 
@@ -342,7 +343,8 @@ def test_many_processes_may_be_killed_at_any_moment(folder: Path) -> None:
 def kill_some(folder: Path, seed: int, num_kills: int) -> None:
     """A trainer, the lighthouse or the template of all, at random steps; and each at least once."""
     dice = random.Random(seed)
-    victims = (["template", "lighthouse", "trainer"] * num_kills)[:num_kills]
+    # A template takes long to come back, with all that it imports.
+    victims = ["template", *(["lighthouse", "trainer", "trainer"] * num_kills)][:num_kills]
     dice.shuffle(victims)
     due = sorted(dice.sample(range(20, num_kills * 60), num_kills))
 
