@@ -19,7 +19,7 @@ class Deaths:
     threads: each is told of everything.
     """
 
-    _lock = threading.Lock()
+    _lock = threading.Condition()
     _open: list[Deaths] = []  # noqa: RUF012 - of the program, whose hook there is only one of
     _hook_before = staticmethod(monarch.actor.unhandled_fault_hook)
 
@@ -31,6 +31,13 @@ class Deaths:
         with Deaths._lock:
             taken, self._failures = self._failures, []
         return taken
+
+    def wait(self, seconds: float) -> list[MeshFailure]:
+        """As ``take``, once something was told, or after ``seconds``: news of a death and the
+        error of a call that it broke travel on different ways."""
+        with Deaths._lock:
+            Deaths._lock.wait_for(lambda: self._failures, seconds)
+        return self.take()
 
     def __enter__(self) -> Deaths:
         with Deaths._lock:
@@ -56,6 +63,7 @@ class Deaths:
         with Deaths._lock:
             for deaths in Deaths._open:
                 deaths._failures.append(failure)
+            Deaths._lock.notify_all()
 
 
 def _note(failure: MeshFailure) -> None:

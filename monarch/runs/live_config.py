@@ -53,14 +53,22 @@ class LiveConfig(Generic[C]):
     """``config`` as the files say it now, in the keys that may change live.
 
     ``files`` says for each file how a config is read from it. Looking costs one ``stat`` a file.
+    The first is the run's own: ``write`` keeps it up with what another one changed.
     """
 
-    def __init__(self, config: C, files: Mapping[Path, Callable[[], C]]) -> None:
+    def __init__(
+        self,
+        config: C,
+        files: Mapping[Path, Callable[[], C]],
+        write: Callable[[C], None] = lambda config: None,
+    ) -> None:
         self.config = config
         self._files = dict(files)
         self._stamps = {path: _stamp(path) for path in files}
         self._live = set(live_keys(type(config)))
         self._seen = dict.fromkeys(files, config)
+        self._own = next(iter(files), None)
+        self._write = write
 
     def poll(self) -> ConfigChange | None:
         """Take over what was changed since the last look; ``None`` if nothing was."""
@@ -92,6 +100,10 @@ class LiveConfig(Generic[C]):
             self.config = with_keys_of(self.config, wanted, list(applied))
         except ConfigError as error:
             return ConfigChange(path, {}, {}, str(error))
+        if applied and self._own not in (path, None):
+            assert self._own is not None
+            self._write(self.config)
+            self._stamps[self._own], self._seen[self._own] = _stamp(self._own), self.config
         return ConfigChange(path, applied, waiting)
 
 

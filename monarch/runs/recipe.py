@@ -8,9 +8,11 @@ and its method ``run(procs, record)`` is called. Either may be ``async``.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import sys
 import typing
@@ -21,11 +23,12 @@ from types import ModuleType
 from typing import Any
 
 from monarch.actor import HostMesh
+from monarch.config_file import LoadedConfig
 from monarch.config_file.types import is_config
 from monarch.errors import JobError
 from monarch.runs.record import Record
 
-__all__ = ["Recipe", "built_in_recipes", "find_recipe"]
+__all__ = ["Recipe", "built_in_recipes", "find_recipe", "summary_of"]
 
 RECIPES = "monarch.recipes"
 _SHAPE = "`run(config: YourConfig, procs: ProcMesh, record: Record)`"
@@ -55,6 +58,13 @@ class Recipe:
         """The first line of the module's docstring."""
         return (inspect.getdoc(self.module) or "").partition("\n")[0]
 
+    def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
+        """Ask its own ``check`` whether a config fits so many procs; raises ``ConfigError``."""
+        check = self.function("check")
+        if check is not None:
+            with loaded.locating_errors():
+                check(loaded.config, num_hosts, procs_per_host)
+
     @property
     def path(self) -> Path | None:
         """The file it is written in."""
@@ -62,7 +72,7 @@ class Recipe:
         return Path(file) if file else None
 
     def function(self, name: str) -> Callable[..., Any] | None:
-        """One of the functions that a recipe may have besides: ``plan``, ``prepare``."""
+        """One of the functions that a recipe may have besides: ``plan``, ``check``, ``prepare``."""
         found = getattr(self.module, name, None)
         return found if callable(found) else None
 
@@ -76,6 +86,16 @@ def built_in_recipes() -> dict[str, str]:
     """The recipes that are installed: the module of each, by name."""
     points = importlib.metadata.entry_points(group=RECIPES)
     return {point.name: point.value for point in sorted(points, key=lambda point: point.name)}
+
+
+def summary_of(module: str) -> str:
+    """The first line of a module's docstring, without importing it."""
+    try:
+        spec = importlib.util.find_spec(module)
+        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+        return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    except (OSError, ImportError, SyntaxError):
+        return ""
 
 
 def find_recipe(wanted: str) -> Recipe:

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from monarch.runs.code import RunCode
 from monarch.runs.live_config import LiveConfig
+from monarch.runs.start import seconds_since_start
 
 __all__ = ["EVENTS", "METRICS", "Display", "Record"]
 
@@ -42,6 +44,8 @@ class Record:
         self.procs_per_host = procs_per_host
         self.display = display
         self.config_file: LiveConfig[Any] | None = None
+        self.code: RunCode | None = None
+        self._generation: float | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
@@ -65,8 +69,14 @@ class Record:
         self.display.message(text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        """The numbers of a step. Steps count from 1; one step may report more than once."""
-        self._append(METRICS, {"step": step, "time": time.time(), **values})
+        """The numbers of a step. Steps count from 1; one step may report more than once.
+
+        Where they have a ``generation``, a change of it becomes an event, with the diff of the
+        code. Report that of the rank that is furthest behind.
+        """
+        now = time.time()
+        self._append(METRICS, {"step": step, "num_steps": num_steps, "time": now, **values})
+        self._look_at_generation(step, values, now)
         self.display.metrics(step, num_steps, values)
 
     def event(self, kind: str, text: str, **data: Any) -> None:
@@ -94,6 +104,28 @@ class Record:
             self.event("config", change.text, **change.data())
         now: C = self.config_file.config
         return now
+
+    def _look_at_generation(self, step: int, values: Mapping[str, float], now: float) -> None:
+        generation = values.get("generation")
+        if generation is None or generation == self._generation:
+            return
+        before, self._generation = self._generation, generation
+        if before is None:
+            seconds = seconds_since_start()
+            self.note("first_step", f"first step after {seconds:.1f} s", seconds=seconds, step=step)
+            return
+        text = f"generation {generation:.0f} from step {step}"
+        change = self.code.look() if self.code is not None else None
+        if change is None:
+            self.event("generation", text, generation=generation, step=step)
+            return
+        seconds = max(0.0, now - change.saved_at)
+        self.event(
+            "generation",
+            f"{text}: {', '.join(change.files)}, {seconds * 1000:.0f} ms after the save",
+            generation=generation, step=step, files=change.files, diff=change.diff,
+            digest=change.digest, save_to_step_seconds=seconds,
+        )  # fmt: skip
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         # One write a line, so that a reader never sees half of one, and a kill leaves whole lines.

@@ -246,8 +246,9 @@ class StopProcs(Message, tag=23):
 class Log(Message, tag=24):
     """Lines that a proc printed. Payload: the lines, as UTF-8 if the proc kept to it.
 
-    ``label`` is what to put in front of each; ``num_dropped`` lines before them are missing here
-    and stand in the file ``path`` of the machine ``host_name``. Answered by ``LogRoom``.
+    ``label`` is what to put in front of each; ``path`` is the proc's log file on the machine
+    ``host_name``, where the ``num_dropped`` lines before them stand, which are missing here.
+    Answered by ``LogRoom``.
     """
 
     uid: Uid

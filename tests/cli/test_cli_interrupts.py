@@ -157,6 +157,6 @@ def test_ddp_is_interrupted_while_it_is_set_up_and_while_it_trains(
     running = start("ddp", "num_epochs=500", "evaluate_every=0")
     running.line(line, timeout=120)
     interrupt(running)
-    saved = list(tmp_path.glob("runs/ddp/checkpoints/*.pt"))
+    saved = list(tmp_path.glob("runs/ddp-*/checkpoints/*.pt"))
     assert bool(saved) == line.startswith("step")
     wait_for(lambda: not [thread for thread in running._readers if thread.is_alive()])
