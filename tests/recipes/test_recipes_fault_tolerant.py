@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
 from monarch.actor import this_host
+from monarch.config_file import ConfigError
 from monarch.runs import Record
 from monarch_recipes.checkpoint import checkpoint_paths
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
@@ -302,7 +303,7 @@ def test_an_error_of_the_task_ends_the_run_with_its_place(
 
 def test_what_cannot_work_is_told_at_once(folder: Path) -> None:
     one = Run(folder)
-    with pytest.raises(ValueError, match=r"5 groups of 1 proc need more than 1 host with 4 procs"):
+    with pytest.raises(ConfigError, match=r"5 groups of 1 proc need more than 1 host with 4 procs"):
         one.go(num_groups=5)
     with pytest.raises(
         LighthouseError, match=r"no lighthouse can be reached at http://127\.0\.0\.1:1"
