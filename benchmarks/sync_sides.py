@@ -73,6 +73,7 @@ def serve(roots: Sequence[str]) -> None:
             except EOFError:
                 return
             send(link, index, encode(replicas[index].handle(decode(message), blobs)))
+            replicas[index].settle()
 
 
 class Ours:
@@ -96,7 +97,7 @@ class Ours:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._processes.append(process)
             self._hosts += [(link, k) for k in range(len(mine))]
-        self.views = [HostView() for _ in range(num_hosts)]
+        self.views = [HostView(is_near=True) for _ in range(num_hosts)]
         self.generation = 0
 
     def push(self, touched: Iterable[Path] | None = None) -> None:

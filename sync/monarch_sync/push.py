@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import getpass
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from monarch_sync.contents import Contents
@@ -17,7 +17,7 @@ from monarch_sync.disk import Content
 from monarch_sync.entry import Entry, from_wire
 from monarch_sync.errors import PushRefused
 from monarch_sync.manifest import Manifest, encode_paths
-from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged
+from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged, Supply
 from monarch_sync.workspace import Workspace
 
 __all__ = ["HostView", "Outgoing", "Push", "author_name"]
@@ -33,11 +33,13 @@ class Outgoing(NamedTuple):
 
 
 class HostView:
-    """What the author knows of one host: the state it has, as far as we were told."""
+    """What the author knows of one host: the state it has, as far as we were told. ``is_near``:
+    bytes reach it at the speed of memory, as on one machine, so they are not compressed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_near: bool = False) -> None:
         self.generation = 0
         self.manifest: Manifest | None = None
+        self.is_near = is_near
 
 
 class Push:
@@ -58,8 +60,8 @@ class Push:
         self.staged: Staged | None = None
         self.bytes_sent = 0
         self._base = view.manifest
-        self._wanted: set[bytes] = set()
-        self._wanted_whole: set[bytes] = set()
+        self._is_near = view.is_near
+        self._wanted: Collection[bytes] = ()
         self._rounds = 0
 
     def first(self, *, brings_content: bool = True) -> Outgoing:
@@ -85,10 +87,9 @@ class Push:
         if isinstance(reply, Need) and self._rounds < _MAX_ROUNDS:
             if reply.whole:
                 self._base = None
-                self._wanted.clear()
-            self._wanted.update(reply.digests)
-            self._wanted_whole.update(reply.digests)
-            return self._stage()
+                self._wanted = set(reply.digests)
+                return self._stage()
+            return self._supply(frozenset(reply.digests))
         if isinstance(reply, Refused):
             raise PushRefused(reply.code, reply.reason, reply.path)
         raise PushRefused("confused", f"the host answered {type(reply).__name__}")
@@ -99,11 +100,32 @@ class Push:
             code = reply.code if isinstance(reply, Refused) else "confused"
             reason = reply.reason if isinstance(reply, Refused) else type(reply).__name__
             raise PushRefused(code, reason)
+        self._contents.shared.clear()
         self._view.generation = self.generation
         self._view.manifest = self._manifest
         return [from_wire(name) for name in reply.kept]
 
     def _stage(self) -> Outgoing:
+        base = self._base.digest if self._base is not None else b""
+        key = (self.generation, base, self._manifest.digest, bool(self._wanted), self._is_near)
+        return self._send_shared(key, self._make_stage)
+
+    def _supply(self, digests: frozenset[bytes]) -> Outgoing:
+        key = (self.generation, self._manifest.digest, digests, self._is_near)
+        return self._send_shared(key, lambda: self._make_supply(digests))
+
+    def _send_shared(self, key: tuple[Hashable, ...], make: Callable[[], Outgoing]) -> Outgoing:
+        """What was made for another host that needs the same, or made now."""
+        shared = self._contents.shared
+        if key not in shared:
+            for other in [other for other in shared if other[0] != self.generation]:
+                del shared[other]  # of a push that came to nothing
+            shared[key] = make()
+        out: Outgoing = shared[key]
+        self.bytes_sent += sum(map(len, out.blobs))
+        return out
+
+    def _make_stage(self) -> Outgoing:
         if self._base is None:
             base, changed, removed = b"", list(self._manifest), []
             rows = self._manifest.rows()
@@ -119,13 +141,22 @@ class Push:
             self.generation, author_name(), self._manifest.digest_name, self._manifest.digest,
             base, rows, removed, blobs,
         )  # fmt: skip
-        self.bytes_sent += sum(map(len, contents))
         return Outgoing(message, contents)
+
+    def _make_supply(self, digests: frozenset[bytes]) -> Outgoing:
+        wanted: dict[bytes, Entry] = {}
+        for entry in self._manifest:
+            if entry.digest in digests:
+                wanted[entry.digest] = entry
+        made = list(self._contents.packed(list(wanted.values()), is_near=self._is_near))
+        return Outgoing(
+            Supply(self.generation, [blob for blob, _ in made]), [content for _, content in made]
+        )
 
     def _blobs(self, changed: Iterable[Entry]) -> tuple[list[Blob], list[Content]]:
         """What goes along: every wanted content once, as a delta where that is known to do."""
-        blobs: list[Blob] = []
-        contents: list[Content] = []
+        made: list[tuple[Blob, Content]] = []
+        whole: list[Entry] = []
         missing = set(self._wanted)
         for entry in changed:
             if not entry.is_file or entry.digest not in missing:
@@ -133,16 +164,14 @@ class Push:
             missing.discard(entry.digest)
             before = self._base.get(entry.path) if self._base is not None else None
             delta = None
-            if before is not None and before.is_file and entry.digest not in self._wanted_whole:
+            if before is not None and before.is_file:
                 delta = self._contents.delta(before.digest, entry)
-            if before is not None and delta is not None:
-                blobs.append(Blob(entry.digest, len(delta), "delta", before.digest))
-                contents.append(delta)
+            if delta is not None:
+                made.append(delta)
             else:
-                content = self._contents.whole(entry)
-                blobs.append(Blob(entry.digest, len(content)))
-                contents.append(content)
-        return blobs, contents
+                whole.append(entry)
+        made += self._contents.packed(whole, is_near=self._is_near)
+        return [blob for blob, _ in made], [content for _, content in made]
 
 
 @functools.cache

@@ -3,8 +3,10 @@
 What is staged lies beside the folder's content, in its own `.monarch`, on the same file system.
 A commit writes a journal first and then renames; if it is cut short at any point, the next start
 (or, where the disk failed, the next message) carries the journal out to its end. So the folder
-holds the old state or, after recovery, the new one. No fsync: after a reboot every file is read
-once, what is not as it was left is no longer claimed, and so the next push brings it again.
+holds the old state or, after recovery, the new one. What can be done after the answer, to keep
+what was replaced and to note the end, waits for `settle`, or for the next message. No fsync: after
+a reboot every file is read once, what is not as it was left is no longer claimed, and so the next
+push brings it again.
 
 Several authors: the last one wins. A stage whose base is not the current state is answered with
 `Need(whole)`, a generation that is not newer than ours with `Refused("stale")`.
@@ -39,6 +41,7 @@ from monarch_sync.messages import (
     Refused,
     Stage,
     Staged,
+    Supply,
 )
 from monarch_sync.staging import Staging
 from monarch_sync.stamps import Stamps, digest_of
@@ -74,12 +77,13 @@ class Replica:
         except BlockingIOError:
             self._lock.close()
             raise ReplicaBusy(str(self._state)) from None
-        self._store = Store(self._state / "store", self._disk)
         self._stamps = Stamps()
+        self._store = Store(self._state / "store", self._disk, self._stamps)
         self._staging = Staging(
             self.root, self._state / "stage", self._store, self._disk, self._stamps
         )
         self._pending: _Pending | None = None
+        self._unsettled: Committer | None = None
         self._log = StateLog(self._state, self._disk)
         self._boot = _boot_id()
         self._note_reboot()
@@ -108,10 +112,13 @@ class Replica:
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
         """Answer one message of a push. Errors of the disk come back as ``Refused``."""
         try:
+            self._settle()
             if self._is_interrupted():
                 self._recover()
             if isinstance(message, Stage):
                 return self.stage(message, blobs)
+            if isinstance(message, Supply):
+                return self.supply(message, blobs)
             if isinstance(message, Commit):
                 return self.commit(message.generation)
             if isinstance(message, Abort):
@@ -120,6 +127,24 @@ class Replica:
             return self._disk_fault(error)
         return Refused("unexpected", f"a replica answers no {type(message).__name__}")
 
+    def settle(self) -> None:
+        """Do what was left for after the answer to a commit. To be called when that is sent; what
+        fails here is tried again with the next message."""
+        with contextlib.suppress(OSError):
+            self._settle()
+
+    def _settle(self) -> None:
+        committer = self._unsettled
+        if committer is None:
+            return
+        committer.settle()
+        self._log.end(committer.lost)
+        self._unsettled = None
+        self._staging.drop()
+        self._store.trim()
+        with contextlib.suppress(OSError):  # It is only shorter; the log has it all.
+            self._log.compact()
+
     def _disk_fault(self, error: OSError) -> Refused:
         where = os.fspath(error.filename) if error.filename else str(self.root)
         reason = error.strerror or str(error)
@@ -127,7 +152,8 @@ class Replica:
             # Past the point of no return: what is staged is needed to get to the end.
             reason += "; the commit was cut short, and goes on with the next message"
             return Refused("interrupted", reason, where, self.generation)
-        self._drop_stage()
+        if self._unsettled is None:
+            self._drop_stage()
         return Refused("disk", reason, where, self.generation)
 
     def _is_interrupted(self) -> bool:
@@ -146,44 +172,57 @@ class Replica:
             return Refused("bad-manifest", str(error), error.path, self.generation)
         if manifest is None:
             return Need([], whole=True)
-        pending = self._pending
-        if pending is None or pending.stage.digest != stage.digest:
+        if self._pending is not None:
             self._drop_stage()
         if not stage.base:
             self._forget_missing()
-        plan = diff(self.manifest, manifest)
-        if not all(
-            self._staging.can_move(before, self.manifest) for before, _ in plan.folders_moved
-        ):
-            plan = diff(self.manifest, manifest, ())
+        plan = self._plan(manifest)
         self._pending = _Pending(stage, manifest, plan)
-        if not self._take_in(plan, stage.blobs, blobs):
-            self._drop_stage()
-            return Refused("damaged", "a content does not have the digest that it should")
-        missing = [entry.digest for entry in plan.files if not self._fetch(entry, plan, manifest)]
-        if missing:
-            return Need(list(dict.fromkeys(missing)))
-        self._pending = self._pending._replace(is_ready=True)
-        return self._staged(self._pending)
+        self._staging.begin(plan, self.manifest)
+        return self._go_on(self._pending, stage.blobs, blobs)
 
-    def _fetch(self, entry: Entry, plan: Plan, new: Manifest) -> bool:
-        if entry.path in self.manifest:
-            # Looked at now, so that the commit is short.
-            self._stamps.digest_of(f"{self.root}/{entry.path}")
-        source = plan.moved.get(entry.path)
-        is_going = source is not None and source not in new
-        return self._staging.fetch(entry, source, is_going=is_going)
+    def supply(self, supply: Supply, blobs: Sequence[Content]) -> Message:
+        """Take in more for what is being staged."""
+        pending = self._pending
+        if pending is None or pending.stage.generation != supply.generation:
+            return Need([], whole=True)
+        return self._go_on(pending, supply.blobs, blobs)
 
-    def _take_in(self, plan: Plan, blobs: Sequence[Blob], contents: Sequence[Content]) -> bool:
-        expected = {entry.digest: entry for entry in plan.files}
+    def _plan(self, new: Manifest) -> Plan:
+        plan = diff(self.manifest, new)
+        if all(self._staging.can_move(before, self.manifest) for before, _ in plan.folders_moved):
+            return plan
+        return diff(self.manifest, new, ())
+
+    def _go_on(
+        self, pending: _Pending, blobs: Sequence[Blob], contents: Sequence[Content]
+    ) -> Message:
         try:
-            return all(
-                self._staging.add(blob, content, self.manifest, expected[blob.digest])
-                for blob, content in zip(blobs, contents, strict=False)
-                if blob.digest in expected
-            )
-        except BadMessage:
-            return False
+            for blob, content in zip(blobs, contents, strict=False):
+                self._staging.add(blob, content)
+        except BadMessage as error:
+            self._drop_stage()
+            return Refused("damaged", str(error))
+        missing = self._fetch(pending.plan, pending.manifest)
+        if missing:
+            return Need(missing)
+        self._pending = pending._replace(is_ready=True)
+        return self._staged(pending)
+
+    def _fetch(self, plan: Plan, new: Manifest) -> list[bytes]:
+        """See that every content is to be had; the digests of those that are not."""
+        missing: dict[bytes, None] = {}
+        moved, fetch = plan.moved, self._staging.fetch
+        for entry in plan.files:
+            source = moved.get(entry.path)
+            is_going = source is not None and source not in new
+            if not fetch(entry, source, is_going=is_going):
+                missing[entry.digest] = None
+        for entry in plan.removes:
+            if entry.is_file:
+                # Looked at now, so that the commit is short.
+                self._stamps.digest_of(f"{self.root}/{entry.path}")
+        return list(missing)
 
     def _manifest_of(self, stage: Stage) -> Manifest | None:
         """The manifest that a stage tells of; ``None`` if its base is not what we have."""
@@ -203,14 +242,15 @@ class Replica:
     def _forget_missing(self) -> None:
         """Claim no more what somebody took away here, so that it is brought again."""
         paths = (entry.path for entry in self.manifest)
-        gone = [path for path in paths if not os.path.lexists(self.root / path)]
+        gone = [path for path in paths if not os.path.lexists(f"{self.root}/{path}")]
         if gone:
             self._log.forget(gone)
 
     def _staged(self, pending: _Pending) -> Staged:
         plan, new = pending.plan, pending.manifest
+        ready, root = self._staging.ready, f"{self.root}/"
         files = [
-            (to_wire(entry.path), to_wire(self._staging.place(entry.digest)))
+            (to_wire(entry.path), to_wire(ready[entry.path].place or root + entry.path))
             for entry in plan.files
         ]
         num_moved = len(plan.moved)
@@ -261,12 +301,9 @@ class Replica:
         kept = committer.carry_out(plan, new)
         if committer.lost:
             new = new.replace(removed=committer.lost)
-        self._log.end(new, committer.lost)
+        self._log.reach(new)
         self._pending = None
-        self._staging.clear()
-        self._store.trim()
-        with contextlib.suppress(OSError):  # It is only shorter; the log has it all.
-            self._log.compact()
+        self._unsettled = committer
         return kept
 
     def _note_reboot(self) -> None:
@@ -291,9 +328,14 @@ class Replica:
         if journal is None:
             self._drop_stage()
             return
-        new = journal.apply(self.manifest)
+        old, new = self.manifest, journal.apply(self.manifest)
         moves = [(from_wire(old), from_wire(new)) for old, new in journal.folder_moves]
-        self._carry_out(new, diff(self.manifest, new, moves))
+        plan = diff(old, new, moves)
+        self._staging.salvage(plan, old)
+        self._fetch(plan, new)
+        self._carry_out(new, plan)
+        self._staging.return_old()
+        self._settle()
 
     def _drop_stage(self) -> None:
         self._pending = None

@@ -1,29 +1,52 @@
 """Staging: what is ready to be shown, beside the replica's folder and on its file system.
 
 A content gets here as it came, from a delta against what the host has, or from this host: the old
-state, or the store. Whatever the way, its digest is verified before it counts.
+state, or the store, where it may stay until it is shown. Whatever the way, its digest is verified
+before it counts. A folder that is new to the host is put together here whole, to be shown at once.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from monarch_sync.delta import decode
-from monarch_sync.digest import digest_bytes
+from monarch_sync.diff import Plan
 from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import Entry
+from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
-from monarch_sync.stamps import Stamps
+from monarch_sync.stamps import Stamps, digest_of, lstat
 from monarch_sync.store import Store
+from monarch_sync.unpacking import contents_of
 
-__all__ = ["Staging"]
+__all__ = ["Ready", "Staging"]
+
+_NOBODY: dict[str, str] = {}
+
+
+class Ready(NamedTuple):
+    """How a file gets its content: ``place`` is where that lies, "" if it is there already.
+
+    ``before`` and ``digest``: what stood at the file's path when we looked. ``is_stored``: the
+    place is in the store. ``is_linked``: it is another name of a file that is visible.
+    """
+
+    place: str
+    before: os.stat_result | None = None
+    digest: bytes | None = None
+    is_stored: bool = False
+    is_linked: bool = False
 
 
 class Staging:
-    """The contents that the next commit needs, by digest."""
+    """What the next commit needs. `ready`: by path. `tops`: new folders that are whole here, and
+    where; `folders`: all folders in those."""
 
     def __init__(self, root: Path, folder: Path, store: Store, disk: Disk, stamps: Stamps) -> None:
         self._root = os.fspath(root)
@@ -31,48 +54,159 @@ class Staging:
         self._store = store
         self._disk = disk
         self._stamps = stamps
-        self._ready: set[bytes] = set()
-        self._is_made = False
+        self._num_places = 0
+        self._expected: dict[bytes, list[Entry]] = {}
+        self._replaced: set[bytes] = set()
+        self._salvaged: dict[bytes, str] = {}
+        self._old = Manifest()
+        self.ready: dict[str, Ready] = {}
+        self.tops: dict[str, str] = {}
+        self.folders: dict[str, str] = _NOBODY
+        os.makedirs(self.folder, exist_ok=True)
 
-    def place(self, digest: bytes) -> str:
-        """Where a content lies, or would."""
-        return f"{self.folder}/{digest.hex()}"
+    def begin(self, plan: Plan, old: Manifest) -> None:
+        """What is to be got ready, from what is shown now."""
+        self._old = old
+        for entry in plan.files:
+            self._expected.setdefault(entry.digest, []).append(entry)
+            before = old.get(entry.path)
+            if before is not None:
+                self._replaced.add(before.digest)
+        self._replaced.update(entry.digest for entry in plan.removes)
+        self._begin_folders(plan)
 
-    def add(self, blob: Blob, content: Content, old: Manifest, entry: Entry) -> bool:
-        """Take in what came; False if it is not what it should be. Of a delta whose base is not
-        to be had nothing is kept, so that the whole is asked for."""
-        self._make()
-        place, mode = self.place(blob.digest), entry.mode | 0o600
-        if blob.encoding == "raw":
-            if digest_bytes(content) != blob.digest:
-                return False
-            self._disk.put(place, [content], mode)
-            self._ready.add(blob.digest)
-            return True
-        base = self._find(blob.base, old.path_of(blob.base))
-        if base is not None:
-            pieces = decode(content, os.path.getsize(base), entry.size)
-            if self._disk.patch(place, pieces, base, mode) == blob.digest:
-                self._ready.add(blob.digest)
+    def _begin_folders(self, plan: Plan) -> None:
+        places: dict[str, str] = {}
+        for entry in plan.folders:
+            above = places.get(parent_of(entry.path))
+            if above is None:
+                if self._old.get(entry.path) or lstat(f"{self._root}/{entry.path}") is not None:
+                    continue
+                place = self.tops[entry.path] = self._new_place()
             else:
-                os.unlink(place)
-        return True
+                place = f"{above}/{entry.path.rpartition('/')[2]}"
+            places[entry.path] = place
+            self._disk.make_folder(place, entry.mode | 0o700)
+            if stat.S_IMODE(os.stat(place).st_mode) != entry.mode | 0o700:
+                self._disk.chmod(place, entry.mode | 0o700)
+        if not places:
+            return
+        self.folders = places
+        for entry in plan.links:
+            above = places.get(parent_of(entry.path))
+            if above is not None:
+                self._disk.make_link(f"{above}/{entry.path.rpartition('/')[2]}", entry.target)
+
+    def add(self, blob: Blob, content: Content) -> None:
+        """Take in what came. Raises `BadMessage` if it is not what it should be. Of a delta whose
+        base is not to be had nothing is kept, so that the whole is asked for."""
+        if blob.encoding == "delta":
+            self._add_pieces(blob, content)
+            return
+        base = None
+        if blob.encoding == "patch":
+            base = self._base_of(blob)
+            if base is None:
+                return
+        for digest, part in contents_of(blob, content, base, self._expected):
+            for entry in self._expected[digest]:
+                self._write(entry, part)
+
+    def _write(self, entry: Entry, content: Content) -> None:
+        if entry.path in self.ready:
+            return
+        mode = entry.mode | 0o600
+        above = self.folders.get(parent_of(entry.path))
+        if above is not None:
+            place = f"{above}/{entry.path.rpartition('/')[2]}"
+            self._disk.put(place, content, mode)
+            self.ready[entry.path] = Ready(place)
+            return
+        before, digest = self._look(entry.path)
+        place = ""
+        if digest != entry.digest:
+            place = self._new_place()
+            status = self._disk.put(place, content, mode, _time_after(before))
+            if status is not None:
+                self._stamps.note(status, entry.digest)
+        self.ready[entry.path] = Ready(place, before, digest)
+
+    def _add_pieces(self, blob: Blob, content: Content) -> None:
+        entries = self._expected.get(blob.digest)
+        path = self._path_of_base(blob)
+        if not entries or path is None:
+            return
+        entry = entries[0]
+        pieces = decode(content, os.path.getsize(path), entry.size)
+        place = self._new_place()
+        if self._disk.patch(place, pieces, path, entry.mode | 0o600) == blob.digest:
+            self._salvaged[blob.digest] = place
+        else:
+            os.unlink(place)
+
+    def _base_of(self, blob: Blob) -> bytes | None:
+        path = self._path_of_base(blob)
+        if path is None:
+            return None
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+
+    def _path_of_base(self, blob: Blob) -> str | None:
+        """A file of this host that has the content which a delta is taken against."""
+        for entry in self._expected.get(blob.digest, ()):
+            path = f"{self._root}/{entry.path}"
+            if self._stamps.digest_of(path) == blob.base:
+                return path
+        return self._find(blob.base, self._old.path_of(blob.base))
 
     def fetch(self, entry: Entry, source: str | None, *, is_going: bool) -> bool:
-        """See that a content lies here: it came, or it is on this host. A file that `is_going`
-        from its place, or lies in the store, only gets a second name."""
-        if entry.digest in self._ready:
+        """See that a content is to be had: it came, or it is on this host, in the store or at
+        `source`. A file that `is_going` from its place only gets a second name."""
+        if entry.path in self.ready:
             return True
-        found = self._find(entry.digest, source)
-        if found is None:
+        above = self.folders.get(parent_of(entry.path))
+        before, digest = (None, None) if above is not None else self._look(entry.path)
+        if digest == entry.digest:
+            self.ready[entry.path] = Ready("", before, digest)
+            return True
+        is_shared = len(self._expected[entry.digest]) > 1
+        place = self._salvaged.get(entry.digest, "")
+        found = place or self._find(entry.digest, source)
+        if not found:
             return False
-        self._make()
-        if is_going or found != f"{self._root}/{source}":
-            self._disk.link(found, self.place(entry.digest))
+        is_ours = found == f"{self._root}/{source}"
+        is_free = not is_shared and above is None
+        if is_free and place:
+            del self._salvaged[entry.digest]
+            self.ready[entry.path] = Ready(self._fit(place, entry, before), before, digest)
+        elif is_free and not is_ours and entry.digest not in self._replaced:
+            self.ready[entry.path] = Ready(self._fit(found, entry, before), before, digest, True)
         else:
-            self._disk.copy(found, self.place(entry.digest), entry.mode | 0o600)
-        self._ready.add(entry.digest)
+            name = entry.path.rpartition("/")[2]
+            place = self._new_place() if above is None else f"{above}/{name}"
+            is_linked = is_going and is_ours and not is_shared
+            if is_linked:
+                self._disk.link(found, place)
+            else:
+                self._disk.copy(found, place, entry.mode | 0o600)
+                self._fit(place, entry, before)
+            self.ready[entry.path] = Ready(place, before, digest, is_linked=is_linked)
         return True
+
+    def _fit(self, place: str, entry: Entry, before: os.stat_result | None) -> str:
+        """Have a file that nobody sees yet look as it will: its mode, its time."""
+        status = os.lstat(place)
+        seconds = _time_after(before)
+        if stat.S_IMODE(status.st_mode) != entry.mode | 0o600:
+            self._disk.chmod(place, entry.mode | 0o600)
+        if seconds is not None and before is not None and status.st_mtime <= before.st_mtime + 1:
+            self._disk.set_time(place, seconds)
+        return place
+
+    def _look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
+        full = f"{self._root}/{path}"
+        before = lstat(full)
+        return before, None if before is None else self._stamps.digest_of(full, before)
 
     def _find(self, digest: bytes, path: str | None) -> str | None:
         """A file of this host with that content, now."""
@@ -80,8 +214,7 @@ class Staging:
             ours = f"{self._root}/{path}"
             if self._stamps.digest_of(ours) == digest:
                 return ours
-        stored = self._store.find(digest)
-        return None if stored is None else os.fspath(stored)
+        return self._store.find(digest)
 
     def can_move(self, folder: str, old: Manifest) -> bool:
         """Whether a folder holds what the manifest says and nothing else, so that it may be
@@ -113,25 +246,58 @@ class Staging:
             return os.path.islink(full) and os.readlink(full) == entry.target
         return self._stamps.digest_of(full) == entry.digest
 
+    def salvage(self, plan: Plan, old: Manifest) -> None:
+        """After a commit that was cut short: what is here is known by what it holds, whatever it
+        was to be; some of it may have changed places already with what it replaces."""
+        self.forget()
+        self.begin(Plan(files=plan.files, removes=plan.removes), old)
+        for path in self._files():
+            digest = digest_of(path)
+            if digest is not None:
+                self._salvaged[digest] = path
+        self._num_places = 1 + max(
+            (int(name) for name in os.listdir(self.folder) if name.isdecimal()), default=0
+        )
+        self._store.mend(self._expected)
+
+    def return_old(self) -> None:
+        """After that: what was replaced goes to the store, as it would have."""
+        for digest, path in self._salvaged.items():
+            if digest in self._replaced and (status := lstat(path)) is not None:
+                self._store.take(path, digest, status.st_size)
+
+    def _files(self) -> Iterable[str]:
+        for folder, _, names in os.walk(self.folder):
+            yield from (f"{folder}/{name}" for name in names)
+
+    def forget(self) -> None:
+        """Begin anew; what lies here stays for now."""
+        self._expected, self._salvaged, self._replaced = {}, {}, set()
+        self.ready, self.tops, self.folders = {}, {}, _NOBODY
+
     def drop(self) -> None:
-        """Forget all of it."""
-        self._ready.clear()
-        self._is_made = False
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Throw all of it away."""
+        self.forget()
+        self._num_places = 0
+        with os.scandir(self.folder) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
 
-    def clear(self) -> None:
-        """After a commit: what it did not use goes."""
-        self._ready.clear()
-        self._is_made = False
-        try:
-            os.rmdir(self.folder)  # as a rule, all was moved out
-        except OSError:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def _new_place(self) -> str:
+        self._num_places += 1
+        return f"{self.folder}/{self._num_places}"
 
-    def _make(self) -> None:
-        if not self._is_made:
-            os.makedirs(self.folder, exist_ok=True)
-            self._is_made = True
+
+def _time_after(before: os.stat_result | None) -> int | None:
+    """The time for what replaces a file; not the present one, so that a change by anybody else
+    shows. Python takes bytecode for fresh if source size and mtime in whole seconds agree, so
+    it must not be the second of the file before, either."""
+    if before is None or not stat.S_ISREG(before.st_mode):
+        return None
+    return max(int(before.st_mtime) + 1, int(time.time()) - 1)
 
 
 def _is_reached_by_link(root: str, path: str) -> bool:

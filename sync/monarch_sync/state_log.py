@@ -103,13 +103,16 @@ class StateLog:
         self._append(journal)
         self.interrupted = journal
 
-    def end(self, manifest: Manifest, lost: list[str]) -> None:
-        """Note that the commit that was begun is complete, and led to `manifest`."""
+    def reach(self, manifest: Manifest) -> None:
+        """The commit that was begun is complete, and led to `manifest`; `end` notes it."""
         journal = self.interrupted
         assert journal is not None
-        self._append(_Done(journal.generation, encode_paths(lost)))
         self.interrupted = None
         self.state = State(journal.generation, journal.author, manifest, journal.boot)
+
+    def end(self, lost: list[str]) -> None:
+        """Note that, before anything else is noted."""
+        self._append(_Done(self.state.generation, encode_paths(lost)))
 
     def forget(self, paths: list[str]) -> None:
         """Claim no more what is at these paths."""
