@@ -58,6 +58,7 @@ class Staging:
         self._expected: dict[bytes, list[Entry]] = {}
         self._replaced: set[bytes] = set()
         self._salvaged: dict[bytes, str] = {}
+        self._real: dict[str, bool] = {}
         self._old = Manifest()
         self.ready: dict[str, Ready] = {}
         self.tops: dict[str, str] = {}
@@ -77,10 +78,15 @@ class Staging:
 
     def _begin_folders(self, plan: Plan) -> None:
         places: dict[str, str] = {}
+        gives_way = {entry.path for entry in plan.removes if not entry.is_dir}
         for entry in plan.folders:
             above = places.get(parent_of(entry.path))
             if above is None:
-                if self._old.get(entry.path) or lstat(f"{self._root}/{entry.path}") is not None:
+                is_free = entry.path in gives_way or (
+                    self._old.get(entry.path) is None
+                    and lstat(f"{self._root}/{entry.path}") is None
+                )
+                if not is_free or not self._is_real(parent_of(entry.path)):
                     continue
                 place = self.tops[entry.path] = self._new_place()
             else:
@@ -155,7 +161,7 @@ class Staging:
         """A file of this host that has the content which a delta is taken against."""
         for entry in self._expected.get(blob.digest, ()):
             path = f"{self._root}/{entry.path}"
-            if self._stamps.digest_of(path) == blob.base:
+            if self._look(entry.path)[1] == blob.base:
                 return path
         return self._find(blob.base, self._old.path_of(blob.base))
 
@@ -203,14 +209,26 @@ class Staging:
             self._disk.set_time(place, seconds)
         return place
 
+    def _is_real(self, folder: str) -> bool:
+        """Whether it and all above it are folders, and no links."""
+        if not folder:
+            return True
+        if folder not in self._real:
+            status = lstat(f"{self._root}/{folder}")
+            is_folder = status is not None and stat.S_ISDIR(status.st_mode)
+            self._real[folder] = is_folder and self._is_real(parent_of(folder))
+        return self._real[folder]
+
     def _look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
+        if not self._is_real(parent_of(path)):
+            return None, None
         full = f"{self._root}/{path}"
         before = lstat(full)
         return before, None if before is None else self._stamps.digest_of(full, before)
 
     def _find(self, digest: bytes, path: str | None) -> str | None:
         """A file of this host with that content, now."""
-        if path is not None:
+        if path is not None and self._is_real(parent_of(path)):
             ours = f"{self._root}/{path}"
             if self._stamps.digest_of(ours) == digest:
                 return ours
@@ -272,7 +290,7 @@ class Staging:
 
     def forget(self) -> None:
         """Begin anew; what lies here stays for now."""
-        self._expected, self._salvaged, self._replaced = {}, {}, set()
+        self._expected, self._salvaged, self._replaced, self._real = {}, {}, set(), {}
         self.ready, self.tops, self.folders = {}, {}, _NOBODY
 
     def drop(self) -> None:
