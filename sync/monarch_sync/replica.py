@@ -27,9 +27,9 @@ from typing import NamedTuple
 from monarch_sync.commit import Committer
 from monarch_sync.diff import Plan, diff
 from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import RESERVED, Entry, from_wire, to_wire
+from monarch_sync.entry import RESERVED, Entry, path_fault, to_wire
 from monarch_sync.errors import BadManifest, BadMessage, ReplicaBusy
-from monarch_sync.manifest import Manifest, decode_paths
+from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_pairs
 from monarch_sync.messages import (
     Abort,
     Aborted,
@@ -231,7 +231,11 @@ class Replica:
                 return None
             changed = [Entry.from_row(row) for row in stage.changed]
             removed = decode_paths(stage.removed)
-            manifest = self.manifest.replace(changed, removed)
+            moves = decode_pairs(stage.moves)
+            for _, path in moves:
+                if fault := path_fault(path):
+                    raise BadManifest(path, fault)
+            manifest = self.manifest.replace(changed, removed, moves)
             manifest.check(self.manifest)
         else:
             manifest = Manifest.from_rows(stage.changed, stage.digest_name)
@@ -253,20 +257,15 @@ class Replica:
             (to_wire(entry.path), to_wire(ready[entry.path].place or root + entry.path))
             for entry in plan.files
         ]
-        num_moved = len(plan.moved)
         gone = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
-        for before, after in plan.folders_moved:
-            inside = [path for path in new.below(after) if _is_file(new.get(path))]
-            num_moved += len(inside)
-            for path in inside:
-                was = before + path[len(after) :]
-                files.append((to_wire(path), to_wire(f"{self.root}/{was}")))
-                gone.append(was)
         files += [(to_wire(path), b"") for path in gone]
         num_written = len(plan.files) - len(plan.moved)
+        num_inside = sum(new.folder(after).num_files for _, after in plan.folders_moved)
+        num_moved = len(plan.moved) + num_inside
         return Staged(
             pending.stage.generation, files, num_written, num_moved,
-            len(gone), new.num_files - num_written - num_moved,
+            len(gone) + num_inside, new.num_files - num_written - num_moved,
+            encode_pairs(plan.folders_moved),
         )  # fmt: skip
 
     def commit(self, generation: int) -> Message:
@@ -278,11 +277,13 @@ class Replica:
             return Refused("not-staged", f"generation {generation} was not staged here")
         stage, plan = pending.stage, pending.plan
         if stage.base or not len(self.manifest):
-            journal = Journal(generation, stage.author, stage.changed, stage.removed)
+            journal = Journal(
+                generation, stage.author, stage.changed, stage.removed, moves=stage.moves
+            )
         else:
             journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
         journal.boot = self._boot
-        journal.folder_moves = [(to_wire(old), to_wire(new)) for old, new in plan.folders_moved]
+        journal.folder_moves = encode_pairs(plan.folders_moved)
         self._log.begin(journal)
         kept = self._carry_out(pending.manifest, plan)
         return Committed(generation, [to_wire(name) for name in kept])
@@ -329,8 +330,7 @@ class Replica:
             self._drop_stage()
             return
         old, new = self.manifest, journal.apply(self.manifest)
-        moves = [(from_wire(old), from_wire(new)) for old, new in journal.folder_moves]
-        plan = diff(old, new, moves)
+        plan = diff(old, new, decode_pairs(journal.folder_moves))
         self._staging.salvage(plan, old)
         self._fetch(plan, new)
         self._carry_out(new, plan)
@@ -348,7 +348,3 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def _is_file(entry: Entry | None) -> bool:
-    return entry is not None and entry.is_file

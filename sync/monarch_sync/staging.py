@@ -18,11 +18,12 @@ from typing import NamedTuple
 from monarch_sync.delta import decode
 from monarch_sync.diff import Plan
 from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import Entry, parent_of
+from monarch_sync.entry import Entry, Kind, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
 from monarch_sync.stamps import Stamps, digest_of, lstat
 from monarch_sync.store import Store
+from monarch_sync.tree import EMPTY
 from monarch_sync.unpacking import contents_of
 
 __all__ = ["Ready", "Staging"]
@@ -237,32 +238,37 @@ class Staging:
     def can_move(self, folder: str, old: Manifest) -> bool:
         """Whether a folder holds what the manifest says and nothing else, so that it may be
         moved as it is. Python's bytecode goes with it."""
-        above = f"{self._root}/{folder}"
-        if _is_reached_by_link(self._root, folder):
+        self._real.clear()
+        if not self._is_real(folder):
             return False
-        expected = set(old.below(folder))
-        for path, folders, files in os.walk(above):
-            relative = path[len(self._root) + 1 :]
-            if os.path.basename(path) == "__pycache__":
-                if folders or not all(name.endswith(".pyc") for name in files):
-                    return False
-                continue
-            for name in (*folders, *files):
-                inner = f"{relative}/{name}"
-                if name == "__pycache__" and name in folders and inner not in expected:
-                    continue
-                if inner not in expected or not self._is_as_left(inner, old.get(inner)):
-                    return False
-                expected.discard(inner)
-        return not expected
-
-    def _is_as_left(self, path: str, entry: Entry | None) -> bool:
-        full = f"{self._root}/{path}"
-        if entry is None or entry.is_dir:
-            return entry is not None and os.path.isdir(full) and not os.path.islink(full)
-        if entry.is_link:
-            return os.path.islink(full) and os.readlink(full) == entry.target
-        return self._stamps.digest_of(full) == entry.digest
+        pending = [(f"{self._root}/{folder}", old.folder(folder))]
+        digest_of = self._stamps.digest_of
+        while pending:
+            path, node = pending.pop()
+            num_known = 0
+            with os.scandir(path) as found:
+                for one in found:
+                    child = node.children.get(one.name)
+                    if child is None or child.entry is None:
+                        if one.name == "__pycache__" and _is_bytecode(one.path):
+                            continue
+                        return False
+                    num_known += 1
+                    kind = child.entry.kind
+                    if kind is Kind.FILE:
+                        status = one.stat(follow_symlinks=False)
+                        if digest_of(one.path, status) != child.entry.digest:
+                            return False
+                    elif kind is Kind.LINK:
+                        if not one.is_symlink() or os.readlink(one.path) != child.entry.target:
+                            return False
+                    elif not one.is_dir(follow_symlinks=False):
+                        return False
+                    else:
+                        pending.append((one.path, child.node or EMPTY))
+            if num_known != len(node.children):
+                return False
+        return True
 
     def salvage(self, plan: Plan, old: Manifest) -> None:
         """After a commit that was cut short: what is here is known by what it holds, whatever it
@@ -318,6 +324,8 @@ def _time_after(before: os.stat_result | None) -> int | None:
     return max(int(before.st_mtime) + 1, int(time.time()) - 1)
 
 
-def _is_reached_by_link(root: str, path: str) -> bool:
-    parts = path.split("/")
-    return any(os.path.islink(f"{root}/{'/'.join(parts[:i])}") for i in range(1, len(parts) + 1))
+def _is_bytecode(folder: str) -> bool:
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        return False
+    with os.scandir(folder) as found:
+        return all(e.name.endswith(".pyc") and e.is_file(follow_symlinks=False) for e in found)

@@ -20,7 +20,7 @@ from monarch_sync.digest import DIGEST_BYTES, digest_bytes
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, Row
 from monarch_sync.errors import BadManifest
-from monarch_sync.manifest import Manifest, decode_paths, encode_paths
+from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_paths
 
 __all__ = ["Journal", "State", "StateLog"]
 
@@ -38,7 +38,8 @@ class State(NamedTuple):
 
 
 class Journal(msgspec.Struct, tag="commit", array_like=True):
-    """What a commit is about to do: enough to do it again from the state that it starts from."""
+    """What a commit is about to do: enough to do it again from the state that it starts from.
+    ``moves``: as in ``Stage``; ``folder_moves``: those that the disk makes as one."""
 
     generation: int
     author: str
@@ -46,6 +47,7 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
     removed: list[bytes]
     folder_moves: list[tuple[bytes, bytes]] = []
     boot: str = ""
+    moves: list[tuple[bytes, bytes]] = []
 
     @classmethod
     def of(cls, generation: int, author: str, old: Manifest, new: Manifest) -> Journal:
@@ -57,7 +59,8 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
 
     def apply(self, old: Manifest) -> Manifest:
         """The state that the commit leads to."""
-        return old.replace(map(Entry.from_row, self.changed), decode_paths(self.removed))
+        changed = map(Entry.from_row, self.changed)
+        return old.replace(changed, decode_paths(self.removed), decode_pairs(self.moves))
 
 
 class _Done(msgspec.Struct, tag="done", array_like=True):

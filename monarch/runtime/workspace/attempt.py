@@ -208,14 +208,14 @@ class Attempt:
         plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), self._mode)
         changed: dict[str, None] = {}
         for host in hosts:
-            staged = host.push.staged if host.push is not None else None
-            if staged is None:
+            if host.push is None or host.push.staged is None:
                 continue
             root = self._roots[host.address.uid]
             uid = host.address.uid
             plan.hosts[uid] = []
-            for raw_path, raw_place in staged.files:
+            for raw_path, raw_place in host.push.files():
                 path, place = from_wire(raw_path), from_wire(raw_place)
+                place = place and os.path.join(root, place)
                 plan.hosts[uid].append(FileChange(os.path.join(root, path), place))
                 changed[path] = None
             plan.paths[uid] = [

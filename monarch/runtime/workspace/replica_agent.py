@@ -69,6 +69,7 @@ class ReplicaAgent:
         agent = self._agent
         body = {"reply": encode(answer), "root": agent.workspace, "host": agent.name}
         node.answer(order.sender, order.port, body)
+        self._replica.settle()
 
     def close(self) -> None:
         self._orders.put(None)
