@@ -26,7 +26,8 @@ __all__ = ["Contents"]
 
 DEFAULT_MAX_BYTES = 128 << 20
 _MAX_LARGE = 64  # large files whose chunks are remembered
-_MAX_SHARE = 0.75  # a delta that is not smaller than this part of the whole is none
+_MAX_SHARE = 0.5  # a delta that is not smaller than this part of the whole is none
+_NUM_SAMPLES = 16
 _MAX_PATCHED_BYTES = LARGE_BYTES
 _PACK_BYTES = 4 << 20
 _MAX_PACKED_BYTES = 1 << 20  # a larger content travels by itself
@@ -133,7 +134,7 @@ class Contents:
     def _make_delta(self, base: bytes, entry: Entry) -> tuple[Blob, bytes] | None:
         old, new = self._small.get(base), self._small.get(entry.digest)
         if old is not None and new is not None:
-            if max(len(old), len(new)) >= _MAX_PATCHED_BYTES:
+            if max(len(old), len(new)) >= _MAX_PATCHED_BYTES or not _is_like(old, new):
                 return None
             frame = patch(old, new)
             return Blob(entry.digest, len(frame), "patch", base), frame
@@ -161,6 +162,16 @@ class Contents:
             finally:
                 os.close(fd)
         return None
+
+
+def _is_like(old: bytes, new: bytes) -> bool:
+    """Whether anything of the old content seems to be in the new: some lines tell, for less than
+    a patch in vain would cost."""
+    lines = new.split(b"\n")
+    if len(lines) < _NUM_SAMPLES:
+        return True
+    known = set(old.split(b"\n"))
+    return any(line in known for line in lines[:: len(lines) // _NUM_SAMPLES] if line)
 
 
 def _pack(

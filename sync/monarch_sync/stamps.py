@@ -41,9 +41,12 @@ class Stamps:
         if status is None or not stat.S_ISREG(status.st_mode):
             return None
         known = self._known.get((status.st_dev, status.st_ino))
-        if known is not None and known[:3] == (
-            status.st_size, status.st_mtime_ns, status.st_ctime_ns,
-        ):  # fmt: skip
+        if (
+            known is not None
+            and known.mtime_ns == status.st_mtime_ns
+            and known.ctime_ns == status.st_ctime_ns
+            and known.size == status.st_size
+        ):
             return known.digest
         now = time.time_ns()
         digest = digest_of(path)
