@@ -7,7 +7,7 @@ state holds somewhere needs no bytes: the replica copies it from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from monarch_sync.entry import Entry, parent_of
@@ -50,10 +50,11 @@ class Plan:
 
 
 def diff(
-    old: Manifest, new: Manifest, folders_moved: Sequence[tuple[str, str]] | None = None
-) -> Plan:
+    old: Manifest, new: Manifest, folders_moved: Sequence[tuple[str, str]] | None = None,
+    supplied: Collection[bytes] = (),
+) -> Plan:  # fmt: skip
     """What turns ``old`` into ``new``. ``folders_moved``: the folders to move whole, if it is not
-    for the plan to find them."""
+    for the plan to find them. ``supplied``: contents that need not be looked for."""
     if folders_moved is None:
         folders_moved = find_moved_folders(old, new)
     plan = Plan(folders_moved=list(folders_moved))
@@ -75,7 +76,7 @@ def diff(
         else:
             plan.files.append(after)
             fresh.append(after)
-    sources = old.paths_of(entry.digest for entry in fresh)
+    sources = old.paths_of(e.digest for e in fresh if e.digest not in supplied)
     plan.moved = {
         entry.path: sources[entry.digest]
         for entry in fresh

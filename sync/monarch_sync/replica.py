@@ -176,7 +176,7 @@ class Replica:
             self._drop_stage()
         if not stage.base:
             self._forget_missing()
-        plan = self._plan(manifest)
+        plan = self._plan(manifest, stage.blobs)
         self._pending = _Pending(stage, manifest, plan)
         self._staging.begin(plan, self.manifest)
         return self._go_on(self._pending, stage.blobs, blobs)
@@ -188,8 +188,10 @@ class Replica:
             return Need([], whole=True)
         return self._go_on(pending, supply.blobs, blobs)
 
-    def _plan(self, new: Manifest) -> Plan:
-        plan = diff(self.manifest, new)
+    def _plan(self, new: Manifest, blobs: Sequence[Blob]) -> Plan:
+        supplied = {blob.digest for blob in blobs}
+        supplied.update(digest for blob in blobs for digest, _ in blob.parts)
+        plan = diff(self.manifest, new, supplied=supplied)
         if all(self._staging.can_move(before, self.manifest) for before, _ in plan.folders_moved):
             return plan
         return diff(self.manifest, new, ())
