@@ -17,7 +17,8 @@ from monarch_sync.digest import short
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
-from monarch_sync.staging import Ready, Staging
+from monarch_sync.patch_file import Patch
+from monarch_sync.staging import Ready, Staging, time_after
 from monarch_sync.stamps import Stamps, lstat
 from monarch_sync.store import Store
 
@@ -47,6 +48,7 @@ class Committer:
         self._bytecode: dict[str, list[str]] = {}
         self._put: list[tuple[str, bytes]] = []
         self._replaced: deque[tuple[str, bytes, int]] = deque()
+        self._patched: deque[tuple[str, Patch]] = deque()
         self.lost: list[str] = []  # paths whose staged content is gone, so not as planned
 
     def carry_out(self, plan: Plan, new: Manifest) -> list[str]:
@@ -90,6 +92,10 @@ class Committer:
             with contextlib.suppress(FileNotFoundError):
                 self._store.take(place, digest, size)
             self._replaced.popleft()
+        while self._patched:
+            with contextlib.suppress(FileNotFoundError):
+                self._store.take_patch(*self._patched[0])
+            self._patched.popleft()
         for path, digest in self._put:
             if (status := lstat(path)) is not None:
                 self._stamps.note(status, digest)
@@ -178,7 +184,11 @@ class Committer:
             self._give_mode(path, before, entry.mode)
             return
         place = ready.place
-        if not place:
+        if ready.patch is not None and before is not None and digest == ready.digest:
+            self._patch(path, ready.patch, place, before)
+            self._give_mode(path, before, entry.mode)
+            return
+        if not place or ready.patch is not None:
             self.lost.append(entry.path)
             return
         if ready.is_linked:
@@ -200,6 +210,13 @@ class Committer:
             self._give_way(entry.path, path, before, digest)
             self._disk.rename(place, path)
         self._put.append((path, entry.digest))
+
+    def _patch(self, path: str, patch: Patch, place: str, before: os.stat_result) -> None:
+        mtime = time_after(before)
+        assert mtime is not None
+        self._disk.overwrite(path, patch.writes, patch.size, mtime)
+        self._patched.append((place, patch))
+        self._put.append((path, patch.digest))
 
     def _give_mode(self, path: str, status: os.stat_result, mode: int) -> None:
         if stat.S_IMODE(status.st_mode) != mode:

@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from monarch_sync.chunks import LARGE_BYTES, Chunks
+from monarch_sync.chunks import Chunks
 from monarch_sync.delta import Piece, between_chunks, compress, encode, patch
-from monarch_sync.digest import digest_bytes
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.disk import Content
 from monarch_sync.entry import Entry
 from monarch_sync.errors import MovedUnderfoot

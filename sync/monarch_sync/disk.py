@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from ctypes import c_char_p, c_int, c_uint
 from pathlib import Path
 
-import xxhash
+from monarch_sync.digest import ContentHasher
 
 __all__ = ["Content", "Disk"]
 
@@ -59,7 +59,7 @@ class Disk:
         self, path: AnyPath, pieces: Iterable[tuple[int, int] | bytes], base: AnyPath, mode: int
     ) -> bytes:
         """A file put together from (offset, size) of another, and bytes; its digest."""
-        hasher = xxhash.xxh3_128()
+        hasher = ContentHasher()
         fd = _create(path, mode)
         try:
             with open(base, "rb", buffering=0) as old:
@@ -70,6 +70,23 @@ class Disk:
                         hasher.update(piece)
                         _write_all(fd, memoryview(piece))
             return hasher.digest()
+        finally:
+            os.close(fd)
+
+    def overwrite(
+        self, path: AnyPath, writes: Iterable[tuple[int, bytes]], size: int, mtime: int
+    ) -> None:
+        """Write (offset, bytes) into a file that stands there, and have it end at `size`."""
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            for offset, data in writes:
+                view = memoryview(data)
+                while len(view):
+                    written = os.pwrite(fd, view, offset)
+                    offset += written
+                    view = view[written:]
+            os.ftruncate(fd, size)
+            os.utime(fd, (mtime, mtime))
         finally:
             os.close(fd)
 
@@ -189,7 +206,7 @@ def _copy_range(source: int, target: int, offset: int, size: int) -> None:
         size -= copied
 
 
-def _hash_range(source: int, target: int, offset: int, size: int, hasher: xxhash.xxh3_128) -> None:
+def _hash_range(source: int, target: int, offset: int, size: int, hasher: ContentHasher) -> None:
     # Read once, and hashed while it is in the processor's cache.
     buffer = bytearray(min(size, _HASHED_BLOCK))
     view = memoryview(buffer)

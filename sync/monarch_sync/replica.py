@@ -254,11 +254,7 @@ class Replica:
 
     def _staged(self, pending: _Pending) -> Staged:
         plan, new = pending.plan, pending.manifest
-        ready, root = self._staging.ready, f"{self.root}/"
-        files = [
-            (to_wire(entry.path), to_wire(ready[entry.path].place or root + entry.path))
-            for entry in plan.files
-        ]
+        files = [(to_wire(entry.path), to_wire(self._where(entry.path))) for entry in plan.files]
         gone = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
         files += [(to_wire(path), b"") for path in gone]
         num_written = len(plan.files) - len(plan.moved)
@@ -269,6 +265,11 @@ class Replica:
             len(gone) + num_inside, new.num_files - num_written - num_moved,
             encode_pairs(plan.folders_moved),
         )  # fmt: skip
+
+    def _where(self, path: str) -> str:
+        """Where a file's new content lies now, or will once it is patched."""
+        ready = self._staging.ready[path]
+        return ready.place if ready.place and ready.patch is None else f"{self.root}/{path}"
 
     def commit(self, generation: int) -> Message:
         """Show what was staged. Asked again, because the answer was lost: the same answer."""

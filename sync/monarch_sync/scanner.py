@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from monarch_sync.chunks import LARGE_BYTES, cut
+from monarch_sync.chunks import cut
 from monarch_sync.contents import Contents
-from monarch_sync.digest import digest_bytes
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.entry import Entry, Kind, parent_of, path_fault, target_fault
 from monarch_sync.ignore import tracked_though_ignored, walk
 from monarch_sync.manifest import Manifest

@@ -17,25 +17,30 @@ from typing import NamedTuple
 
 from monarch_sync.delta import decode
 from monarch_sync.diff import Plan
+from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import Entry, Kind, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
+from monarch_sync.patch_file import Blocks, Patch, writes_of
 from monarch_sync.stamps import Stamps, digest_of, lstat
 from monarch_sync.store import Store
 from monarch_sync.tree import EMPTY
 from monarch_sync.unpacking import contents_of
 
-__all__ = ["Ready", "Staging"]
+__all__ = ["Ready", "Staging", "time_after"]
 
 _NOBODY: dict[str, str] = {}
+_PATCH = ".patch"
+_SPARE_BYTES = 1 << 20
 
 
 class Ready(NamedTuple):
     """How a file gets its content: ``place`` is where that lies, "" if it is there already.
 
     ``before`` and ``digest``: what stood at the file's path when we looked. ``is_stored``: the
-    place is in the store. ``is_linked``: it is another name of a file that is visible.
+    place is in the store. ``is_linked``: it is another name of a file that is visible. ``patch``:
+    the file is to be changed where it stands; at the place is a note of how.
     """
 
     place: str
@@ -43,6 +48,7 @@ class Ready(NamedTuple):
     digest: bytes | None = None
     is_stored: bool = False
     is_linked: bool = False
+    patch: Patch | None = None
 
 
 class Staging:
@@ -60,6 +66,8 @@ class Staging:
         self._replaced: set[bytes] = set()
         self._salvaged: dict[bytes, str] = {}
         self._real: dict[str, bool] = {}
+        self._patches: dict[bytes, tuple[str, Patch]] = {}
+        self._blocks = Blocks()
         self._old = Manifest()
         self.ready: dict[str, Ready] = {}
         self.tops: dict[str, str] = {}
@@ -133,7 +141,7 @@ class Staging:
         place = ""
         if digest != entry.digest:
             place = self._new_place()
-            status = self._disk.put(place, content, mode, _time_after(before))
+            status = self._disk.put(place, content, mode, time_after(before))
             if status is not None:
                 self._stamps.note(status, entry.digest)
         self.ready[entry.path] = Ready(place, before, digest)
@@ -145,11 +153,40 @@ class Staging:
             return
         entry = entries[0]
         pieces = decode(content, os.path.getsize(path), entry.size)
+        writes = writes_of(pieces)
+        if len(entries) == 1 and writes is not None:
+            before, digest = self._look(entry.path)
+            if before is not None and digest == blob.base:
+                step = Patch(blob.base, before.st_size, entry.digest, entry.size, writes, [])
+                if self._fits(entry, before, step):
+                    return
         place = self._new_place()
         if self._disk.patch(place, pieces, path, entry.mode | 0o600) == blob.digest:
             self._salvaged[blob.digest] = place
         else:
             os.unlink(place)
+
+    def _fits(self, entry: Entry, before: os.stat_result, patch: Patch) -> bool:
+        """Whether a patch may be, and is, got ready for the file that stands there: it is ours,
+        has no other name, and becomes what it should."""
+        ours = self._old.get(entry.path)
+        if ours is None or ours.digest != patch.base or before.st_nlink > 1:
+            return False
+        path = f"{self._root}/{entry.path}"
+        if not _has_room(path, patch):
+            return False
+        if self._blocks.patched(path, patch.base, patch.size, patch.writes) != entry.digest:
+            return False
+        undo = self._blocks.undo(path, patch.size, patch.writes)
+        if undo is None:
+            return False
+        whole = Patch(
+            patch.base, before.st_size, entry.digest, entry.size, patch.writes, undo
+        )  # fmt: skip
+        place = f"{self._new_place()}{_PATCH}"
+        self._disk.put(place, whole.encode(), 0o600)
+        self.ready[entry.path] = Ready(place, before, patch.base, patch=whole)
+        return True
 
     def _base_of(self, blob: Blob) -> bytes | None:
         path = self._path_of_base(blob)
@@ -180,7 +217,7 @@ class Staging:
         place = self._salvaged.get(entry.digest, "")
         found = place or self._find(entry.digest, source)
         if not found:
-            return False
+            return before is not None and self._fetch_patch(entry, before, digest)
         is_ours = found == f"{self._root}/{source}"
         is_free = not is_shared and above is None
         if is_free and place:
@@ -200,10 +237,26 @@ class Staging:
             self.ready[entry.path] = Ready(place, before, digest, is_linked=is_linked)
         return True
 
+    def _fetch_patch(self, entry: Entry, before: os.stat_result, digest: bytes | None) -> bool:
+        """Find a way to a content from what stands at its path; after a commit that was cut short,
+        that may be anything between the old and the new."""
+        if entry.size < LARGE_BYTES or digest is None or len(self._expected[entry.digest]) > 1:
+            return False
+        noted = self._patches.get(entry.digest)
+        if noted is not None:
+            place, patch = noted
+            path = f"{self._root}/{entry.path}"
+            made = self._blocks.patched(path, digest, patch.size, patch.writes)
+            if made == entry.digest:
+                self.ready[entry.path] = Ready(place, before, digest, patch=patch)
+            return made == entry.digest
+        patch_back = self._store.find_patch(entry.digest, digest)
+        return patch_back is not None and self._fits(entry, before, patch_back)
+
     def _fit(self, place: str, entry: Entry, before: os.stat_result | None) -> str:
         """Have a file that nobody sees yet look as it will: its mode, its time."""
         status = os.lstat(place)
-        seconds = _time_after(before)
+        seconds = time_after(before)
         if stat.S_IMODE(status.st_mode) != entry.mode | 0o600:
             self._disk.chmod(place, entry.mode | 0o600)
         if seconds is not None and before is not None and status.st_mtime <= before.st_mtime + 1:
@@ -275,11 +328,16 @@ class Staging:
         self.forget()
         self.begin(Plan(files=plan.files, removes=plan.removes), old)
         for path in self._files():
+            patch = Patch.read(path) if path.endswith(_PATCH) else None
+            if patch is not None:
+                self._patches[patch.digest] = path, patch
+                continue
             digest = digest_of(path)
             if digest is not None:
                 self._salvaged[digest] = path
         self._num_places = 1 + max(
-            (int(name) for name in os.listdir(self.folder) if name.isdecimal()), default=0
+            (int(stem) for stem in map(_stem, os.listdir(self.folder)) if stem.isdecimal()),
+            default=0,
         )
         self._store.mend(self._expected)
 
@@ -288,6 +346,9 @@ class Staging:
         for digest, path in self._salvaged.items():
             if digest in self._replaced and (status := lstat(path)) is not None:
                 self._store.take(path, digest, status.st_size)
+        for path, patch in self._patches.values():
+            if lstat(path) is not None:
+                self._store.take_patch(path, patch)
 
     def _files(self) -> Iterable[str]:
         for folder, _, names in os.walk(self.folder):
@@ -296,6 +357,7 @@ class Staging:
     def forget(self) -> None:
         """Begin anew; what lies here stays for now."""
         self._expected, self._salvaged, self._replaced, self._real = {}, {}, set(), {}
+        self._patches = {}
         self.ready, self.tops, self.folders = {}, {}, _NOBODY
 
     def drop(self) -> None:
@@ -314,7 +376,19 @@ class Staging:
         return f"{self.folder}/{self._num_places}"
 
 
-def _time_after(before: os.stat_result | None) -> int | None:
+def _has_room(path: str, patch: Patch) -> bool:
+    """Whether the file system has room for all that a patch may write, so that a commit does not
+    find out in the middle that it has not."""
+    status = os.statvfs(path)
+    needed = 3 * sum(len(data) for _, data in patch.writes)
+    return status.f_bavail * status.f_frsize > needed + _SPARE_BYTES
+
+
+def _stem(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def time_after(before: os.stat_result | None) -> int | None:
     """The time for what replaces a file; not the present one, so that a change by anybody else
     shows. Python takes bytecode for fresh if source size and mtime in whole seconds agree, so
     it must not be the second of the file before, either."""

@@ -15,11 +15,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from monarch_sync.disk import Disk
+from monarch_sync.patch_file import Patch
 from monarch_sync.stamps import Stamps, digest_of, lstat
 
 __all__ = ["Store"]
 
 DEFAULT_MAX_BYTES = 1 << 30
+_PATCH = ".patch"
+_MAX_STEPS = 64
 
 
 class Store:
@@ -68,6 +71,29 @@ class Store:
         self._sizes[name] = size
         if (status := lstat(place)) is not None:
             self._stamps.note(status, digest)
+
+    def take_patch(self, path: str, patch: Patch) -> None:
+        """Keep what leads back from a file that was patched."""
+        name = f"{patch.base.hex()}{_PATCH}"
+        size = sum(len(data) for _, data in (*patch.writes, *patch.undo))
+        self._disk.rename(path, f"{self._folder}/{name}")
+        self._num_bytes += size - self._sizes.pop(name, 0)
+        self._sizes[name] = size
+
+    def find_patch(self, digest: bytes, base: bytes) -> Patch | None:
+        """What makes a content of another, in as many steps as it takes; None if nothing does."""
+        found: Patch | None = None
+        for _ in range(_MAX_STEPS):
+            name = f"{digest.hex()}{_PATCH}"
+            step = Patch.read(f"{self._folder}/{name}") if name in self._sizes else None
+            if step is None or step.base != digest:
+                return None
+            back = step.back()
+            found = back if found is None else back.then(found)
+            digest = back.base
+            if digest == base:
+                return found
+        return None
 
     def gone(self, digest: bytes) -> None:
         """What was found here has left, to be shown."""

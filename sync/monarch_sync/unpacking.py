@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from monarch_sync.chunks import LARGE_BYTES
 from monarch_sync.delta import decompress, unpatch
-from monarch_sync.digest import digest_bytes
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.disk import Content
 from monarch_sync.entry import Entry
 from monarch_sync.errors import BadMessage
