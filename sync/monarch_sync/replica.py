@@ -223,7 +223,7 @@ class Replica:
         for entry in plan.removes:
             if entry.is_file:
                 # Looked at now, so that the commit is short.
-                self._stamps.digest_of(f"{self.root}/{entry.path}")
+                self._staging.look(entry.path)
         return list(missing)
 
     def _manifest_of(self, stage: Stage) -> Manifest | None:

@@ -91,11 +91,11 @@ class Staging:
         for entry in plan.folders:
             above = places.get(parent_of(entry.path))
             if above is None:
-                is_free = entry.path in gives_way or (
-                    self._old.get(entry.path) is None
-                    and lstat(f"{self._root}/{entry.path}") is None
-                )
-                if not is_free or not self._is_real(parent_of(entry.path)):
+                if not self._is_real(parent_of(entry.path)):
+                    continue
+                is_new = self._old.get(entry.path) is None
+                there = None if entry.path in gives_way else lstat(f"{self._root}/{entry.path}")
+                if there is not None or not (is_new or entry.path in gives_way):
                     continue
                 place = self.tops[entry.path] = self._new_place()
             else:
@@ -137,7 +137,7 @@ class Staging:
             self._disk.put(place, content, mode)
             self.ready[entry.path] = Ready(place)
             return
-        before, digest = self._look(entry.path)
+        before, digest = self.look(entry.path)
         place = ""
         if digest != entry.digest:
             place = self._new_place()
@@ -155,7 +155,7 @@ class Staging:
         pieces = decode(content, os.path.getsize(path), entry.size)
         writes = writes_of(pieces)
         if len(entries) == 1 and writes is not None:
-            before, digest = self._look(entry.path)
+            before, digest = self.look(entry.path)
             if before is not None and digest == blob.base:
                 step = Patch(blob.base, before.st_size, entry.digest, entry.size, writes, [])
                 if self._fits(entry, before, step):
@@ -199,7 +199,7 @@ class Staging:
         """A file of this host that has the content which a delta is taken against."""
         for entry in self._expected.get(blob.digest, ()):
             path = f"{self._root}/{entry.path}"
-            if self._look(entry.path)[1] == blob.base:
+            if self.look(entry.path)[1] == blob.base:
                 return path
         return self._find(blob.base, self._old.path_of(blob.base))
 
@@ -209,7 +209,7 @@ class Staging:
         if entry.path in self.ready:
             return True
         above = self.folders.get(parent_of(entry.path))
-        before, digest = (None, None) if above is not None else self._look(entry.path)
+        before, digest = (None, None) if above is not None else self.look(entry.path)
         if digest == entry.digest:
             self.ready[entry.path] = Ready("", before, digest)
             return True
@@ -273,7 +273,8 @@ class Staging:
             self._real[folder] = is_folder and self._is_real(parent_of(folder))
         return self._real[folder]
 
-    def _look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
+    def look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
+        """What stands at a path that is reached by no link, and what it holds."""
         if not self._is_real(parent_of(path)):
             return None, None
         full = f"{self._root}/{path}"

@@ -7,6 +7,7 @@ that we wrote, and gave a time of our choice, we know without reading.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -69,11 +70,13 @@ class Stamps:
 
 
 def lstat(path: str) -> os.stat_result | None:
-    """What stands at a path; None where there is nothing."""
+    """What stands at a path; None where there is nothing, or no way there."""
     try:
         return os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
 
 
 def digest_of(path: str) -> bytes | None:
