@@ -7,7 +7,9 @@
             ├── SupervisionError   a member of the mesh is dead or failed
             ├── HostUnreachable    no host agent answers at an address
             ├── HostBusy           a host agent serves another client already
+            ├── GenerationBehind   a rank runs older code than the call that came to it
             ├── JobError           an allocation cannot be created, found or used
+            ├── ReloadRefused      live actors did not take a new version of their class
             └── WireError          a peer sent something that is not a message of ours
 
 All of them survive pickling with their fields.
@@ -21,11 +23,13 @@ from dataclasses import dataclass
 
 __all__ = [
     "ActorError",
+    "GenerationBehind",
     "HostBusy",
     "HostUnreachable",
     "JobError",
     "MeshFailure",
     "MonarchError",
+    "ReloadRefused",
     "SupervisionError",
     "WireError",
 ]
@@ -208,8 +212,31 @@ class HostBusy(MonarchError):
         )
 
 
+class GenerationBehind(MonarchError):
+    """A rank runs older code than the call that came to it, and has not run the call.
+
+    ``who`` is the actor, ``runs`` the generation of its process and ``wanted`` the call's.
+    """
+
+    def __init__(self, who: str, method: str, runs: int, wanted: int, why: str = "") -> None:
+        self.who, self.method, self.runs, self.wanted, self.why = who, method, runs, wanted, why
+        because = f" ({why})" if why else ""
+        super().__init__(
+            f"{who} runs generation {runs} of the workspace{because}, and this call of "
+            f"{method!r} comes from generation {wanted}: it was not run. Push the workspace to its "
+            "host (sync_workspace, or monarch sync), or spawn its processes again"
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.who, self.method, self.runs, self.wanted, self.why)
+
+
 class JobError(MonarchError):
     """An allocation cannot be created, found or used."""
+
+
+class ReloadRefused(MonarchError):
+    """Live actors did not take a new version of their class; all of them run the old one."""
 
 
 class WireError(MonarchError):

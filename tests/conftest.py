@@ -62,6 +62,8 @@ def _descriptors() -> set[str]:
             continue
         if "memfd:monarch" in target and _client() is not None:
             continue  # Shared memory that the client keeps, to use it again.
+        if "inotify" in target and _client() is not None:
+            continue  # What the client watches until it ends, so that the next push is quick.
         numbered = target.startswith(("socket:", "pipe:"))
         found.add(target if numbered else f"{target} as {fd}")
     return found

@@ -78,7 +78,26 @@ class ActorMesh(MeshTrait, Generic[T]):
         agent = process.current()
         if agent.supervisor.members_stopped(self._ref.uid, self._ref.proc_uids):
             agent.spawned_on.pop(self._ref.uid, None)
+            agent.kept_spawns.forget(self._ref.uid)
         return stop_actors(self._ref, reason)
+
+    def upgrade(self, new: type) -> Future[None]:
+        """Give live actors a new version of their class, where it came from a script or notebook.
+
+        For classes that are sent whole (of ``__main__``, or made in functions); what is imported
+        from a file reloads with ``sync_workspace``. All members switch between the same two
+        messages of this process, or none does: they keep their state, run the new methods, and
+        ``__reload__`` where that is defined. References to the mesh know the new endpoints, and
+        what is spawned of either class from then on has the new code. What the methods read from
+        the script's globals comes with them, as it is now. On a slice only its members change.
+
+        Raises ``ValueError`` for another class, or one that is imported; the future raises
+        ``ReloadRefused`` where a member cannot take it, as when ``__slots__`` differ.
+        """
+        # Imported when used: most programs never do.
+        from monarch.actor.upgrade import upgrade
+
+        return upgrade(self._ref, new, lambda name: hasattr(ActorMesh, name), self.initialized)
 
     async def sync_workspace(
         self,
@@ -87,12 +106,14 @@ class ActorMesh(MeshTrait, Generic[T]):
         auto_reload: bool = True,
         *,
         reload: str = "auto",
+        best_effort: bool = False,
     ) -> SyncReport:
         """As ``ProcMesh.sync_workspace``, for the machines that these actors are on."""
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.sync import sync_procs
 
-        return await sync_procs(self._ref.procs, workspace, reload if auto_reload else "off")
+        mode = reload if auto_reload else "off"
+        return await sync_procs(self._ref.procs, workspace, mode, best_effort, conda)
 
     async def logging_option(
         self,

@@ -180,11 +180,12 @@ class Endpoint(Generic[P, R]):
 
     def _message(self, rank: int, port: int, port_proc: ProcAddress | None = None) -> Call:
         mesh = self._mesh
-        sender = process.current().node.uid
+        agent = process.current()
+        gate = agent.gate
         actor = "" if port else sending_actor()
         return Call(
-            mesh.uid, self._name, rank, mesh.labels, mesh.sizes, sender, actor, port, port_proc,
-            self._spec.explicit_response_port,
+            mesh.uid, self._name, rank, mesh.labels, mesh.sizes, agent.node.uid, actor, port,
+            port_proc, self._spec.explicit_response_port, gate.generation, gate.root,
         )  # fmt: skip
 
 

@@ -206,13 +206,15 @@ class HostMesh(MeshTrait):
         auto_reload: bool = True,
         *,
         reload: str = "auto",
+        best_effort: bool = False,
     ) -> SyncReport:
         """Bring ``workspace`` to these machines, and its code into the live processes on them."""
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.sync import sync_hosts
 
         mode = reload if auto_reload else "off"
-        return await sync_hosts([host.address for host in self._hosts], workspace, mode)
+        hosts = [host.address for host in self._hosts]
+        return await sync_hosts(hosts, workspace, mode, best_effort, conda)
 
     async def logging_option(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -25,6 +26,7 @@ from monarch.runtime.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid
+from monarch.wire.by_value import dump_arguments, is_by_value
 from monarch.wire.message import Ancestor, Inspect, SpawnActor, StopProcs
 
 if TYPE_CHECKING:
@@ -158,11 +160,14 @@ class ProcMesh(MeshTrait):
                 agent.node.address, owner, is_async, ancestors,
             )  # fmt: skip
 
-        if place is not None:
-            route = agent.node.trees.route(place.tree)
-            route.send(place.members, spawn(0), data.data, data.buffers)
-        else:
-            with agent.node.casting:
+        by_value = is_by_value(cls)
+        arguments = functools.partial(dump_arguments, args, kwargs) if by_value else None
+        with agent.node.casting:
+            agent.kept_spawns.keep(uid, name, ref.proc_uids, spawn, data, arguments)
+            if place is not None:
+                route = agent.node.trees.route(place.tree)
+                route.send(place.members, spawn(0), data.data, data.buffers)
+            else:
                 for rank, proc in enumerate(ref.procs):
                     agent.node.send(proc, spawn(rank), data.data, data.buffers)
         return ActorMesh(ref)
@@ -212,16 +217,21 @@ class ProcMesh(MeshTrait):
         auto_reload: bool = True,
         *,
         reload: str = "auto",
+        best_effort: bool = False,
     ) -> SyncReport:
         """Bring ``workspace`` to the machines of this mesh, and its code into live processes.
 
         All procs that this program owns there switch between the same two messages, or none
-        does; see ``monarch_sync.SyncReport`` for what is told.
+        does. With ``best_effort`` hosts that cannot follow are left behind, and the report names
+        them; what runs on them refuses calls of the new generation until it has caught up.
+        ``conda`` brings the packages along that the workspace's lock file asks for and the
+        machines lack, conda or not. See ``monarch_sync.SyncReport`` for what is told.
         """
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.sync import sync_procs
 
-        return await sync_procs(self._procs, workspace, reload if auto_reload else "off")
+        mode = reload if auto_reload else "off"
+        return await sync_procs(self._procs, workspace, mode, best_effort, conda)
 
     async def logging_option(
         self,

@@ -94,11 +94,14 @@ def spawn(
     if tree is not None:
         specs = [msgspec.structs.replace(spec, uid=proc_uid(uid, spec.rank)) for spec in specs]
 
+    state = agent.workspaces.wanted(host.address.uid for host in hosts)
+
     def order(part: Sequence[ProcSpec]) -> SpawnProcs:
         return SpawnProcs(
             uid, name, node.address, owner, tuple(shape.labels),
             tuple(shape.ndslice.sizes), tuple(part), preload, tuple(filter(None, sys.path)),
             agent.root, command, tree is not None, inherited_config(),
+            max(agent.gate.generation, state.generation), state.digest,
         )  # fmt: skip
 
     procs = [
@@ -113,21 +116,22 @@ def spawn(
         lambda rank: f"{name}{Point(rank, shape.extent)}" if shape.labels else name,
     )  # fmt: skip
     try:
-        for number, host in enumerate(hosts):
-            link(agent, host)
-            if tree is None:
-                part = slice(number * num_per_host, (number + 1) * num_per_host)
-                for proc in procs[part]:
-                    node.expect(proc)
-                node.send(host.address, order(specs[part]), setup)
-        if tree is not None:
-            # Each host agent gives its procs their uids and ranks.
-            route = node.trees.route(tree)
-            route.send(tree.everybody, order(specs[:num_per_host]), setup)
+        with agent.spawn_gate.passing():
+            for number, host in enumerate(hosts):
+                link(agent, host)
+                if tree is None:
+                    part = slice(number * num_per_host, (number + 1) * num_per_host)
+                    for proc in procs[part]:
+                        node.expect(proc)
+                    node.send(host.address, order(specs[part]), setup)
+            if tree is not None:
+                # Each host agent gives its procs their uids and ranks.
+                route = node.trees.route(tree)
+                route.send(tree.everybody, order(specs[:num_per_host]), setup)
+            agent.own_procs(procs)
     except BaseException:
         agent.supervisor.stopped(uid)
         raise
-    agent.own_procs(procs)
     for host in hosts:
         failure = node.failure_of(host.address.uid)
         if failure is not None:

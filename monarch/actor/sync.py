@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync import SyncReport, Workspace
@@ -18,20 +19,45 @@ __all__ = ["sync_hosts", "sync_procs"]
 
 T = TypeVar("T")
 
+MODES = ("auto", "patch", "respawn", "off")
+"""What a push does about live code: change it in place where that can be and give the other procs
+new processes; or only the one; or only the other; or neither."""
 
-async def sync_procs(procs: Sequence[ProcAddress], workspace: Workspace, mode: str) -> SyncReport:
+
+async def sync_procs(
+    procs: Sequence[ProcAddress],
+    workspace: Workspace,
+    mode: str,
+    best_effort: bool = False,
+    env: bool = False,
+) -> SyncReport:
     """Push ``workspace`` to the hosts that ``procs`` are on."""
     hosts: dict[Uid, ProcAddress] = {}
     for proc in procs:
         host = ProcAddress(proc.host_uid, proc.host_urls, proc.machine)
         hosts.setdefault(proc.host_uid, host)
-    return await sync_hosts(list(hosts.values()), workspace, mode)
+    return await sync_hosts(list(hosts.values()), workspace, mode, best_effort, env)
 
 
-async def sync_hosts(hosts: Sequence[ProcAddress], workspace: Workspace, mode: str) -> SyncReport:
-    """Push ``workspace`` to ``hosts``, and its code into what this program runs there."""
+async def sync_hosts(
+    hosts: Sequence[ProcAddress],
+    workspace: Workspace,
+    mode: str,
+    best_effort: bool = False,
+    env: bool = False,
+) -> SyncReport:
+    """Push ``workspace`` to ``hosts``, and its code into what this program runs there.
+
+    ``env`` brings the packages that its lock file asks for and hosts lack.
+    """
+    if mode not in MODES:
+        raise ValueError(f"reload is one of {', '.join(MODES)}, not {mode!r}")
     agent = process.current()
-    return await in_thread(lambda: session_of(agent).push(hosts, workspace, mode))
+    if isinstance(agent, ClientAgent):
+        agent.relink(host.uid for host in hosts)
+    return await in_thread(
+        lambda: session_of(agent).push(hosts, workspace, mode, best_effort=best_effort, env=env)
+    )
 
 
 async def in_thread(work: Callable[[], T]) -> T:

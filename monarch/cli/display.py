@@ -1,92 +1,108 @@
-"""What a run shows: a live line in a terminal, plain lines everywhere else."""
+"""What a run shows: a live table in a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.live import Live
+from rich.table import Table
 
-__all__ = ["RunDisplay", "run_display"]
+from monarch.runs import Display
+
+__all__ = ["LiveDisplay", "PlainDisplay", "cells_of", "run_display"]
 
 _LINE_EVERY = 20
-
-
-class RunDisplay(Protocol):
-    """What a recipe reports to."""
-
-    def message(self, text: str) -> None: ...
-
-    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None: ...
+_BAR_WIDTH = 12
+_SHORT = {
+    "accuracy": "acc", "held_out_accuracy": "held-out", "samples_per_second": "samples/s",
+    "tokens_per_second": "tok/s", "learning_rate": "lr", "grad_norm": "grad",
+    "validation_loss": "val loss", "rank_skew_seconds": "skew s",
+}  # fmt: skip
+_WANTED = (*_SHORT, "loss", "participants")
+_HIDDEN = ("generation",)
 
 
 class LiveDisplay:
-    """A progress bar with the latest numbers; messages scroll by above it."""
+    """A table of the latest numbers at the bottom; what happens scrolls by above it.
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task = progress.add_task("", total=None, numbers="")
+    Fits 80 columns, and has no colours where NO_COLOR is set.
+    """
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
         self._latest: dict[str, float] = {}
+        self._began: tuple[int, float] | None = None
 
     def message(self, text: str) -> None:
-        self._progress.console.print(text, highlight=False, markup=False)
+        self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        generation = self._latest.get("generation")
+        now = time.monotonic()
+        if self._began is None or step < self._began[0]:
+            self._began = step, now
         self._latest.update(values)
-        now = self._latest.get("generation")
-        if now != generation and generation is not None:
-            self.message(f"generation {now:.0f} from step {step}")
-        shown = [
-            name for name in ("loss", "accuracy", "samples_per_second") if name in self._latest
-        ]
-        self._progress.update(
-            self._task,
-            completed=step,
-            total=num_steps,
-            description=f"step {step}/{num_steps}",
-            numbers="  ".join(f"{_short(name)} {self._latest[name]:.3g}" for name in shown),
-        )
+        done = round(_BAR_WIDTH * step / max(1, num_steps))
+        bar = f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} {step}/{num_steps}"
+        left = _time_left(self._began, step, num_steps, now)
+        cells = [("step", bar), ("left", left), *cells_of(self._latest)]
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+        row: list[str] = []
+        room = self._live.console.width - 2
+        for name, value in cells:
+            room -= max(len(name), len(value)) + 3
+            if room < 0:
+                break  # The most wanted come first.
+            table.add_column(name, justify="right" if row else "left", no_wrap=True)
+            row.append(value)
+        table.add_row(*row)
+        self._live.update(table)
 
 
 class PlainDisplay:
-    """A line for every message, for every 20th step, and for every change of generation."""
-
-    def __init__(self) -> None:
-        self._generation: float | None = None
+    """A line for every message, and for every 20th step."""
 
     def message(self, text: str) -> None:
         print(text, flush=True)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        generation = values.get("generation", self._generation)
-        if generation != self._generation and self._generation is not None:
-            self.message(f"generation {generation:.0f} from step {step}")
-        self._generation = generation
         if step % _LINE_EVERY == 0 or step == num_steps:
-            numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
             self.message(f"step {step}/{num_steps}  {numbers}")
 
 
-def _short(name: str) -> str:
-    return {"accuracy": "acc", "samples_per_second": "samples/s"}.get(name, name)
+def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Name and number of what is worth a look, the loss first, in few characters each."""
+    names = [name for name in values if name not in _HIDDEN]
+    names.sort(key=lambda name: (name != "loss", name not in _WANTED))
+    return [(_SHORT.get(name, name), _short(values[name])) for name in names]
+
+
+def _short(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.3g}"
+
+
+def _time_left(began: tuple[int, float], step: int, num_steps: int, now: float) -> str:
+    first, when = began
+    if step <= first:
+        return "-"
+    seconds = round((now - when) / (step - first) * (num_steps - step))
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 @contextmanager
-def run_display() -> Iterator[RunDisplay]:
+def run_display() -> Iterator[Display]:
     """The display that suits where we print to."""
     if not sys.stdout.isatty():
         yield PlainDisplay()
         return
-    console = Console()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
-        TextColumn("{task.fields[numbers]}"),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=console) as progress:
-        yield LiveDisplay(progress)
+    with Live(console=Console(), refresh_per_second=8) as live:
+        yield LiveDisplay(live)

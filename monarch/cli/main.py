@@ -10,7 +10,10 @@ import click
 
 from monarch import __version__
 from monarch.cli.allocation import apply, host, kill, status
+from monarch.cli.recipe import recipe
 from monarch.cli.run import run
+from monarch.cli.runs import runs
+from monarch.cli.sweep import sweep
 from monarch.cli.sync import sync
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
@@ -30,10 +33,11 @@ def cli() -> None:
     monarch apply                bring the hosts of monarch.toml up
     monarch sync --watch         keep their code equal to yours, in one terminal
     monarch run ddp --config F   train, in another
+    monarch runs show            how it went
     """
 
 
-for command in (apply, status, kill, sync, run, host):
+for command in (apply, status, kill, sync, run, sweep, runs, recipe, host):
     cli.add_command(command)
 
 

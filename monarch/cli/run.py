@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import importlib.metadata
 import os
-import sys
-import typing
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
 
 from monarch.actor import HostMesh
 from monarch.cli.display import run_display
-from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project
+from monarch.cli.place import Place, find_place
+from monarch.cli.plan import plan_text
+from monarch.cli.project import load_project
+from monarch.cli.recipe import recipe_here
+from monarch.cli.stopping import stop_on_interrupt
 from monarch.config import configured, settings
-from monarch.config_file import load_config
-from monarch.errors import JobError
-from monarch.job import LocalJob
+from monarch.config_file import (
+    LoadedConfig,
+    Origin,
+    live_keys,
+    load_config,
+    to_toml,
+    with_keys_of,
+)
+from monarch.runs import Record
+from monarch.runs.folder import RUNS, RunFolder, find_run, new_run
+from monarch.runs.identity import config_of, find_unfinished, what_changed
+from monarch.runs.logs import RunLogs
+from monarch.runs.recipe import Recipe
+from monarch.runs.session import RunSession
 from monarch.runtime.client_agent import client
 
-__all__ = ["run"]
+__all__ = ["Order", "run", "run_recipe"]
 
-RECIPES = "monarch.recipes"
-_LOCAL_PROCS = 2
 _INTERRUPTED_SECONDS = 1.0
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--config", "config_file", help="a TOML file for the recipe")
 @click.option(
@@ -40,91 +48,178 @@ _INTERRUPTED_SECONDS = 1.0
     type=click.IntRange(min=1),
     help="procs on each host [default: 1, or 2 on a single host]",
 )
+@click.option(
+    "--attach/--local",
+    default=None,
+    help="on the allocation that is up [default, if one is], or on this machine alone",
+)
+@click.option("--plan", is_flag=True, help="only show meshes, ranks, parameters, memory")
+@click.option("--show-origin", is_flag=True, help="only show each value and where it is from")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="latest",
+    metavar="[RUN]",
+    help="go on with a run, by its name or the beginning of it [default: the latest]",
+)
+@click.option("--new", is_flag=True, help="begin anew, though such a run was left unfinished")
 def run(
-    recipe: str, overrides: tuple[str, ...], config_file: str | None, procs: int | None
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    config_file: str | None,
+    procs: int | None,
+    attach: bool | None,
+    plan: bool,
+    show_origin: bool,
+    resume: str | None,
+    new: bool,
 ) -> None:
-    """Run RECIPE: a built-in name such as ddp, a Python file, or a module.
+    """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
 
     Runs on the allocation that `monarch apply` brought up in this folder, else on this machine
-    alone. Sends the workspace of monarch.toml to the hosts first. Ctrl-C stops it, and saves
-    first where the recipe can.
+    alone. Sends the workspace of monarch.toml to the hosts first. Everything about the run is
+    kept in runs/NAME-STAMP. A run that was left unfinished goes on when the same command is
+    given again. Ctrl-C saves and stops; a second one stops at once.
     """
-    project = load_project(None)
-    for folder in project.make_workspace().folders:
-        sys.path.insert(0, str(folder.local))
-    module = _load_recipe(recipe)
-    runs = _entry(module, recipe)
-    config_class = typing.get_type_hints(runs)["config"]
-    config = load_config(config_class, config_file, overrides, os.environ).config
-    name, hosts, is_shared = _hosts()
-    asyncio.run(_prepare(hosts, project))
-    num_procs = procs or (_LOCAL_PROCS if hosts.size() == 1 else 1)
-    preload = [name for name in ("torch",) if name in sys.modules]
-    mesh = hosts.spawn_procs({"procs": num_procs}, name=Path(recipe).stem, preload=preload)
-    with run_display() as display:
-        where = f"allocation '{name}'" if is_shared else "this machine alone"
-        display.message(
-            f"{recipe} on {where}: {_count(hosts.size(), 'host')} x {_count(num_procs, 'proc')}"
+    if resume and new:
+        raise click.UsageError(
+            "--resume goes on with a run, and --new begins one: give one of them"
         )
-        grace_seconds = settings().stop_timeout_seconds
-        try:
-            runs(config, mesh, display)
-        except KeyboardInterrupt:
-            # What was worth saving has been saved. Actors may be far from done with a message.
-            grace_seconds = min(grace_seconds, _INTERRUPTED_SECONDS)
-            raise
-        finally:
+    if resume and "=" in resume:
+        overrides, resume = (resume, *overrides), "latest"
+    if resume and recipe and "=" in recipe:
+        overrides = (recipe, *overrides)
+        recipe = None
+    left = find_run(resume) if resume else None
+    order = Order.given(recipe, config_file, overrides, procs, left)
+    found = recipe_here(order.recipe)
+    loaded = order.load(found, left)
+    if show_origin:
+        _show_origins(loaded)
+        return
+    place = find_place(order.procs, attach)
+    found.check(loaded, place.num_hosts, place.procs_per_host)
+    if plan:
+        click.echo(plan_text(found, loaded.config, place))
+        return
+    if left is None and not new:
+        left, loaded = _unfinished(found, order, loaded)
+    hosts, code, generation = place.attach(load_project(None))
+    with run_display() as display:
+        if left is not None:
+            display.message(f"going on with {left.path}, which was {left.status}")
+        session = RunSession(
+            left or new_run(found.name), display, loaded, order.command, order.config_path,
+            overrides, os.environ, place.procs_per_host, code, generation,
+        )  # fmt: skip
+        display.message(f"{order.recipe} on {place.text}")
+        with session, _logs_of(session.folder, found.name):
+            session.outcome = run_recipe(found, loaded.config, hosts, place, session.record)
+        display.message(f"all about it is in {session.folder.path}")
+    if session.record.is_stopping:
+        raise KeyboardInterrupt
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a person asked for; two of the same words are the same run, if the first was left."""
+
+    recipe: str
+    config_file: str | None
+    overrides: tuple[str, ...]
+    procs: int | None
+
+    @classmethod
+    def given(
+        cls,
+        recipe: str | None,
+        config_file: str | None,
+        overrides: Sequence[str],
+        procs: int | None,
+        left: RunFolder | None,
+    ) -> Order:
+        """With what is not said taken from the command of the run that is to go on."""
+        if recipe is None:
+            if left is None or not left.command[2:]:
+                raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
+            recipe = left.command[2]
+        return cls(recipe, config_file, tuple(overrides), procs)
+
+    @property
+    def command(self) -> list[str]:
+        options = ["--config", self.config_file] if self.config_file else []
+        if self.procs:
+            options += ["--procs", str(self.procs)]
+        return ["monarch", "run", self.recipe, *options, *self.overrides]
+
+    @property
+    def config_path(self) -> Path | None:
+        return Path(self.config_file) if self.config_file else None
+
+    def load(self, recipe: Recipe, left: RunFolder | None) -> LoadedConfig[Any]:
+        """The config: from the file given, else from the run that is to go on. All mistakes are
+        found here, before any process is started."""
+        path = self.config_path
+        if path is None and left is not None:
+            path = left.config_path
+        return load_config(recipe.config_class, path, self.overrides, os.environ)
+
+
+def _unfinished(
+    recipe: Recipe, order: Order, loaded: LoadedConfig[Any]
+) -> tuple[RunFolder | None, LoadedConfig[Any]]:
+    """The run that the same command left, if it can go on, and the config for it."""
+    left = find_unfinished(RUNS, recipe.name, order.command)
+    if left is None:
+        return None, loaded
+    changed = what_changed(left, loaded.config)
+    if changed:
+        click.echo(
+            f"{left.path} was left unfinished, but {', '.join(changed)} changed since: this is a "
+            "new run; --resume goes on with the old one"
+        )
+        return None, loaded
+    # What was changed live in the run's own file holds, unless somebody says otherwise now.
+    before = config_of(left, recipe.config_class)
+    unsaid = [k for k in live_keys(recipe.config_class) if loaded.origins[k].layer == "default"]
+    config = with_keys_of(loaded.config, before, unsaid)
+    return left, LoadedConfig(config, loaded.origins)
+
+
+def run_recipe(
+    recipe: Recipe, config: Any, hosts: HostMesh, place: Place, record: Record
+) -> object:
+    """Run it on ``hosts``, with Ctrl-C meaning what the recipe can make of it."""
+    grace_seconds = settings().stop_timeout_seconds
+    mesh = None if recipe.takes_hosts else place.spawn(hosts, recipe)
+    try:
+        with stop_on_interrupt([record] if recipe.is_cooperative else []):
+            return recipe.run(config, hosts if mesh is None else mesh, record)
+    except KeyboardInterrupt:
+        # What was worth saving has been saved. Actors may be far from done with a message.
+        grace_seconds = min(grace_seconds, _INTERRUPTED_SECONDS)
+        raise
+    finally:
+        if mesh is not None:
             with configured(stop_timeout_seconds=grace_seconds):
                 mesh.stop().get()
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+class _logs_of:
+    """What procs print goes into the run's folder too, within this block."""
+
+    def __init__(self, folder: RunFolder, name: str) -> None:
+        self._logs = RunLogs(folder.path / "logs", name)
+
+    def __enter__(self) -> None:
+        client().printer.tee = self._logs.take
+
+    def __exit__(self, *error: object) -> None:
+        client().flush_logs()
+        client().printer.tee = None
+        self._logs.close()
 
 
-async def _prepare(hosts: HostMesh, project: Project) -> None:
-    await hosts.initialized
-    if (project.directory / PROJECT_FILE).exists():
-        report = await hosts.sync_workspace(project.make_workspace())
-        report.raise_for_errors()
-        click.echo(report.one_line())
-
-
-def _hosts() -> tuple[str, HostMesh, bool]:
-    """The first mesh of the running job; without one, this machine."""
-    job = find_job()
-    client()
-    state = (job or LocalJob())._state()
-    name, hosts = next(iter(state._hosts.items()))
-    return name, hosts, job is not None
-
-
-def _load_recipe(name: str) -> ModuleType:
-    known = {point.name: point.value for point in importlib.metadata.entry_points(group=RECIPES)}
-    path = Path(name)
-    if path.suffix == ".py":
-        if not path.exists():
-            raise JobError(f"there is no recipe {name}")
-        sys.path.insert(0, str(path.resolve().parent))
-        return importlib.import_module(path.stem)
-    try:
-        return importlib.import_module(known.get(name, name))
-    except ModuleNotFoundError as error:
-        if error.name not in (name, name.partition(".")[0]):
-            raise JobError(
-                f"the recipe {name} needs {error.name}, which is not installed here: "
-                "pip install 'monarch-loop[train]'"
-            ) from None
-        raise JobError(
-            f"there is no recipe {name!r}. Built in: {', '.join(sorted(known))}; or give a "
-            "Python file, or a module"
-        ) from None
-
-
-def _entry(module: ModuleType, recipe: str) -> Callable[[Any, Any, Any], object]:
-    entry = getattr(module, "run", None)
-    if not callable(entry) or "config" not in typing.get_type_hints(entry):
-        raise JobError(
-            f"{recipe} is no recipe: it needs a function `run(config: YourConfig, procs, display)`"
-        )
-    return entry  # type: ignore[no-any-return]
+def _show_origins(loaded: LoadedConfig[Any]) -> None:
+    shown: dict[str, Origin] = loaded.origins
+    click.echo(to_toml(loaded.config, shown), nl=False)

@@ -45,6 +45,8 @@ class Settings:
     stop_timeout_seconds: float = 10.0
     exit_timeout_seconds: float = 1.0
     hang_timeout_seconds: float = 12.0
+    host_answer_seconds: float = 15.0
+    reload_timeout_seconds: float = 30.0
     log_tail_lines: int = 20
     log_file_bytes: int = 64 * 2**20
     log_dir: str = ""

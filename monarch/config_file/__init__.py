@@ -1,5 +1,6 @@
 """Configuration from TOML files: dataclasses, overrides, and errors that name the line."""
 
+from monarch.config_file.live import live, live_keys
 from monarch.config_file.loader import (
     ConfigError,
     LoadedConfig,
@@ -8,6 +9,7 @@ from monarch.config_file.loader import (
     load_config,
     resolve_config,
     to_toml,
+    with_keys_of,
 )
 
 __all__ = [
@@ -15,7 +17,10 @@ __all__ = [
     "LoadedConfig",
     "Origin",
     "changed_keys",
+    "live",
+    "live_keys",
     "load_config",
     "resolve_config",
     "to_toml",
+    "with_keys_of",
 ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = [
     "load_config",
     "resolve_config",
     "to_toml",
+    "with_keys_of",
 ]
 
 C = TypeVar("C")
@@ -93,6 +95,14 @@ class LoadedConfig(Generic[C]):
 
     config: C
     origins: dict[str, Origin]
+
+    @contextmanager
+    def locating_errors(self) -> Iterator[None]:
+        """To a ConfigError that is raised within and names a key, add where its value is from."""
+        try:
+            yield
+        except ConfigError as error:
+            raise _located(error, "", self.origins) from None
 
 
 def load_config(
@@ -164,6 +174,12 @@ def changed_keys(old: C, new: C) -> list[str]:
     """The dotted keys in which two configs of one class differ, in the class's order."""
     before = dict(_leaves(old))
     return [key for key, value in _leaves(new) if value != before[key]]
+
+
+def with_keys_of(config: C, other: C, keys: Sequence[str]) -> C:
+    """`config`, with the values of `other` at these dotted keys. Raises ConfigError."""
+    found = {key: value for key, value in _leaves(other) if key in keys}
+    return _build(type(config), "", found, {}, None, config)
 
 
 @dataclass(frozen=True)
@@ -317,10 +333,15 @@ def _build(
     try:
         return config_class(**arguments)
     except ConfigError as error:
-        if error.key is None:
-            raise
-        key = f"{above}{error.key}"
-        raise origins.get(key, DEFAULT).error(f"'{key}' {error}", key, error.suggestion) from None
+        raise _located(error, above, origins) from None
+
+
+def _located(error: ConfigError, above: str, origins: Mapping[str, Origin]) -> ConfigError:
+    """The same, with the place that the value of its key came from."""
+    if error.key is None:
+        return error
+    key = f"{above}{error.key}"
+    return origins.get(key, DEFAULT).error(f"'{key}' {error}", key, error.suggestion)
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:

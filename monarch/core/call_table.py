@@ -15,7 +15,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from monarch.errors import MeshFailure
 
-__all__ = ["CallTable", "Collector", "Sink"]
+__all__ = ["LIFE_BITS", "CallTable", "Collector", "Sink"]
+
+LIFE_BITS = 40
+"""Numbers that a process counts begin at its life, shifted by so many bits."""
 
 T = TypeVar("T")
 
@@ -33,11 +36,14 @@ class Sink(Protocol):
 
 
 class CallTable:
-    """The open ports of a process. Safe to use from any thread."""
+    """The open ports of a process. Safe to use from any thread.
 
-    def __init__(self) -> None:
+    Those of another ``life`` of the process have other numbers: late answers find nobody.
+    """
+
+    def __init__(self, life: int = 0) -> None:
         self._sinks: dict[int, Sink] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count((life << LIFE_BITS) + 1)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -71,10 +77,20 @@ class CallTable:
         else:
             mark(taken)
 
-    def down(self, uid: str, failure: MeshFailure) -> None:
-        """The process ``uid`` is gone: nobody need wait for it any longer."""
+    def next_port(self) -> int:
+        """A number above those of all ports so far."""
+        return next(self._numbers)
+
+    def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:
+        """The process ``uid`` is gone: nobody need wait for it any longer.
+
+        ``before``: this concerns the ports with lower numbers; what later ones wait for is
+        to come from another process of that uid.
+        """
         with self._lock:
             waiting = list(self._sinks.items())
+        if before is not None:
+            waiting = [(port, sink) for port, sink in waiting if port < before]
         for port, sink in waiting:
             if sink.down(uid, failure):
                 self._sinks.pop(port, None)

@@ -7,9 +7,11 @@
   get its answer, or neither would ever move on.
 - What concerns the actor itself, and not one of its callers, is urgent: it comes before all
   messages that wait, and passes every fence.
+- A halt is urgent too, and holds back what anybody sent, until the actor may resume.
 
 A fence is how new code is switched in between the same two messages of the owner on every
-rank: messages before it are done when it is reached, those after it wait.
+rank: messages before it are done when it is reached, those after it wait. A halt is how nobody
+runs anything while the ranks switch, once all of them stand at their fences.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-__all__ = ["Delivery", "Fence", "Lift", "Mailbox", "Reached"]
+__all__ = ["Delivery", "Fence", "Halt", "Lift", "Mailbox", "Reached", "Resume"]
 
 
 class Delivery(NamedTuple):
@@ -36,33 +38,52 @@ class Fence(NamedTuple):
 
 
 class Lift(NamedTuple):
-    """Let go what fence ``number`` holds back."""
+    """Let go what fence ``number`` holds back, and the halt of that number."""
+
+    number: int
+
+
+class Halt(NamedTuple):
+    """Take out nothing more of what callers send."""
+
+    number: int
+
+
+class Resume(NamedTuple):
+    """End the halt ``number``; the fence of that number stays."""
 
     number: int
 
 
 class Reached(NamedTuple):
-    """All that was sent before fence ``number`` has been taken out."""
+    """All that was sent before fence ``number`` has been taken out.
+
+    ``is_halt``: it is the halt of that number, and whatever was taken out before it is done.
+    """
 
     number: int
+    is_halt: bool = False
 
 
 class Mailbox:
     """Feed it what arrives; ask it what is next. Belongs to one thread."""
 
     def __init__(self) -> None:
-        self._urgent: deque[Delivery] = deque()
+        self._urgent: deque[Delivery | Halt] = deque()
         self._ready: deque[Delivery | Fence] = deque()
         self._fences: dict[str, int] = {}
         self._held: dict[str, deque[Delivery | Fence]] = {}
+        self._halts: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._urgent) + len(self._ready) + sum(map(len, self._held.values()))
 
-    def feed(self, event: Delivery | Fence | Lift) -> None:
+    def feed(self, event: Delivery | Fence | Lift | Halt | Resume) -> None:
         if isinstance(event, Lift):
             self._lift(event.number)
-        elif isinstance(event, Delivery) and event.is_urgent:
+        elif isinstance(event, Resume):
+            self._resume(event.number)
+        elif isinstance(event, Halt) or (isinstance(event, Delivery) and event.is_urgent):
             self._urgent.append(event)
         elif event.sender in self._fences:
             self._held[event.sender].append(event)
@@ -72,8 +93,12 @@ class Mailbox:
     def next(self) -> Delivery | Reached | None:
         """The next thing to do; ``None`` when there is none."""
         if self._urgent:
-            return self._urgent.popleft()
-        if not self._ready:
+            first = self._urgent.popleft()
+            if isinstance(first, Delivery):
+                return first
+            self._halts.add(first.number)
+            return Reached(first.number, is_halt=True)
+        if self._halts or not self._ready:
             return None
         event = self._ready.popleft()
         if isinstance(event, Fence):
@@ -84,11 +109,13 @@ class Mailbox:
     def drain(self) -> list[Delivery | Fence]:
         """All that is left, held back or not; the mailbox is empty after."""
         held = (event for held in self._held.values() for event in held)
-        left = [*self._urgent, *self._ready, *held]
+        urgent = (event for event in self._urgent if isinstance(event, Delivery))
+        left = [*urgent, *self._ready, *held]
         self._urgent.clear()
         self._ready.clear()
         self._held.clear()
         self._fences.clear()
+        self._halts.clear()
         return left
 
     def _raise(self, fence: Fence) -> None:
@@ -96,7 +123,13 @@ class Mailbox:
         self._held[fence.sender] = deque(e for e in self._ready if e.sender == fence.sender)
         self._ready = deque(e for e in self._ready if e.sender != fence.sender)
 
+    def _resume(self, number: int) -> None:
+        self._halts.discard(number)
+        # It may have been called off before it was taken out.
+        self._urgent = deque(e for e in self._urgent if e != Halt(number))
+
     def _lift(self, number: int) -> None:
+        self._resume(number)
         for sender in [name for name, fence in self._fences.items() if fence == number]:
             del self._fences[sender]
             self._ready.extend(self._held.pop(sender))

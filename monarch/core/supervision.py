@@ -126,6 +126,11 @@ class Supervision:
             return True
         return False
 
+    def has_living(self, mesh: str, proc: str) -> bool:
+        """Whether a mesh has a member in ``proc`` that has neither failed nor been stopped."""
+        known = self._meshes.get(mesh)
+        return known is not None and bool(known.living_in((proc,)))
+
     def meshes_of(self, owner: str) -> list[str]:
         return [uid for uid, mesh in self._meshes.items() if mesh.owner == owner]
 

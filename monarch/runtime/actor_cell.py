@@ -13,8 +13,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from monarch.core.mailbox import Delivery, Fence, Lift, Mailbox
-from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
+from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Mailbox, Reached, Resume
+from monarch.errors import (
+    ActorError,
+    GenerationBehind,
+    MeshFailure,
+    SupervisionError,
+    format_remote,
+)
 from monarch.net.io_loop import IoLoop
 from monarch.runtime import actor_log, telemetry
 from monarch.runtime.context import ActorRecord, Running, running
@@ -22,6 +28,7 @@ from monarch.runtime.endpoint_spec import EndpointSpec
 from monarch.runtime.hooks import Hooks, users_part
 from monarch.runtime.port import Port, dump_error
 from monarch.runtime.promise import Promise
+from monarch.runtime.run_gate import RunGate
 from monarch.runtime.undelivered import Undelivered
 from monarch.wire import payload
 from monarch.wire.address import PortAddress, ProcAddress, Uid
@@ -32,7 +39,7 @@ __all__ = ["ActorCell", "CellHost", "Event", "Fail", "Judge", "Reloaded", "refus
 
 _log = logging.getLogger("monarch.actor")
 
-Event = Delivery | Fence | Lift
+Event = Delivery | Fence | Lift | Halt | Resume
 
 _PING_SPEC = EndpointSpec(lambda instance: None, instrument=False)
 
@@ -45,9 +52,10 @@ class Judge(NamedTuple):
 
 
 class Reloaded(NamedTuple):
-    """Work: the class was patched; tell the instance."""
+    """Work: code was patched; tell the instance, and say what its hook raised."""
 
     change: Any
+    heard: Callable[[BaseException | None], None]
 
 
 class Fail(NamedTuple):
@@ -64,6 +72,7 @@ class CellHost(Protocol):
     """What a cell needs of the agent that holds it."""
 
     spoiled: str
+    gate: RunGate
 
     @property
     def uid(self) -> Uid: ...
@@ -77,7 +86,7 @@ class CellHost(Protocol):
 
     def address_of(self, uid: str) -> ProcAddress: ...
 
-    def fence_reached(self, cell: ActorCell, number: int) -> None: ...
+    def fence_reached(self, cell: ActorCell, item: Reached) -> None: ...
 
     def return_call(self, call: Call, target: str, reason: str) -> None: ...
 
@@ -101,6 +110,8 @@ class ActorCell:
         self.ended: Promise[None] = Promise()
         self.is_ended = False
         self.is_ending = False
+        # The endpoint in hand, for who waits for its end and wants to say so.
+        self.method = ""
         self._host = host
         self._mailbox = Mailbox()
         if telemetry.is_installed():
@@ -148,7 +159,8 @@ class ActorCell:
         if isinstance(work, Judge):
             await self._judge(work)
         elif isinstance(work, Reloaded):
-            await self.hooks.reloaded(self.instance, work.change)
+            is_fit = self.failure is None and self.instance is not None
+            work.heard(await self.hooks.reloaded(self.instance, work.change) if is_fit else None)
         elif isinstance(work, Undelivered):
             await self._hear_of_undelivered(work)
         elif isinstance(work, Fail):
@@ -189,6 +201,12 @@ class ActorCell:
         if self.failure is not None:
             self._give_back(call)
             return
+        gate = self._host.gate
+        if call.generation > gate.generation and gate.is_behind(call):
+            self._refuse_behind(call)
+            return
+        call.generation = gate.generation
+        self.method = call.method
         spec: EndpointSpec | None = None
         running.set(Running(self.record, self.instance, call.rank, call.labels, call.sizes))
         try:
@@ -267,7 +285,7 @@ class ActorCell:
     def _reply(
         self, call: Call, data: payload.Payload, *, failed: bool, refused: bool = False
     ) -> None:
-        reply = Reply(call.port, call.rank, self._host.uid, failed, refused)
+        reply = Reply(call.port, call.rank, self._host.uid, failed, refused, call.generation)
         self._host.send_reply(self._answer_to(call), reply, data)
 
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
@@ -339,6 +357,20 @@ class ActorCell:
             data = refusal(self.record.title, self.record.name, call, self.failure)
             self._reply(call, data, failed=True, refused=True)
 
+    def _refuse_behind(self, call: Call) -> None:
+        """The call is of newer code than ours: whoever waits for it is told, and nobody runs it."""
+        gate = self._host.gate
+        error = GenerationBehind(
+            self.record.title, call.method, gate.generation, call.generation, gate.why_behind
+        )
+        call.generation = gate.generation
+        if call.port:
+            self._reply(call, dump_error(error), failed=True)
+            return
+        _log.error("%s", error)
+        if call.sender_actor:
+            self._host.return_call(call, self.record.title, str(error))
+
     def _give_back(self, call: Call) -> None:
         """A call came too late: tell who waits for its answer, or else who sent it."""
         if call.port:
@@ -384,6 +416,8 @@ class ActorCell:
             self._give_back(work.message)
         elif isinstance(work, Envelope) and isinstance(work.message, StopActor):
             self._host.answer(work.message.sender, work.message.port)
+        elif isinstance(work, Reloaded):
+            work.heard(None)
 
     async def _hear_of_undelivered(self, message: Undelivered) -> None:
         if self.failure is None:

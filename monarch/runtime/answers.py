@@ -19,7 +19,7 @@ __all__ = ["AnswerSink", "Answers", "Outcome", "RawReply"]
 class RawReply:
     """An answer as it arrived: unpickled by whoever wants it, on their thread."""
 
-    __slots__ = ("buffers", "failed", "payload", "refused", "sender", "via")
+    __slots__ = ("buffers", "failed", "generation", "payload", "refused", "sender", "via")
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class RawReply:
         refused: bool,
         sender: Uid = "",
         via: Uid = "",
+        generation: int = 0,
     ) -> None:
         self.payload = payload
         self.buffers = buffers
@@ -36,6 +37,7 @@ class RawReply:
         self.refused = refused
         self.sender = sender
         self.via = via or sender
+        self.generation = generation
 
 
 class Outcome:
@@ -94,8 +96,9 @@ class Answers:
         reply = envelope.message
         assert isinstance(reply, Reply)
         raw = RawReply(
-            envelope.payload, envelope.buffers, reply.failed, reply.refused, reply.sender
-        )
+            envelope.payload, envelope.buffers, reply.failed, reply.refused, reply.sender,
+            generation=reply.generation,
+        )  # fmt: skip
         self._node.calls.receive(reply.port, reply.rank, raw)
 
     def on_replies(self, envelope: Envelope) -> None:
@@ -107,7 +110,7 @@ class Answers:
             end = start + 1 + item.num_buffers
             raw = RawReply(
                 frames[start], frames[start + 1 : end], item.failed, item.refused, item.sender,
-                replies.sender,
+                replies.sender, item.generation,
             )  # fmt: skip
             start = end
             self._node.calls.receive(replies.port, item.rank, raw)

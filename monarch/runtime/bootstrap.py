@@ -33,7 +33,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.proc_config import ProcConfig
 from monarch.runtime.stacks import offer_stacks
-from monarch.runtime.workspace.reload_agent import project_roots
+from monarch.runtime.workspace.project_roots import project_roots
 from monarch.runtime.workspace.session import open_session
 from monarch.wire import payload
 from monarch.wire.codec import Envelope
@@ -54,7 +54,7 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     loop = asyncio.SelectorEventLoop(LentSelector(io, lambda: agent.has_async_actors))
     asyncio.set_event_loop(loop)
     keys = JobKeys(bytes.fromhex(config.secret)) if config.secret else None
-    node = Node(config.uid, keys, loop=io)
+    node = Node(config.uid, keys, loop=io, life=config.life)
     if config.insecure:
         node.allow_insecure()
     agent = make_agent(config, node, lambda: loop.call_soon_threadsafe(loop.stop))

@@ -35,6 +35,7 @@ from monarch.wire.message import (
     Retire,
     Revert,
     SpawnActor,
+    Step,
     StopActor,
     Switch,
     Sync,
@@ -258,7 +259,7 @@ class BulkReceiver:
 
 
 _ORDERED = frozenset(
-    {Call, Cast, PortMark, Prepare, Replies, Reply, Revert, StopActor, Switch, Sync}
+    {Call, Cast, PortMark, Prepare, Replies, Reply, Revert, Step, StopActor, Switch, Sync}
 )
 
 

@@ -75,6 +75,7 @@ class BulkSender:
         self._outbound: dict[int, _Outbound] = {}
         self._numbers = itertools.count(1)
         self._is_trimming = False
+        self.num_chunk_bytes = 0
 
     def send(self, peer: Peer, envelope: Envelope) -> None:
         """Send a message to ``peer``. What its buffers hold is taken before this returns.
@@ -225,6 +226,7 @@ class BulkSender:
             parts = next(outbound.chunks, None)
             if parts is None:
                 break
+            self.num_chunk_bytes += sum(map(len, parts))
             outbound.peer.send(pack(Envelope(outbound.uid, chunk, b"", parts)))
         else:
             if credit.num_chunks:

@@ -54,7 +54,7 @@ class SyncCell(ActorCell):
                 if item is None:
                     break
                 if isinstance(item, Reached):
-                    self._host.fence_reached(self, item.number)
+                    self._host.fence_reached(self, item)
                 else:
                     self._drive(self._perform(item.work))
 
@@ -150,7 +150,7 @@ class AsyncCell(ActorCell):
                 self._wake = None
                 began = time.monotonic()
             elif isinstance(item, Reached):
-                self._host.fence_reached(self, item.number)
+                self._host.fence_reached(self, item)
             else:
                 work = item.work
                 self._is_calling = type(work) is Envelope and type(work.message) is Call

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlsplit
 
 from monarch.config import settings
@@ -37,6 +37,7 @@ from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
+    Bring,
     FlushLogs,
     Log,
     LogRoom,
@@ -44,8 +45,10 @@ from monarch.wire.message import (
     Notice,
     Prepare,
     Revert,
+    Step,
     StopProcs,
     Switch,
+    Waiting,
 )
 
 __all__ = ["ClientAgent", "client", "listen_at", "on_demand", "set_fault_hook_source"]
@@ -108,7 +111,7 @@ class ClientAgent(ProcAgent):
         node.handle(Log, self._on_log)
         node.handle(Notice, self._on_notice)
         node.handle(LogWindow, self._on_log_window)
-        for kind in (Prepare, Switch, Revert):
+        for kind in (Prepare, Switch, Step, Revert, Waiting, Bring):
             node.handle(kind, self._on_first_reload)
         self.host_agent.generation = lambda: self.generation
         for name, spawn in _made_on_demand.items():
@@ -127,8 +130,23 @@ class ClientAgent(ProcAgent):
         link = self.links.get(url)
         if link is None or link.is_lost:
             link = self.links[url] = HostLink(self.node, url, takeover=takeover)
+            link.ready.on_set(functools.partial(self._attached, link))
             self.supervisor.lives_again(link.address.uid)
         return link
+
+    def relink(self, hosts: Iterable[Uid]) -> None:
+        """Attach again to those of ``hosts`` that were lost: they may be back."""
+        wanted = set(hosts)
+        for url, link in list(self.links.items()):
+            if link.is_lost and link.address.uid in wanted:
+                self.link(url)
+
+    def _attached(self, link: HostLink) -> None:
+        """A host has taken us: what it has is what others are to have, if nothing was pushed."""
+        if link.ready.value is None:
+            generation, digest = link.info.get("generation", 0), link.info.get("digest", "")
+            assert isinstance(generation, int)
+            self.workspaces.found(link.address.uid, generation, str(digest))
 
     def _on_first_reload(self, envelope: Envelope) -> None:
         """Somebody pushed code for what we run, before we did ourselves."""
@@ -255,6 +273,8 @@ class ClientAgent(ProcAgent):
             self._end_distant_procs(grace)
         for link in self.links.values():
             link.detach()
+        for close in self.at_close:
+            close()
         with contextlib.suppress(Exception):
             self.node.loop.run_on_loop(self.host_agent.close, timeout=3.0)
         self.node.close()

@@ -32,11 +32,14 @@ class Hooks:
         self._record = record
         self._settle = settle
 
-    async def reloaded(self, instance: Any, change: Any) -> None:
+    async def reloaded(self, instance: Any, change: Any) -> BaseException | None:
+        """Tell an actor of new code; what its hook raised."""
         try:
             await self._call(instance, "__reload__", change)
-        except Exception:
-            _log.exception("__reload__ of %s raised", self._record.name)
+        except BaseException as error:
+            error.__traceback__ = users_part(error)
+            return error
+        return None
 
     async def supervise(self, instance: Any, failure: MeshFailure) -> tuple[bool, str]:
         """Whether the actor handles a failure of what it owns, and what its hook raised."""

@@ -10,10 +10,13 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from monarch.net.segment_door import door_path
 from monarch.runtime.exit_reason import ExitReasons
@@ -24,14 +27,17 @@ from monarch.runtime.log_courier import LogCourier
 from monarch.runtime.node import Node
 from monarch.runtime.proc_config import ProcConfig
 from monarch.runtime.process_group import kill_group
+from monarch.runtime.replacements import Replacements
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.runtime.templates import Templates
+from monarch.runtime.waiting_spawns import WaitingSpawns
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     Inspect,
     Notice,
     Preload,
+    ProcAgain,
     ProcDown,
     ProcsDown,
     ProcSpec,
@@ -66,6 +72,8 @@ class _Proc:
     rank: int
     owner: ProcAddress
     launcher: MakesProcs
+    order: tuple[SpawnProcs, ProcSpec, bytes]
+    life: int = 0
     pid: int = 0
     address: ProcAddress | None = None
     watchers: dict[Uid, ProcAddress] = field(default_factory=dict)
@@ -74,10 +82,6 @@ class _Proc:
     @property
     def label(self) -> str:
         return f"{self.name} {self.rank}"
-
-    @property
-    def is_stopping(self) -> bool:
-        return self.stop_reason is not None
 
 
 class HostAgent:
@@ -95,9 +99,12 @@ class HostAgent:
         self.directory = directory
         self.procs: dict[Uid, _Proc] = {}
         self.workspace = ""
+        self.packages: Callable[[], dict[str, Any]] = dict
         self.workspace_path: Callable[[], tuple[str, ...]] = lambda: ()
         self.generation: Callable[[], int] = lambda: 0
         self.workspace_digest: Callable[[], str] = lambda: ""
+        self.staged_bytes: Callable[[], int] = lambda: 0
+        self.workspace_moves: Callable[[], bool] = lambda: False
         self.follows_client = False
         self.bind_host = "0.0.0.0"
         self.templates = Templates(
@@ -112,6 +119,8 @@ class HostAgent:
         self.client: Callable[[], ProcAddress | None] = lambda: None
         self.logs = LogCourier(node, self.name, lambda: self.client())
         self.others = HostWatch(node)
+        self._replacements = Replacements(node, self.procs, self._end_to_replace)
+        self.waiting = WaitingSpawns(self)
         self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
         node.handle(SpawnProcs, self._on_spawn)
         node.handle(StopProcs, self._on_stop)
@@ -122,18 +131,30 @@ class HostAgent:
         node.on_peer_down.append(self._on_peer_down)
 
     def _on_spawn(self, envelope: Envelope) -> None:
+        if not self.waiting.holds(envelope):
+            self.start_procs(envelope)
+
+    def start_procs(self, envelope: Envelope) -> None:
+        """Make the procs of an order that need not wait."""
         spawn = envelope.message
         assert isinstance(spawn, SpawnProcs)
+        setup = bytes(envelope.payload)
         for spec in spawn.procs:
             if spec.uid in self.procs:
                 _log.warning("an order to make the proc %s, which there is, was dropped", spec.uid)
                 continue
             try:
-                self._start(spawn, spec, bytes(envelope.payload))
+                self._start(spawn, spec, setup)
             except (OSError, ValueError) as error:
-                self._never_started(spawn.owner, spec.uid, error)
+                self.never_started(spawn.owner, spec.uid, error)
 
-    def _never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
+    @property
+    def num_running(self) -> int:
+        """How many procs there are."""
+        return len(self.procs)
+
+    def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
+        """Tell those concerned that a proc will not be."""
         proc = self.procs.pop(uid, None)
         self.logs.end(uid)
         down = ProcDown(uid, f"it could not be started: {error}", self.name)
@@ -143,11 +164,14 @@ class HostAgent:
         for told in {owner.uid: owner, **watchers, **mourners}.values():
             self.node.send(told, down)
 
-    def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes) -> None:
+    def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes, life: int = 0) -> None:
         if not _UID.fullmatch(spec.uid):
             raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
         launcher = self.templates.maker(spec.command or spawn.command, spawn.preload)
-        proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher)
+        order = spawn, spec, setup
+        proc = _Proc(
+            spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher, order, life
+        )  # fmt: skip
         early = self._early.pop(spec.uid, {})
         early.pop(self.node.uid, None)  # Told in any case.
         proc.watchers.update(early)
@@ -155,14 +179,16 @@ class HostAgent:
         label = f"{spawn.name} {spec.rank}"
         out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, label)
         try:
-            launcher.fork(self._config(spawn, spec, launcher), out, err, setup)
+            config = msgspec.structs.replace(self._config(spawn, spec, launcher), life=life)
+            launcher.fork(config, out, err, setup)
         finally:
             os.close(out)
             os.close(err)
 
     def _enter(self, spawn: SpawnProcs, spec: ProcSpec, launcher: MakesProcs) -> None:
         """A proc is ours from here on, and whoever has asked for it is told of it."""
-        proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher)
+        order = spawn, spec, b""
+        proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher, order)
         proc.watchers.update(self._early.pop(spec.uid, {}))
         self.procs[spec.uid] = proc
 
@@ -180,7 +206,8 @@ class HostAgent:
             owner_actor=spawn.owner_actor, host=self.node.address,
             listen=self._urls(spec.uid), secret=keys.secret.hex() if keys else "",
             env=env, path=spawn.path, workspace=self.workspace,
-            workspace_path=self.workspace_path(), generation=self.generation(),
+            workspace_path=self.workspace_path(),
+            generation=spawn.generation or self.generation(),
             directory=os.getcwd() if self.follows_client else "",
             root=spawn.root, bind=spec.bind, command=spawn.command, is_quiet=spawn.is_quiet,
             config=spawn.config, log_level=self.logs.level, insecure=self.node.is_insecure,
@@ -198,7 +225,7 @@ class HostAgent:
     def _on_preload(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Preload)
-        template = self.templates.template(order.modules)
+        template = self.templates.ahead(order.modules)
 
         def done(errors: dict[str, str]) -> None:
             text = "; ".join(f"{name}: {error}" for name, error in errors.items())
@@ -210,8 +237,6 @@ class HostAgent:
         proc = self.procs.get(uid)
         if proc is not None:
             proc.pid = pid
-            if proc.is_stopping:
-                proc.launcher.kill(uid)
 
     def _on_proc_up(self, envelope: Envelope) -> None:
         up = envelope.message
@@ -222,6 +247,7 @@ class HostAgent:
         if proc is not None:
             proc.address = up.proc
             self._hangs.start()
+            self._replacements.is_up(proc.uid)
             for watcher in proc.watchers.values():
                 self.node.send(watcher, up)
 
@@ -257,6 +283,7 @@ class HostAgent:
     def forget_mourners(self) -> None:
         """The client has left, and with it all who wait for procs that it had not ordered yet."""
         self._mourners = {uid: who for uid, who in self._mourners.items() if uid in self.procs}
+        self.waiting.clear()
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         # On whatever thread noticed it.
@@ -272,6 +299,9 @@ class HostAgent:
 
     def _give_up(self, uid: Uid) -> None:
         """Tell those who watch for a proc that nobody has ordered."""
+        if self.waiting.has(uid):
+            self.node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(uid))
+            return
         unknown = ProcDown(uid, "its host agent does not know it", self.name)
         for watcher in self._early.pop(uid, {}).values():
             self.node.send(watcher, unknown)
@@ -287,6 +317,12 @@ class HostAgent:
         if code is None and proc.pid:
             # With its template gone, nobody else ends what the proc started.
             kill_group(proc.pid)
+        for path in self._files_of(uid):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if self._replacements.is_wanted(uid):
+            self._replace(proc, code)
+            return
         asked = proc.stop_reason
         reason = self._exits.describe(code) if asked is None else f"it was stopped ({asked})"
         down = ProcDown(
@@ -294,10 +330,7 @@ class HostAgent:
             name=proc.label, log_file=last.path,
         )  # fmt: skip
         self._bury(down)
-        socket_path = f"{self.directory}/{uid}"
-        for path in (socket_path, door_path(socket_path), self._stacks_path(uid)):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        self._replacements.is_lost(uid, reason)
         told = {proc.owner.uid: proc.owner, **proc.watchers, self.node.uid: self.node.address}
         told |= self._mourners.pop(uid, {})
         if code is None and asked is None:
@@ -305,12 +338,39 @@ class HostAgent:
         else:
             for address in told.values():
                 self.node.send(address, down)
-        self.stop([p.uid for p in self.procs.values() if p.owner.uid == uid], 0.0)
+        self._clear_after(proc)
+
+    def _clear_after(self, proc: _Proc) -> None:
+        """End what a dead proc has spawned here, and tell those who wait for its end."""
+        self.stop([p.uid for p in self.procs.values() if p.owner.uid == proc.uid], 0.0)
         if not self.templates.is_shared(proc.launcher):
             proc.launcher.close()
         for stop in list(self._stops):
-            if stop.ended(uid):
+            if stop.ended(proc.uid):
                 self._stops.remove(stop)
+
+    def _files_of(self, uid: Uid) -> tuple[str, ...]:
+        socket_path = f"{self.directory}/{uid}"
+        return socket_path, door_path(socket_path), self._stacks_path(uid)
+
+    def _end_to_replace(self, uids: Sequence[Uid], reason: str, grace_seconds: float) -> None:
+        self.stop(uids, grace_seconds, reason)
+
+    def _replace(self, old: _Proc, code: int | None) -> None:
+        """A proc has ended to make room for a new one of its uid."""
+        spawn, spec, setup = old.order
+        reason = f"it was replaced ({old.stop_reason})"
+        again = ProcAgain(old.uid, old.label, reason, code == 0)
+        told = {old.owner.uid: old.owner, **old.watchers, self.node.uid: self.node.address}
+        for address in {**told, **self._mourners.get(old.uid, {})}.values():
+            self.node.send(address, again)
+        self._clear_after(old)
+        self._early[old.uid] = {**self._early.get(old.uid, {}), **old.watchers}
+        try:
+            self._start(spawn, spec, setup, old.life + 1)
+        except (OSError, ValueError) as error:
+            self.never_started(spawn.owner, old.uid, error)
+            self._replacements.is_lost(old.uid, f"it could not be started: {error}")
 
     def _lose_together(self, down: ProcDown, told: dict[Uid, ProcAddress]) -> None:
         """Their template died: what dies with it is told as one event."""
@@ -356,41 +416,55 @@ class HostAgent:
         done: Callable[[], None] = lambda: None,
     ) -> None:
         """End procs: asked politely, killed after ``grace_seconds``; ``done`` once all are gone."""
+        self.waiting.drop(uids)
         procs = [self.procs[uid] for uid in uids if uid in self.procs]
+        self._replacements.cancel(uids)
         if not procs:
             done()
             return
         self._stops.append(_PendingStop({proc.uid for proc in procs}, done))
         for proc in procs:
             proc.stop_reason = proc.stop_reason or reason
-            if grace_seconds > 0 and proc.address is not None:
+            if not proc.pid:
+                self._unmake(proc)
+            elif grace_seconds > 0 and proc.address is not None:
                 self.node.send(proc.address, StopSelf(reason))
-            elif proc.pid:
+            else:
                 proc.launcher.kill(proc.uid)
         if grace_seconds > 0:
             self.node.loop.call_later(grace_seconds, lambda: self._kill_rest(procs))
 
+    def _unmake(self, proc: _Proc) -> None:
+        """End a proc that has not been forked: its template may be busy importing for long."""
+        # Behind the order to fork it; so it is killed before it has done anything.
+        proc.launcher.kill(proc.uid)
+        self.node.loop.call_soon(lambda: self._on_exited(proc.uid, -signal.SIGKILL))
+
     def _kill_rest(self, procs: Sequence[_Proc]) -> None:
         for proc in procs:
-            if proc.uid in self.procs:
+            if self.procs.get(proc.uid) is proc:
                 proc.launcher.kill(proc.uid)
 
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Inspect)
-        self.node.answer(order.sender, order.port, self.describe())
+        self.node.answer(order.sender, order.port, self.describe(order))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, order: Inspect) -> dict[str, Any]:
         """What runs here, for ``monarch status``."""
-        return {
+        body = self.packages() if order.packages else {}
+        return body | {
             "host": self.name,
             "pid": os.getpid(),
+            "machine": self.node.address.machine,
             "workspace": self.workspace,
             "generation": self.generation(),
             "digest": self.workspace_digest(),
+            "staged_bytes": self.staged_bytes(),
             "procs": [
                 {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.name, "rank": p.rank,
-                 "pid": p.pid, "is_up": p.address is not None, "hangs": self._hangs.text(p.uid)}
+                 "pid": p.pid, "is_up": p.address is not None, "hangs": self._hangs.text(p.uid),
+                 "address": p.address}
                 for p in self.procs.values()
             ],
         }  # fmt: skip

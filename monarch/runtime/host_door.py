@@ -49,6 +49,8 @@ class HostDoor:
             "pid": os.getpid(),
             "host": self._agent.name,
             "workspace": self._agent.workspace,
+            "generation": self._agent.generation(),
+            "digest": self._agent.workspace_digest(),
         }
         node.answer(attach.client, attach.port, about)
 

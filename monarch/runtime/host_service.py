@@ -58,7 +58,9 @@ class HostService:
         assert isinstance(order, Inspect)
         holder = self._door.client
         body = {"client": holder.name, "client_address": holder.client} if holder else {}
-        self.node.answer(order.sender, order.port, {"client": ""} | body | self.agent.describe())
+        self.node.answer(
+            order.sender, order.port, {"client": ""} | body | self.agent.describe(order)
+        )
 
     def close(self) -> None:
         self.node.loop.run_on_loop(self.agent.close, timeout=5.0)

@@ -136,7 +136,7 @@ class LogCourier:
         if client is None:
             return
         self._room -= len(block.lines)
-        path = source.file.path if block.num_dropped else ""
+        path = source.file.path
         log = Log(
             source.uid, source.stream.label, block.stream, self._node.uid, block.num_dropped,
             path, self._host_name,

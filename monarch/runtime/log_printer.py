@@ -32,7 +32,7 @@ class LogPrinter:
     """Each line goes to our stdout or stderr with ``[label] `` in front, or is aggregated.
 
     ``printed(host, num_bytes)`` is called with what is done with. ``context`` is where to print:
-    a notebook finds the cell that runs by it.
+    a notebook finds the cell that runs by it. ``tee`` gets all lines besides, as they came.
     """
 
     def __init__(self, printed: Callable[[Uid, int], None] = lambda host, num_bytes: None) -> None:
@@ -43,6 +43,7 @@ class LogPrinter:
         self._lock = threading.Lock()
         self._num_done = 0
         self.context: contextvars.Context | None = None
+        self.tee: Callable[[Log, bytes], None] | None = None
 
     def print(self, log: Log, lines: bytes) -> None:
         """Print whole lines of one proc. From any thread."""
@@ -109,6 +110,8 @@ class LogPrinter:
                 self._show(self._windows.due(time.time()))
 
     def _take(self, log: Log, lines: bytes) -> None:
+        if self.tee is not None:
+            self.tee(log, lines)
         text = clean(lines.decode("utf-8", "replace"))
         if log.num_dropped:
             where = log.path and f"{log.path} on {log.host_name}"

@@ -31,6 +31,7 @@ from monarch.runtime.outgoing import Outgoing
 from monarch.runtime.peer import Peer
 from monarch.runtime.peer_table import PeerTable
 from monarch.runtime.promise import Promise
+from monarch.runtime.run_gate import RunGate
 from monarch.runtime.trees import Trees
 from monarch.wire.address import ProcAddress, Uid, machine_id
 from monarch.wire.codec import Bytes, Envelope, pack, unpack
@@ -49,12 +50,17 @@ from monarch.wire.message import (
     Introduce,
     Parcel,
     PortMark,
+    ProcAgain,
     ProcDown,
     ProcsDown,
     ProcUp,
     Replies,
     Reply,
     Retire,
+    Revert,
+    Step,
+    StopSelf,
+    Switch,
     Watch,
 )
 
@@ -71,7 +77,8 @@ class Node:
     """The end of the network in this process.
 
     A simulation passes a ``loop`` with a clock of its own, ``transport``, which makes one for a
-    loop and a receiver, and the name of a ``machine`` whose pids mean nothing here.
+    loop and a receiver, and the name of a ``machine`` whose pids mean nothing here. ``life`` counts
+    the processes that had this uid before.
     """
 
     def __init__(
@@ -82,15 +89,20 @@ class Node:
         loop: Loop | None = None,
         transport: Callable[[Loop, Receive], Transport] | None = None,
         machine: str = "",
+        life: int = 0,
     ) -> None:
+        self.life = life
         self.loop: Loop = loop or IoLoop()
         self.keys = keys
         self.address = ProcAddress(uid, machine=machine or machine_id())
-        self.calls = CallTable()
+        self.calls = CallTable(life)
+        self.gate = RunGate(uid)
         # Held while one message goes to many receivers, so that two casts of this process
         # reach all of them in the same order.
         self.casting = threading.RLock()
         self.on_peer_down: list[Callable[[Uid, ProcDown], None]] = []
+        # A process has given way to a new one of its uid.
+        self.on_peer_again: list[Callable[[ProcAgain], None]] = []
         # Deaths of one cause, together, before they are told one by one.
         self.on_deaths: list[Callable[[Sequence[ProcDown], str], None]] = []
         # Of an actor here, a message was not delivered: to whom, the method, and why.
@@ -104,6 +116,7 @@ class Node:
         self._transport = (transport or self._over_sockets)(self.loop, self._receive)
         self.lives = LifeLines(self)
         self._ending: set[Uid] = set()
+        self._held_from: dict[Uid, int] = {}
         self._watched: set[Uid] = set()
         # Who calls us may own what is here, and may be called back: its death matters.
         self.watches_callers = False
@@ -122,6 +135,7 @@ class Node:
         self.handle(ProcUp, self._on_proc_up)
         self.handle(ProcDown, self._on_proc_down)
         self.handle(ProcsDown, self._on_procs_down)
+        self.handle(ProcAgain, self._on_proc_again)
         self.handle(Heartbeat, self.lives.on_heartbeat)
         self.handle(Introduce, self._on_introduce)
         self.bulk_sender = BulkSender(self)
@@ -207,10 +221,22 @@ class Node:
             return
         if not self.trees.send(to, envelope):
             self.transmit(to, envelope)
+        elif isinstance(message, Switch) and message.holds:
+            self._held_from[to.uid] = self.calls.next_port()
 
     def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
         """Hand a message to the connection with another process."""
-        self._carry(self._peers.get(to.uid) or self._meet(to), envelope)
+        peer = self._peers.get(to.uid) or self._meet(to)
+        message = envelope.message
+        if isinstance(message, Revert):
+            peer.release()
+            self._held_from.pop(to.uid, None)
+        elif isinstance(message, StopSelf | Step) and peer.send_past(pack(envelope)):
+            return
+        self._carry(peer, envelope)
+        if isinstance(message, Switch) and message.holds:
+            peer.hold()
+            self._held_from[to.uid] = self.calls.next_port()
 
     def _carry(self, peer: Peer, envelope: Envelope) -> None:
         if envelope.buffers or len(envelope.payload) >= BULK_BYTES:
@@ -390,6 +416,30 @@ class Node:
         for down, _ in gone:
             for tell in told_one:
                 tell(down.uid, down)
+
+    def _on_proc_again(self, envelope: Envelope) -> None:
+        """What was sent to the old process ends with it; what was kept goes to the new one."""
+        again = envelope.message
+        assert isinstance(again, ProcAgain)
+        uid = again.uid
+        held_from = self._held_from.pop(uid, None)
+        peer = self._peers.get(uid)
+        if peer is not None and peer.failure is not None:
+            return
+        if peer is not None:
+            peer.again()
+        self.bulk_sender.forget(uid)
+        self.loop.call_soon(functools.partial(self.bulk_receiver.forget, uid))
+        if held_from is None:
+            self.outgoing.down(uid)
+        if held_from is None or not again.is_clean:
+            failure = MeshFailure(
+                again.name or uid, (), f"{again.reason}; this message may or may not have been "
+                "handled before, later ones go to the new process", "proc", expected=True,
+            )  # fmt: skip
+            self.calls.down(uid, failure, held_from or self.calls.next_port())
+        for tell in self.on_peer_again:
+            tell(again)
 
     def _mark_down(self, down: ProcDown) -> MeshFailure | None:
         """The failure, if it is news."""

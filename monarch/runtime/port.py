@@ -38,7 +38,8 @@ class Port(Generic[T]):
 
     def _send(self, data: payload.Payload, *, failed: bool) -> None:
         node = current_node()
-        reply = Reply(self._address.port, self._rank, node.uid, failed)
+        stamp = node.gate.generation
+        reply = Reply(self._address.port, self._rank, node.uid, failed, generation=stamp)
         send = node.outgoing.put if self._address.is_channel else node.send
         send(self._address.proc, reply, data.data, data.buffers)
         failure = node.failure_of(self._address.proc.uid) if self.return_undeliverable else None

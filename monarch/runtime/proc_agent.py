@@ -14,16 +14,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from monarch.core.mailbox import Delivery, Fence, Lift
+from monarch.core.mailbox import Delivery, Reached
 from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
-from monarch.runtime.actor_cell import ActorCell, Fail, Judge, Reloaded, refusal
+from monarch.runtime.actor_cell import ActorCell, Fail, Judge, refusal
 from monarch.runtime.cell_runners import make_cell
 from monarch.runtime.context import ActorRecord
+from monarch.runtime.fences import Fences
+from monarch.runtime.kept_spawns import KeptSpawns
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
+from monarch.runtime.spawn_gate import SpawnGate
 from monarch.runtime.supervisor import Supervisor
 from monarch.runtime.undelivered import Undelivered
+from monarch.runtime.workspace_states import WorkspaceStates
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
@@ -33,6 +37,7 @@ from monarch.wire.message import (
     Call,
     Command,
     Inspect,
+    ProcAgain,
     ProcDown,
     Reply,
     Returned,
@@ -53,11 +58,15 @@ class ProcAgent:
         self.node = node
         self.host = host
         self.command: Command | None = None
-        self.generation = 0
+        self.gate = node.gate
+        self.spawn_gate = SpawnGate()
+        self.workspaces = WorkspaceStates()
         self.io_loop: IoLoop | None = None
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""
+        self.at_close: list[Callable[[], None]] = []
         self.supervisor = Supervisor(node, self)
+        self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells: dict[Uid, ActorCell] = {}
         self._ended: dict[Uid, tuple[str, str]] = {}
         self._early: dict[Uid, list[Envelope]] = {}
@@ -67,9 +76,10 @@ class ProcAgent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.has_async_actors = False
         self._lock = threading.Lock()
-        self._fences: dict[int, _OpenFence] = {}
+        self.fences = Fences(lambda: list(self._cells.values()), self._lock)
         self._owned_procs: dict[Uid, ProcAddress] = {}
         node.on_peer_down.append(self._forget_proc)
+        node.on_peer_again.append(self._make_again)
         node.watches_callers = True
         self._hosts_watched: set[Uid] = set()
         if host.uid != node.uid:
@@ -103,12 +113,22 @@ class ProcAgent:
         return False
 
     @property
+    def generation(self) -> int:
+        """The generation of the workspace whose code runs here; 0 before the first."""
+        return self.gate.generation
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self.gate.generation = generation
+
+    @property
     def root(self) -> ProcAddress:
         """The client that everything here belongs to in the end."""
         return self._root or self.node.address
 
     def use_root(self, root: ProcAddress) -> None:
         self._root = root
+        self.gate.root = root.uid
 
     def end_actor(self, actor: Uid, reason: str, *, failed: bool) -> None:
         """End an actor of this process once it is done with the message in hand.
@@ -142,6 +162,7 @@ class ProcAgent:
     def _forget_proc(self, uid: Uid, down: ProcDown) -> None:
         self._owned_procs.pop(uid, None)
         self._hosts_watched.discard(uid)
+        self.kept_spawns.forget_proc(uid)
         orphans = [cell for cell in self.cells if cell.record.owner.uid == uid]
         if orphans and not down.expected:
             failure = MeshFailure(
@@ -149,6 +170,16 @@ class ProcAgent:
             )
             for cell in orphans:
                 cell.fail(Fail(failure, ""))
+
+    def _make_again(self, again: ProcAgain) -> None:
+        """A proc has given way to a new one: our actors in it are made again, others' here end."""
+        proc = self.node.address_of(again.uid)
+        with self.node.casting:
+            for spawn, data in self.kept_spawns.again(again.uid):
+                self.node.send(proc, spawn, data.data, data.buffers)
+        for cell in self.cells:
+            if cell.record.owner.uid == again.uid:
+                self.end_actor(cell.record.uid, "its owner was replaced", failed=False)
 
     def owned_procs(self) -> list[ProcAddress]:
         """The procs spawned here that are not known to be dead."""
@@ -188,11 +219,7 @@ class ProcAgent:
         self.supervisor.actor_begins(record.uid)
         cell = make_cell(record, spawn, self, self.asyncio_loop)
         with self._lock:
-            for fence in self._fences.values():
-                # Sent after the fence: it must wait behind it like everything of that sender.
-                if fence.sender == spawn.owner.uid:
-                    fence.missing.add(spawn.actor)
-                    cell.deliver(Fence(fence.sender, fence.number))
+            self.fences.begins(cell, spawn.owner.uid)
             cell.deliver(Delivery(spawn.owner.uid, envelope))
             for call in self._early.pop(spawn.actor, []):
                 assert isinstance(call.message, Call)
@@ -321,9 +348,7 @@ class ProcAgent:
             self._cells.pop(record.uid, None)
             if record.uid not in self._on_demand:
                 self._ended[record.uid] = (record.title, record.name)
-            open_fences = list(self._fences.values())
-        for fence in open_fences:
-            self._reached(fence, record.uid)
+        self.fences.ended(record.uid)
 
     # What the supervisor needs: see Supervised.
 
@@ -342,52 +367,8 @@ class ProcAgent:
 
     # Switching all actors between the same two messages.
 
-    def fence(self, sender: Uid, number: int, switch: Callable[[], None], exempt: Uid = "") -> None:
-        """Run ``switch`` once every actor is done with what ``sender`` sent so far.
-
-        What ``sender`` sends from here on is handled after it. Runs on the thread of the last
-        actor to get there; where there are none, on a new one. The actor ``exempt`` is not
-        waited for: it is the one that waits for the switch.
-        """
-        with self._lock:
-            cells = {uid: cell for uid, cell in self._cells.items() if uid != exempt}
-            fence = _OpenFence(sender, number, set(cells), switch)
-            self._fences[number] = fence
-        for cell in cells.values():
-            cell.deliver(Fence(sender, number))
-        if not cells:
-            threading.Thread(target=self._open, args=(fence,), name="monarch-switch").start()
-
-    def fence_reached(self, cell: ActorCell, number: int) -> None:
-        fence = self._fences.get(number)
-        if fence is None:
-            cell.deliver(Lift(number))
-        else:
-            self._reached(fence, cell.record.uid)
-
-    def _reached(self, fence: _OpenFence, actor: Uid) -> None:
-        with self._lock:
-            if actor not in fence.missing:
-                return
-            fence.missing.discard(actor)
-            is_last = not fence.missing
-        if is_last:
-            self._open(fence)
-
-    def _open(self, fence: _OpenFence) -> None:
-        try:
-            fence.switch()
-        finally:
-            with self._lock:
-                self._fences.pop(fence.number, None)
-                cells = list(self._cells.values())
-            for cell in cells:
-                cell.deliver(Lift(fence.number))
-
-    def tell_reloaded(self, change: object) -> None:
-        """Have every actor that defines ``__reload__`` run it before its next message."""
-        for cell in self.cells:
-            cell.deliver(Delivery("reload", Reloaded(change), is_urgent=True))
+    def fence_reached(self, cell: ActorCell, item: Reached) -> None:
+        self.fences.reached(cell, item)
 
 
 def _run_and_close(loop: asyncio.AbstractEventLoop) -> None:
@@ -395,15 +376,3 @@ def _run_and_close(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
-
-
-class _OpenFence:
-    """A switch that waits for actors to be done with what came before it."""
-
-    def __init__(
-        self, sender: Uid, number: int, missing: set[Uid], switch: Callable[[], None]
-    ) -> None:
-        self.sender = sender
-        self.number = number
-        self.missing = missing
-        self.switch = switch

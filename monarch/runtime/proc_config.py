@@ -25,7 +25,7 @@ class ProcConfig(msgspec.Struct):
     host has one, and ``workspace_path`` its import folders, which come first. ``bind`` is as in
     ``runtime.binding``; ``command`` starts the templates of what this proc spawns on its host.
     ``is_quiet``: the owner need not hear that it is up; ``config`` are the settings that the owner
-    has changed."""
+    has changed; ``life`` counts the processes of this uid before this one."""
 
     uid: Uid
     mesh: Uid
@@ -51,6 +51,7 @@ class ProcConfig(msgspec.Struct):
     config: dict[str, Any] = {}
     log_level: int = logging.INFO
     insecure: bool = False
+    life: int = 0
 
     def __repr__(self) -> str:
         return f"ProcConfig({self.uid}, {self.name} {self.rank})"  # Not the secret.

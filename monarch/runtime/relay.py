@@ -183,7 +183,8 @@ class Relay:
 
 def _for_rank(message: AnyMessage, rank: int) -> AnyMessage:
     if isinstance(message, SpawnActor):
-        return msgspec.structs.replace(message, rank=rank)
+        # Of one member alone the rank is given.
+        return msgspec.structs.replace(message, rank=message.rank + rank)
     return message
 
 
@@ -218,7 +219,9 @@ class Fold:
         if not self._items:
             self._node.loop.call_later(_GATHER_SECONDS, self._flush)
         self._items.append(
-            FoldedReply(rank, answer.sender, answer.failed, answer.refused, len(buffers))
+            FoldedReply(
+                rank, answer.sender, answer.failed, answer.refused, len(buffers), answer.generation
+            )
         )
         self._frames.append(data)
         self._frames.extend(buffers)

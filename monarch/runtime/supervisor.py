@@ -80,6 +80,11 @@ class Supervisor:
                 self._stops.pop(mesh, None)
         return is_all
 
+    def has_living(self, mesh: Uid, proc: Uid) -> bool:
+        """Whether a mesh has a member in ``proc`` that has neither failed nor been stopped."""
+        with self._lock:
+            return self._machine.has_living(mesh, proc)
+
     def lives_again(self, uid: Uid) -> None:
         """A host that was lost is there again, by the same address."""
         with self._lock:

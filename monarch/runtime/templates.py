@@ -22,6 +22,7 @@ class Templates:
     def __init__(self, start: Callable[[Command | None], MakesProcs]) -> None:
         self._start = start
         self._by_modules: dict[frozenset[str], MakesProcs] = {}
+        self._ahead: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self._by_modules)
@@ -34,9 +35,16 @@ class Templates:
         """What makes a proc that ``command`` starts, with modules that it finds imported."""
         return self.template(preload) if command is None else self._new(command, preload)
 
+    def ahead(self, preload: Sequence[str]) -> MakesProcs:
+        """The template with these modules, which all procs come from that ask for no others."""
+        self._ahead = frozenset(preload)
+        return self.template(preload)
+
     def template(self, preload: Sequence[str]) -> MakesProcs:
         """The template with these modules; a new one where there is none, or it has died."""
         key = frozenset(preload)
+        if key <= self._ahead:
+            key, preload = self._ahead, sorted(self._ahead)
         template = self._by_modules.get(key)
         if template is None or not template.is_alive:
             template = self._by_modules[key] = self._new(None, preload)

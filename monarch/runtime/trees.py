@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from monarch.core.call_table import CallTable
+from monarch.core.call_table import LIFE_BITS, CallTable
 from monarch.core.fanout import Branch, Members, Tree, branches, place_of, proc_uid
 from monarch.errors import MeshFailure
 from monarch.mesh import Slice
@@ -41,6 +41,7 @@ class Network(Protocol):
 
     casting: threading.RLock
     calls: CallTable
+    life: int
     on_host_met: Callable[[ProcAddress], None]
 
     @property
@@ -59,7 +60,7 @@ class TreeRoute:
     def __init__(self, node: Network, tree: Tree) -> None:
         self.tree = tree
         self._node = node
-        self._number = 0
+        self._number = node.life << LIFE_BITS
         self._dead = [i for i, host in enumerate(tree.hosts) if node.failure_of(host.uid)]
         self._is_grown = False
         self._branches: list[Branch] = []

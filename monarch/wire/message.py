@@ -35,7 +35,11 @@ class Hello(Message, tag=1):
 
 
 class Call(Message, tag=2):
-    """Run an endpoint. Payload: the arguments. ``port`` 0 means that nobody waits."""
+    """Run an endpoint. Payload: the arguments. ``port`` 0 means that nobody waits.
+
+    ``generation`` is what the sender runs, counted by the client ``root``: who is behind it must
+    not run this. Once the call is taken up, it is the generation that runs it.
+    """
 
     actor: Uid
     method: str
@@ -47,12 +51,15 @@ class Call(Message, tag=2):
     port: int = 0
     port_proc: ProcAddress | None = None
     explicit_response_port: bool = False
+    generation: int = 0
+    root: Uid = ""
 
 
 class Reply(Message, tag=3):
     """Into a port. Payload: a value, or an exception where ``failed``.
 
     ``refused``: the actor is dead, so that a call to it and others need wait for nobody.
+    ``generation`` is the one whose code has made this answer.
     """
 
     port: int
@@ -60,6 +67,7 @@ class Reply(Message, tag=3):
     sender: Uid
     failed: bool = False
     refused: bool = False
+    generation: int = 0
 
 
 class Watch(Message, tag=4):
@@ -216,6 +224,7 @@ class SpawnProcs(Message, tag=22):
     Payload: what each runs before anything else, if there is something. ``root`` is the client;
     ``command`` starts their template, and that of what they spawn on this host in turn.
     ``is_quiet``: with ``ProcUp`` to the host agent only, because the owner sends through it.
+    ``digest`` names the workspace that they are to run, ``generation`` what the owner runs.
     """
 
     mesh: Uid
@@ -231,6 +240,8 @@ class SpawnProcs(Message, tag=22):
     command: Command | None = None
     is_quiet: bool = False
     config: dict[str, Any] = {}
+    generation: int = 0
+    digest: str = ""
 
 
 class StopProcs(Message, tag=23):
@@ -246,8 +257,9 @@ class StopProcs(Message, tag=23):
 class Log(Message, tag=24):
     """Lines that a proc printed. Payload: the lines, as UTF-8 if the proc kept to it.
 
-    ``label`` is what to put in front of each; ``num_dropped`` lines before them are missing here
-    and stand in the file ``path`` of the machine ``host_name``. Answered by ``LogRoom``.
+    ``label`` is what to put in front of each; ``path`` is the proc's log file on the machine
+    ``host_name``, where the ``num_dropped`` lines before them stand, which are missing here.
+    Answered by ``LogRoom``.
     """
 
     uid: Uid
@@ -318,6 +330,31 @@ class Preload(Message, tag=25):
     sender: Uid
 
 
+class ReplaceProcs(Message, tag=81):
+    """End these procs, as ``StopProcs`` does, and make new ones in their places.
+
+    Those have the same uids, ranks and surroundings. Answered once they are up.
+    """
+
+    uids: tuple[Uid, ...]
+    reason: str
+    grace_seconds: float
+    port: int
+    sender: Uid
+
+
+class ProcAgain(Message, tag=82):
+    """A proc has given way to a new one of its uid, for which ``ProcUp`` follows.
+
+    ``is_clean``: it answered all that it had got before it ended.
+    """
+
+    uid: Uid
+    name: str
+    reason: str
+    is_clean: bool = True
+
+
 class Shutdown(Message, tag=26):
     """End the host agent and all that it runs."""
 
@@ -326,21 +363,27 @@ class Shutdown(Message, tag=26):
 
 
 class Inspect(Message, tag=27):
-    """What runs here? Answered by ``Answer`` with a dictionary."""
+    """What runs here? Answered by ``Answer`` with a dictionary.
+
+    ``packages``: a host is to say as well which Python it has, and which packages.
+    """
 
     port: int
     sender: Uid
+    packages: bool = False
 
 
 class Sync(Message, tag=28):
     """One message of a workspace push, opaque here; its blobs travel as buffers.
 
-    ``folders`` are the landing places of the workspace's folders below the replica's root.
+    ``folders`` are the landing places of the workspace's folders below the replica's root, and
+    ``pid`` is the author's, whose end is to be noticed.
     """
 
     port: int
     sender: Uid
     folders: tuple[str, ...] = ()
+    pid: int = 0
 
 
 class Answer(Message, tag=29):
@@ -421,27 +464,79 @@ class StopSelf(Message, tag=43):
 
 
 class Prepare(Message, tag=44):
-    """To an owner or a proc: get a generation ready. Payload: the changed files."""
+    """To an owner or a proc: get a generation ready. Payload: the changed files.
+
+    ``pid`` is that of an author elsewhere, whose end is to be noticed.
+    """
 
     generation: int
     digest: str
     mode: str
     port: int
     sender: Uid
+    pid: int = 0
 
 
 class Switch(Message, tag=45):
-    """To an owner or a proc: run the generation from here on. Ordered like a call."""
+    """To an owner or a proc: the generation begins here. Ordered like a call.
+
+    Answered once every actor is done with what came before; what comes after it waits. ``holds``:
+    the proc gives way to a new one of its uid, and what is sent to it after this is for that one.
+    """
 
     generation: int
     port: int
     sender: Uid
+    holds: bool = False
 
 
 class Revert(Message, tag=46):
     """To an owner or a proc: drop a generation that was prepared or switched to."""
 
     generation: int
+    port: int
+    sender: Uid
+
+
+class Step(Message, tag=47):
+    """To an owner or a proc that stands at a ``Switch``: the next step of it.
+
+    ``name`` is "halt" (nobody takes up anything, within ``seconds``), "resume" (as before the
+    halt), "patch" (change the code) or "go" (run it).
+    """
+
+    generation: int
+    name: str
+    seconds: float
+    port: int
+    sender: Uid
+
+
+class Waiting(Message, tag=49):
+    """To who asked for a change of generation: what it waits for, in words."""
+
+    generation: int
+    text: str
+
+
+class TakeBack(Message, tag=50):
+    """To a host agent: back to the files before ``generation``, if that is what is there."""
+
+    generation: int
+    port: int
+    sender: Uid
+
+
+class Bring(Message, tag=51):
+    """From a host agent to its client: procs are to be made here that are meant for the workspace
+    ``wanted``, and what is here is ``digest``. Bring it.
+    """
+
+    host: ProcAddress
+    generation: int
+    digest: str
+    wanted: str
+    num_running: int
     port: int
     sender: Uid
 
@@ -499,6 +594,7 @@ class FoldedReply(msgspec.Struct, array_like=True, frozen=True):
     failed: bool
     refused: bool
     num_buffers: int
+    generation: int = 0
 
 
 class Replies(Message, tag=63):
@@ -519,6 +615,8 @@ AnyMessage = (
     Hello | Call | Reply | Watch | ProcUp | ProcDown | ProcsDown | Heartbeat | WatchHost | Returned
     | Attach | Detach | SpawnProcs | StopProcs | Log | LogRoom | LogOptions | SetLogLevel
     | LogWindow | FlushLogs | Notice | Preload | Shutdown | Inspect | Sync | Answer | SpawnActor
-    | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Revert | PortMark
+    | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Step | Revert
+    | PortMark | Waiting | TakeBack | Bring
     | Grow | Cast | Replies | Introduce | Parcel | Consignment | Chunk | Credit | Retire
+    | ReplaceProcs | ProcAgain
 )  # fmt: skip

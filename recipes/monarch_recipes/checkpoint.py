@@ -11,15 +11,18 @@ import pickle
 import re
 import warnings
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 __all__ = [
     "Checkpoint",
     "CheckpointError",
+    "check_model",
     "checkpoint_paths",
     "load_checkpoint",
     "load_latest_checkpoint",
@@ -60,8 +63,11 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        # Where a write fails, torch complains of its own books; the reason is behind that.
+        if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+            raise error.__context__ from None
         raise
     _sync_folder(folder)
     for old in checkpoint_paths(folder)[:-num_kept]:
@@ -100,14 +106,55 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(int(match[1]), path, state)
 
 
-def load_latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that can be read, warning of each newer one that cannot."""
+def load_latest_checkpoint(
+    folder: Path,
+    fits: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    skipped: Callable[[str], None] = lambda text: warnings.warn(text, stacklevel=3),
+) -> Checkpoint | None:
+    """The newest checkpoint that can be read and that ``fits`` does not refuse.
+
+    ``fits`` raises CheckpointError for one of another model. ``skipped`` is told of each newer one
+    that cannot be used. ``None`` if there is none but damaged ones; where all that can be read
+    were refused, raises the last refusal: to begin anew there would lose somebody's run.
+    """
+    refusal: CheckpointError | None = None
     for path in reversed(checkpoint_paths(folder)):
         try:
-            return load_checkpoint(path)
+            checkpoint = load_checkpoint(path)
         except CheckpointError as error:
-            warnings.warn(f"skipping a checkpoint: {error}", stacklevel=2)
+            skipped(f"skipping a checkpoint: {error}")
+            continue
+        try:
+            fits(checkpoint)
+            return checkpoint
+        except CheckpointError as error:
+            refusal = error
+            skipped(f"skipping a checkpoint: {error}")
+    if refusal is not None:
+        raise refusal
     return None
+
+
+def check_model(checkpoint: Checkpoint, model: nn.Module) -> None:
+    """Raise CheckpointError, with the first difference, if it is not of such a model."""
+    saved: dict[str, torch.Tensor] = checkpoint.state.get("model", {})
+    wanted = model.state_dict()
+    reason = ""
+    if missing := [name for name in wanted if name not in saved]:
+        reason = f"it has no {missing[0]!r}"
+    elif more := [name for name in saved if name not in wanted]:
+        reason = f"it has {more[0]!r}, which this model has not"
+    else:
+        for name, tensor in wanted.items():
+            if saved[name].shape != tensor.shape:
+                there, here = tuple(saved[name].shape), tuple(tensor.shape)
+                reason = f"{name!r} has the shape {there} there, and {here} here"
+                break
+    if reason:
+        raise CheckpointError(
+            f"{checkpoint.path} is of another model: {reason}. Give the config it was trained "
+            'with, or begin anew: `--new`, or resume="never"'
+        )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,10 +5,12 @@ Small enough for a laptop's CPU, and real enough that held-out accuracy means so
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 __all__ = ["Digits", "Samples", "load_digit_samples"]
 
@@ -29,6 +31,9 @@ class Samples:
         """The same samples on another device."""
         return Samples(self.images.to(device), self.labels.to(device))
 
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.images[index], self.labels[index]
+
 
 @dataclass(frozen=True)
 class Digits:
@@ -40,9 +45,9 @@ class Digits:
 
 def load_digit_samples(seed: int, held_out_fraction: float = 0.2) -> Digits:
     """Split the data set at random, the same way for the same seed."""
-    source = load_digits()
-    images = torch.tensor(source.data / 16, dtype=torch.float32).view(-1, 1, 8, 8)
-    labels = torch.tensor(source.target, dtype=torch.int64)
+    rows = torch.from_numpy(np.loadtxt(_file(), delimiter=","))
+    images = (rows[:, :-1] / 16).to(torch.float32).view(-1, 1, 8, 8)
+    labels = rows[:, -1].to(torch.int64)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     num_held_out = round(len(labels) * held_out_fraction)
     held_out, train = order[:num_held_out], order[num_held_out:]
@@ -50,3 +55,11 @@ def load_digit_samples(seed: int, held_out_fraction: float = 0.2) -> Digits:
         train=Samples(images[train], labels[train]),
         held_out=Samples(images[held_out], labels[held_out]),
     )
+
+
+def _file() -> Path:
+    """The table of pixels and labels. Read without scikit-learn, which takes seconds to import."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("the digits come with scikit-learn: pip install scikit-learn")
+    return Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"

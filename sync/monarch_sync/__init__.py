@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from monarch_sync.errors import (
         BadManifest,
         BadMessage,
+        ContentGone,
+        GenerationUnknown,
         MovedUnderfoot,
         PushRefused,
         ReplicaBusy,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from monarch_sync.manifest import Manifest
     from monarch_sync.push import HostView, Outgoing, Push
     from monarch_sync.replica import Replica
-    from monarch_sync.report import HostReport, Problem, SyncReport
+    from monarch_sync.report import HostReport, Problem, Refusal, SyncReport
     from monarch_sync.scanner import Scan, Scanner, scan
     from monarch_sync.watch import Watcher
     from monarch_sync.workspace import Folder, Workspace
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
 __all__ = [
     "BadManifest",
     "BadMessage",
+    "ContentGone",
     "Folder",
+    "GenerationUnknown",
     "HostReport",
     "HostView",
     "Manifest",
@@ -49,6 +53,7 @@ __all__ = [
     "Problem",
     "Push",
     "PushRefused",
+    "Refusal",
     "Replica",
     "ReplicaBusy",
     "Scan",
@@ -68,7 +73,9 @@ __all__ = [
 _HOMES = {
     "BadManifest": "errors",
     "BadMessage": "errors",
+    "ContentGone": "errors",
     "Folder": "workspace",
+    "GenerationUnknown": "errors",
     "HostReport": "report",
     "HostView": "push",
     "Manifest": "manifest",
@@ -77,6 +84,7 @@ _HOMES = {
     "Problem": "report",
     "Push": "push",
     "PushRefused": "errors",
+    "Refusal": "report",
     "Replica": "replica",
     "ReplicaBusy": "errors",
     "Scan": "scanner",

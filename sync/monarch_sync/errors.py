@@ -7,6 +7,8 @@
     │   └── VersionMismatch   a message of another protocol version
     ├── MovedUnderfoot        a file changed between the scan and the sending
     ├── PushRefused           a host said no
+    ├── GenerationUnknown     no host remembers what was in a generation
+    ├── ContentGone           a content that no host has any more
     ├── ReplicaBusy           another process keeps this replica
     ├── WatchEnded            the watched folder is gone
     └── SyncFailed            a report with errors, raised on request
@@ -102,6 +104,45 @@ class PushRefused(SyncError):
     def __str__(self) -> str:
         about = f" at {self.path!r}" if self.path else ""
         return f"the host refused the push{about}: {self.reason} ({self.code})"
+
+
+class GenerationUnknown(SyncError):
+    """No host remembers this generation."""
+
+    def __init__(self, generation: int, reason: str = "") -> None:
+        super().__init__(generation, reason)
+        self.generation = generation
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"no host can tell what was in generation {self.generation}"
+            + (f" ({self.reason})" if self.reason else "")
+            + ". `monarch sync history` lists those that are remembered."
+        )
+
+
+class ContentGone(SyncError):
+    """A content of an earlier generation was trimmed from the store of every host."""
+
+    def __init__(
+        self, path: str, num_hosts: int, num_missing: int = 1, generation: int = 0
+    ) -> None:
+        super().__init__(path, num_hosts, num_missing, generation)
+        self.path = path
+        self.num_hosts = num_hosts
+        self.num_missing = num_missing
+        self.generation = generation
+
+    def __str__(self) -> str:
+        where = "the store of the host" if self.num_hosts == 1 else f"all {self.num_hosts} stores"
+        of = f" of generation {self.generation}" if self.generation else ""
+        rest = self.num_missing - 1
+        more = f" and {rest} other {'content' if rest == 1 else 'contents'}" if rest else ""
+        return (
+            f"the content of {self.path!r}{more}{of} was trimmed from {where}, which keep the "
+            "latest only. Nothing was changed. Check that state out here, and `monarch sync` it."
+        )
 
 
 class ReplicaBusy(SyncError):

@@ -1,74 +1,212 @@
 """Which paths are left out of a workspace.
 
-Git's rules exactly, by the same Rust crate that ripgrep uses: nested and negated `.gitignore`,
-`info/exclude`, the user's own `core.excludesFile`; and `.monarchignore` in the same syntax. A file
-that git tracks although git's rules ignore it comes along. Never taken: `.git`, `__pycache__`,
-compiled Python, virtual environments, our own `.monarch`, and what the workspace says to ignore.
+Git's rules exactly: nested and negated `.gitignore`, `info/exclude`, the user's own
+`core.excludesFile`; and `.monarchignore` in the same syntax, which has the last word. A file that
+git tracks although git's rules ignore it comes along. Never taken: `.git`, `__pycache__`, compiled
+Python, virtual environments, our own `.monarch`, and what the workspace says to ignore.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Sequence
+import re
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import ignore
-from ignore.overrides import OverrideBuilder
+from monarch_sync.git_index import find_git_dir, git_dir_of, tracked_paths
+from monarch_sync.gitignore import RuleFile, rules_of
 
-from monarch_sync.git_index import find_git_dir, tracked_paths
+__all__ = [
+    "IGNORE_FILE",
+    "NEVER",
+    "exclude_file",
+    "is_wanted",
+    "outer_rule_files",
+    "personal_rule_file",
+    "tracked_though_ignored",
+    "walk",
+]
 
-__all__ = ["tracked_though_ignored", "walk"]
+NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch")
+_ENVIRONMENT = "pyvenv.cfg"
+IGNORE_FILE, _GIT = ".monarchignore", ".gitignore"
+_EXCLUDES = re.compile(rb"^\s*excludesfile\s*=\s*\"?([^\"\r\n]+)", re.IGNORECASE | re.MULTILINE)
 
-_NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch")
-_IGNORE_FILE = ".monarchignore"
+
+class _Level(NamedTuple):
+    """The rules of one folder. ``start``: where, in an absolute path, what it judges begins."""
+
+    start: int
+    own: RuleFile | None
+    git: RuleFile | None
+    exclude: RuleFile | None
+    is_repository: bool
+
+
+class _Rules(NamedTuple):
+    """What counts for one workspace folder, beside the rules of its levels."""
+
+    never: RuleFile | None
+    personal: RuleFile | None
+    start: int
+    personal_start: int
+    uses_git: bool
+
+    def leave_out(self, levels: list[_Level], path: str, name: str, is_dir: bool) -> bool:
+        """Whether a path is left out. ``levels``: of the folders above it, nearest first."""
+        if self.never is not None and self.never.verdict(name, path[self.start :], is_dir):
+            return True
+        for level in levels:
+            if level.own is not None:
+                verdict = level.own.verdict(name, path[level.start :], is_dir)
+                if verdict is not None:
+                    return verdict
+        if not self.uses_git:
+            return False
+        exclude: bool | None = None
+        for level in levels:
+            if level.git is not None:
+                verdict = level.git.verdict(name, path[level.start :], is_dir)
+                if verdict is not None:
+                    return verdict
+            if level.exclude is not None:
+                exclude = level.exclude.verdict(name, path[level.start :], is_dir)
+            if level.is_repository:
+                break
+        if exclude is None and self.personal is not None:
+            exclude = self.personal.verdict(name, path[self.personal_start :], is_dir)
+        return bool(exclude)
 
 
 def walk(
-    folder: Path, patterns: Sequence[str] = (), below: str = "", depth: int | None = None
+    folder: Path,
+    patterns: Sequence[str] = (),
+    below: str = "",
+    depth: int | None = None,
+    *,
+    on_error: Callable[[str, OSError], None] | None = None,
+    uses_git: bool = True,
 ) -> Iterator[str]:
     """Paths that belong to a workspace, relative to its ``folder``, folders before content.
 
     ``patterns`` are further ones to leave out, in `.gitignore` syntax, relative to ``folder``.
     ``below`` looks only inside that folder of it, ``depth`` 1 at nothing deeper; rules of the
-    folders above count all the same.
+    folders above count all the same. ``on_error`` is told of folders that cannot be listed.
     """
-    builder = _builder(folder, patterns, below)
-    if depth is not None:
-        builder.max_depth(depth)
-    return _listed(builder, str(folder), below)
-
-
-def _builder(folder: Path, patterns: Sequence[str], below: str) -> ignore.WalkBuilder:
-    builder = ignore.WalkBuilder(folder / below)
-    builder.hidden(False)
-    builder.ignore(False)
-    builder.require_git(False)
-    builder.add_custom_ignore_filename(_IGNORE_FILE)
-    overrides = OverrideBuilder(folder)
-    for pattern in (*_NEVER, *patterns):
-        overrides.add(f"!{pattern}")
-    builder.overrides(overrides.build())
-    return builder
-
-
-def _listed(builder: ignore.WalkBuilder, root: str, below: str) -> Iterator[str]:
-    environments: tuple[str, ...] = ()
-    walker = builder.build()
-    while True:
+    root = str(folder).rstrip("/")
+    top = f"{root}/{below}" if below else root
+    repository = find_git_dir(root)
+    rules = _Rules(
+        rules_of(os.fsencode("\n".join((*NEVER, *patterns)))),
+        _personal() if uses_git else None,
+        len(root) + 1,
+        len(repository[0].rstrip("/") if repository else root) + 1,
+        uses_git,
+    )
+    levels = [_level(above) for above in _folders_above(top)]
+    stack = [(top, below, levels)]
+    while stack:
+        at, relative, above = stack.pop()
         try:
-            entry = next(walker)
-        except StopIteration:
-            return
-        except (ignore.Error, ignore.IOError):
-            continue  # Gone or unreadable meanwhile; the scan finds out about what it lists.
-        path = os.fspath(entry.path())
-        relative = path[len(root) + 1 :]
-        if relative == below or (environments and relative.startswith(environments)):
+            with os.scandir(at or "/") as listing:
+                entries = list(listing)
+        except OSError as error:
+            if on_error is not None:
+                on_error(relative, error)
             continue
-        if os.path.exists(f"{path}/pyvenv.cfg"):
-            environments = (*environments, relative + "/")
-        else:
-            yield relative
+        names = {entry.name for entry in entries}
+        level = _level(at, names)
+        inside = [level, *above] if level.own or level.git or level.is_repository else above
+        prefix = f"{relative}/" if relative else ""
+        for entry in entries:
+            name = entry.name
+            is_dir = entry.is_dir(follow_symlinks=False)
+            if rules.leave_out(inside, f"{at}/{name}", name, is_dir):
+                continue
+            if not is_dir:
+                yield prefix + name
+            elif not os.path.exists(f"{at}/{name}/{_ENVIRONMENT}"):
+                yield prefix + name
+                if depth is None:
+                    stack.append((f"{at}/{name}", prefix + name, inside))
+
+
+def _level(folder: str, names: Container[str] | None = None) -> _Level:
+    """The rules right in a folder. ``names``: what is in it, if that is known."""
+    own = _read(f"{folder}/{IGNORE_FILE}") if names is None or IGNORE_FILE in names else None
+    git = _read(f"{folder}/{_GIT}") if names is None or _GIT in names else None
+    exclude, git_dir = None, None
+    if names is None or ".git" in names:
+        git_dir = git_dir_of(folder or "/")
+    if git_dir is not None:
+        exclude = _read(exclude_file(git_dir))
+    return _Level(len(folder) + 1, own, git, exclude, git_dir is not None)
+
+
+def _read(path: str) -> RuleFile | None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return rules_of(file.read())
+    except OSError:
+        return None
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def exclude_file(git_dir: str) -> str:
+    """A repository's own rules; a second work tree has those of the first."""
+    try:
+        with open(f"{git_dir}/commondir", encoding="utf-8", errors="surrogateescape") as file:
+            git_dir = os.path.join(git_dir, file.read().strip())
+    except OSError:
+        pass
+    return f"{git_dir}/info/exclude"
+
+
+def _personal() -> RuleFile | None:
+    """The user's own rules: `core.excludesFile`, or what stands in for it."""
+    return _read(personal_rule_file())
+
+
+def personal_rule_file() -> str:
+    """Where the user's own rules are, if there are any."""
+    found = None
+    for config in _configs():
+        found = _excludes_file(config) or found
+    return found or f"{_xdg()}/git/ignore"
+
+
+def outer_rule_files(folder: Path) -> list[str]:
+    """The files outside of a folder that hold rules for it, whether they are there or not."""
+    files = [f"{above}/{name}" for above in folder.parents for name in (_GIT, IGNORE_FILE)]
+    found = find_git_dir(str(folder))
+    if found is not None:
+        files.append(exclude_file(found[1]))
+    files += [*_configs(), f"{_xdg()}/git/ignore"]
+    return files + [name for name in map(_excludes_file, _configs()) if name]
+
+
+def _xdg() -> str:
+    return os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+
+
+def _configs() -> list[str]:
+    """The user's configuration of git, the stronger one last."""
+    return [f"{_xdg()}/git/config", os.path.expanduser("~/.gitconfig")]
+
+
+def _excludes_file(config: str) -> str | None:
+    try:
+        with open(config, "rb") as file:
+            named = _EXCLUDES.findall(file.read())
+    except OSError:
+        return None
+    return os.path.expanduser(os.fsdecode(named[-1].strip())) if named else None
 
 
 def tracked_though_ignored(
@@ -86,21 +224,21 @@ def tracked_though_ignored(
     tracked = (name[len(prefix) :] for name in tracked_paths(git_dir) if name.startswith(prefix))
     left_out = [path for path in tracked if path not in listed]
     wanted: dict[str, frozenset[str]] = {}
-    return [path for path in left_out if _is_wanted(folder, patterns, path, wanted)]
+    return [p for p in left_out if is_wanted(folder, patterns, p, wanted, uses_git=False)]
 
 
-def _is_wanted(
-    folder: Path, patterns: Sequence[str], path: str, wanted: dict[str, frozenset[str]]
+def is_wanted(
+    folder: Path,
+    patterns: Sequence[str],
+    path: str,
+    wanted: dict[str, frozenset[str]],
+    *,
+    uses_git: bool = True,
 ) -> bool:
-    """Whether a path is listed when git's rules do not count. ``wanted``: folders seen so far."""
+    """Whether `walk` would list a path. ``wanted`` remembers, for others in the same folders."""
     parent = path.rpartition("/")[0]
-    if parent and not _is_wanted(folder, patterns, parent, wanted):
+    if parent and not is_wanted(folder, patterns, parent, wanted, uses_git=uses_git):
         return False
     if parent not in wanted:
-        builder = _builder(folder, patterns, parent)
-        builder.git_ignore(False)
-        builder.git_exclude(False)
-        builder.git_global(False)
-        builder.max_depth(1)
-        wanted[parent] = frozenset(_listed(builder, str(folder), parent))
+        wanted[parent] = frozenset(walk(folder, patterns, parent, depth=1, uses_git=uses_git))
     return path in wanted[parent]

@@ -6,6 +6,13 @@
     Commit                      →  Committed, or Refused
     Abort                       →  Aborted
 
+Questions that change nothing, about what the host has and had:
+
+    AskHistory                  →  Told
+    AskState (generation)       →  Held, or Refused
+    AskMissing (digests)        →  Need
+    AskContent (a piece of one) →  Piece, or Refused
+
 Blobs travel beside a message, in the order of its ``blobs``; each is a content, many contents, or
 the delta (`delta.py`) to one from one that the host has. ``size`` is what travels.
 """
@@ -23,15 +30,24 @@ __all__ = [
     "PROTOCOL_VERSION",
     "Abort",
     "Aborted",
+    "AskContent",
+    "AskHistory",
+    "AskMissing",
+    "AskState",
     "Blob",
     "Commit",
     "Committed",
+    "Held",
     "Message",
     "Need",
+    "Piece",
+    "Question",
     "Refused",
     "Stage",
     "Staged",
     "Supply",
+    "Told",
+    "ToldGeneration",
     "decode",
     "encode",
 ]
@@ -125,7 +141,78 @@ class Refused(msgspec.Struct, tag=8, array_like=True, frozen=True):
     current: int = 0
 
 
-Message = Stage | Supply | Commit | Abort | Need | Staged | Committed | Aborted | Refused
+class AskHistory(msgspec.Struct, tag=40, array_like=True, frozen=True):
+    """Which generations were there? The latest ``limit`` of them."""
+
+    limit: int
+
+
+class ToldGeneration(msgspec.Struct, array_like=True, frozen=True):
+    """A generation that a host had. ``age_seconds`` rather than a time, as clocks differ.
+
+    ``paths`` are the first of ``num_changed`` files. Not ``is_whole``: some of its contents, or the
+    way back to it, are gone from this host.
+    """
+
+    generation: int
+    age_seconds: float
+    author: str
+    digest: bytes
+    num_files: int
+    num_changed: int
+    paths: list[bytes]
+    is_whole: bool
+
+
+class Told(msgspec.Struct, tag=41, array_like=True, frozen=True):
+    """Newest first."""
+
+    generation: int
+    digest: bytes
+    generations: list[ToldGeneration]
+
+
+class AskState(msgspec.Struct, tag=42, array_like=True, frozen=True):
+    """What was in a generation? 0: in the one that is here now."""
+
+    generation: int
+
+
+class Held(msgspec.Struct, tag=43, array_like=True, frozen=True):
+    """All entries of a generation; ``missing`` are contents of it that this host lacks."""
+
+    generation: int
+    digest_name: str
+    digest: bytes
+    rows: list[Row]
+    missing: list[bytes]
+
+
+class AskMissing(msgspec.Struct, tag=44, array_like=True, frozen=True):
+    """Which of these contents would have to be sent?"""
+
+    digests: list[bytes]
+
+
+class AskContent(msgspec.Struct, tag=45, array_like=True, frozen=True):
+    """``size`` bytes of a content, from ``offset`` on."""
+
+    digest: bytes
+    offset: int
+    size: int
+
+
+class Piece(msgspec.Struct, tag=46, array_like=True, frozen=True):
+    """Shorter than asked for only at the content's end."""
+
+    data: bytes
+
+
+Question = AskHistory | AskState | AskMissing | AskContent
+Message = (
+    Stage | Supply | Commit | Abort | Need | Staged | Committed | Aborted | Refused
+    | Question | Told | Held | Piece
+)  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

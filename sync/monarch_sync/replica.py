@@ -20,7 +20,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from monarch_sync.diff import Plan, diff
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import RESERVED, Entry, path_fault, to_wire
 from monarch_sync.errors import BadManifest, BadMessage, ReplicaBusy
+from monarch_sync.history import History, Past
 from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_pairs
 from monarch_sync.messages import (
     Abort,
@@ -38,11 +40,13 @@ from monarch_sync.messages import (
     Committed,
     Message,
     Need,
+    Question,
     Refused,
     Stage,
     Staged,
     Supply,
 )
+from monarch_sync.recall import answer
 from monarch_sync.staging import Staging
 from monarch_sync.stamps import Stamps, digest_of
 from monarch_sync.state_log import Journal, StateLog
@@ -85,6 +89,10 @@ class Replica:
         self._pending: _Pending | None = None
         self._unsettled: Committer | None = None
         self._log = StateLog(self._state, self._disk)
+        going = self._log.interrupted
+        self._history = History(
+            self._state, self._disk, going.generation if going else self.generation
+        )
         self._boot = _boot_id()
         self._note_reboot()
         with contextlib.suppress(OSError):  # The next message tries again, and says why not.
@@ -104,6 +112,11 @@ class Replica:
     def manifest(self) -> Manifest:
         """What of the folder is ours."""
         return self._log.state.manifest
+
+    @property
+    def staged_bytes(self) -> int:
+        """How much of what is being staged has come so far. May be asked from any thread."""
+        return self._staging.num_bytes
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -125,6 +138,11 @@ class Replica:
                 return self.abort(message.generation)
         except OSError as error:
             return self._disk_fault(error)
+        if isinstance(message, Question):
+            try:
+                return answer(self, message)
+            except OSError as error:
+                return Refused("disk", error.strerror or str(error), str(error.filename or ""))
         return Refused("unexpected", f"a replica answers no {type(message).__name__}")
 
     def settle(self) -> None:
@@ -158,6 +176,18 @@ class Replica:
 
     def _is_interrupted(self) -> bool:
         return self._log.interrupted is not None
+
+    def past(self) -> Iterator[Past]:
+        """The generations that were here, this one first, as far as they are remembered."""
+        return self._history.walk(self.manifest, self.has)
+
+    def has(self, digest: bytes) -> bool:
+        """Whether a content seems to be here; `find` makes sure."""
+        return self.manifest.path_of(digest) is not None or self._store.has(digest)
+
+    def find(self, digest: bytes) -> str | None:
+        """A file with this content, now."""
+        return self._staging.find(digest, self.manifest.path_of(digest))
 
     def stage(self, stage: Stage, blobs: Sequence[Content]) -> Message:
         """Get a state ready beside the folder. Nothing visible changes."""
@@ -250,7 +280,14 @@ class Replica:
         paths = (entry.path for entry in self.manifest)
         gone = [path for path in paths if not os.path.lexists(f"{self.root}/{path}")]
         if gone:
+            self._note_lost(self.manifest, gone)
             self._log.forget(gone)
+
+    def _note_lost(self, manifest: Manifest, paths: list[str]) -> None:
+        entries = [entry for entry in map(manifest.get, paths) if entry is not None]
+        # What the history cannot lead to any more, it says so.
+        with contextlib.suppress(OSError):
+            self._history.lost(self.generation, entries)
 
     def _staged(self, pending: _Pending) -> Staged:
         plan, new = pending.plan, pending.manifest
@@ -287,6 +324,7 @@ class Replica:
             journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
         journal.boot = self._boot
         journal.folder_moves = encode_pairs(plan.folders_moved)
+        self._history.add(generation, stage.author, self.manifest, pending.manifest, time.time())
         self._log.begin(journal)
         kept = self._carry_out(pending.manifest, plan)
         return Committed(generation, [to_wire(name) for name in kept])
@@ -303,9 +341,11 @@ class Replica:
             root, self._staging, self._store, self._disk, self._stamps, self.manifest
         )
         kept = committer.carry_out(plan, new)
+        whole = new
         if committer.lost:
             new = new.replace(removed=committer.lost)
         self._log.reach(new)
+        self._note_lost(whole, committer.lost)
         self._pending = None
         self._unsettled = committer
         return kept
@@ -315,9 +355,11 @@ class Replica:
         state = self._log.state
         if state.boot == self._boot or not state.generation:
             return
-        sound = state.manifest.replace(removed=self._damaged(state.manifest))
+        damaged = self._damaged(state.manifest)
+        sound = state.manifest.replace(removed=damaged)
         self._log.state = state._replace(manifest=sound, boot=self._boot)
         if self._log.interrupted is None:
+            self._note_lost(state.manifest, damaged)
             with contextlib.suppress(OSError):
                 self._log.rewrite(self._log.state)
 

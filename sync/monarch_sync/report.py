@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from monarch_sync.errors import SyncFailed
+from monarch_sync.words import byte_size, clipped, counted, num_cells, printable, some, took
 
-__all__ = ["HostReport", "Problem", "SyncReport"]
+__all__ = ["HostReport", "Problem", "Refusal", "SyncReport"]
+
+_MAX_PROBLEMS = 10
 
 
 @dataclass(frozen=True)
@@ -17,7 +23,35 @@ class Problem:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+        return f"{printable(self.path)}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why new code was refused, and by whom. ``path`` as the author knows it; ``line`` and
+    ``column`` count from 1, 0 where it is not about one; ``ranks`` are the processes' names."""
+
+    message: str
+    path: str = ""
+    line: int = 0
+    column: int = 0
+    text: str = ""
+    traceback: str = ""
+    ranks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        place = f"{printable(self.path)}:{self.line}" if self.line else printable(self.path)
+        lines = [place] if place else []
+        if self.text:
+            stripped = self.text.strip()
+            lines.append(f"    {stripped}")
+            indent = len(self.text) - len(self.text.lstrip())
+            if self.column:
+                # As wide as what it stands under, tabs included.
+                before = stripped[: max(0, self.column - 1 - indent)]
+                blank = "".join(c if c == "\t" else " " * num_cells(c) for c in before)
+                lines.append(f"    {blank}^")
+        return "\n".join([*lines, self.message])
 
 
 @dataclass
@@ -36,10 +70,16 @@ class HostReport:
 
 @dataclass
 class SyncReport:
-    """One push, over all hosts.
+    """One push, over all hosts. ``print(report)`` gives a table, ``to_dict()`` all of it as data.
 
     ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
-    refused: then no host and no process changed, and ``generation`` is still the old one.
+    refused: then no host and no process changed, and ``generation`` is still the old one;
+    ``refusals`` have what code was refused, with file, line and column. ``notes`` say what to know
+    beside: what came along unasked, a lock file that changed.
+    ``actors_patched`` is the number of live actors by class. ``needs_respawn`` is what no running
+    process could take, as ``module: reason``; ``procs_respawned`` are the procs that were replaced
+    by new ones because of it, ``actors_respawned`` how many actors of each class were made again
+    in them.
     """
 
     generation: int = 0
@@ -52,9 +92,13 @@ class SyncReport:
     functions_patched: list[str] = field(default_factory=list)
     actors_patched: dict[str, int] = field(default_factory=dict)
     needs_respawn: list[str] = field(default_factory=list)
+    procs_respawned: list[str] = field(default_factory=list)
+    actors_respawned: dict[str, int] = field(default_factory=dict)
     num_procs: int = 0
     problems: list[Problem] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -71,57 +115,121 @@ class SyncReport:
         if self.errors:
             raise SyncFailed(tuple(self.errors))
 
-    def one_line(self) -> str:
-        """``✓ gen 42  3 files → 16 hosts  38 ms  reloaded model.py  patched Trainer×128``"""
-        took = f"{self.seconds * 1000:.0f} ms"
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON data, with ``ok`` and ``bytes_sent``."""
+        return {"ok": self.ok, **dataclasses.asdict(self), "bytes_sent": self.bytes_sent}
+
+    def to_json(self) -> str:
+        """``to_dict()`` on one line."""
+        return json.dumps(self.to_dict())
+
+    def one_line(self, width: int | None = None, *, ascii_only: bool = False) -> str:
+        """``✓ gen 42  3 files → 16 hosts  38 ms  reloaded model.py  patched Trainer×128``
+
+        At most ``width`` columns: names give way to numbers first.
+        """
+        for limit in (3, 2, 1, 0):
+            line = "  ".join([self._what_moved(), *self._what_follows(limit)])
+            line = _in_ascii(line) if ascii_only else line
+            if width is None or num_cells(line) <= width:
+                break
+        mark = "..." if ascii_only else "…"
+        return line if width is None else clipped(line, width, mark)
+
+    def _what_moved(self) -> str:
         if not self.ok:
-            return f"✗ refused  {took}  no rank changed; still on gen {self.generation}"
-        parts = [f"✓ gen {self.generation}", f"{_count(len(self.changed_files), 'file')} → "
-                 f"{_count(len(self.hosts), 'host')}", took]  # fmt: skip
-        if self.modules_reloaded:
-            parts.append(f"reloaded {_some(self.modules_reloaded)}")
-        if self.actors_patched:
-            actors = [f"{name}×{num}" for name, num in self.actors_patched.items()]
-            parts.append(f"patched {_some(actors)}")
-        if self.needs_respawn:
-            parts.append(f"needs respawn: {_some(self.needs_respawn)}")
-        return "  ".join(parts)
+            return f"✗ refused  {took(self.seconds)}  " + _unchanged(self.generation)
+        num_behind = sum(bool(host.error) for host in self.hosts)
+        hosts = counted(len(self.hosts) - num_behind, "host")
+        moved = f"{counted(len(self.changed_files), 'file')} → {hosts}"
+        if num_behind:
+            moved += f" ({num_behind:,} left behind)"
+        return f"✓ gen {self.generation}  {moved}  {took(self.seconds)}"
+
+    def _what_follows(self, limit: int) -> list[str]:
+        """The rest of the line, with that many names in each part; with 0, only numbers."""
+        if not self.ok:
+            return []
+        actors = [f"{name}×{num}" for name, num in self.actors_patched.items()]
+        total = sum(self.actors_patched.values())
+        respawn = list(dict.fromkeys(why.partition(":")[0] for why in self.needs_respawn))
+        made = [f"{name}×{num}" for name, num in self.actors_respawned.items()]
+        num_procs = counted(len(self.procs_respawned), "proc")
+        parts = (
+            ("reloaded", self.modules_reloaded, counted(len(self.modules_reloaded), "file")),
+            ("patched", actors, counted(total, "actor")),
+            ("respawned", made or [num_procs], num_procs)
+            if self.procs_respawned
+            else ("needs respawn:", respawn, counted(len(respawn), "module")),
+        )
+        return [
+            f"{verb} {some(names, limit) if limit else num}" for verb, names, num in parts if names
+        ]
 
     def __str__(self) -> str:
-        lines = [self.one_line()]
+        return self.table()
+
+    def table(self, width: int | None = None, *, ascii_only: bool = False) -> str:
+        """The line, a row a host, the seconds, and whatever is worth a word."""
+        lines = [self.one_line(width, ascii_only=ascii_only)]
+        lines += _host_rows([host for host in self.hosts if self.ok and not host.error])
+        if self.ok:
+            left = [host for host in self.hosts if host.error]
+            lines += [f"  left behind {host.host}: {host.error}" for host in left]
         if self.ok and self.seconds_by_step:
-            steps = "  ".join(f"{k} {v * 1000:.1f}" for k, v in self.seconds_by_step.items())
-            lines.append(f"  ms: {steps}")
-        for host in self.hosts:
-            if self.ok or host.error:
-                lines.append("  " + _host_line(host))
-            lines += [f"    kept {name}" for name in host.kept]
-        lines += [f"  left out {problem}" for problem in self.problems[:10]]
-        if len(self.problems) > 10:
-            lines.append(f"  left out {len(self.problems) - 10} more")
+            steps = (f"{name} {took(value)}" for name, value in self.seconds_by_step.items())
+            lines.append(f"  {'  '.join(steps)}")
+        lines += [
+            f"  changed on {host.host}, kept as {printable(name)}"
+            for host in self.hosts
+            for name in host.kept
+        ]
+        lines += [f"  needs respawn: {why}" for why in self.needs_respawn]
+        lines += [f"  left out {problem}" for problem in self.problems[:_MAX_PROBLEMS]]
+        if len(self.problems) > _MAX_PROBLEMS:
+            lines.append(f"  left out {len(self.problems) - _MAX_PROBLEMS} more")
+        lines += [f"  {note}" for note in self.notes]
         for error in self.errors:
             lines += [f"  {line}" for line in error.splitlines()]
         return "\n".join(lines)
 
 
-def _host_line(host: HostReport) -> str:
-    if host.error:
-        return f"{host.host}: {host.error}"
-    parts = [
-        f"{num} {what}"
-        for num, what in (
-            (host.num_written, "written"), (host.num_moved, "moved"),
-            (host.num_deleted, "deleted"), (host.num_unchanged, "unchanged"),
+def _unchanged(generation: int) -> str:
+    if not generation:
+        return "no rank changed; no generation there yet"
+    return f"no rank changed; still on gen {generation}"
+
+
+_COLUMNS = ("written", "moved", "deleted", "unchanged", "sent")
+
+
+def _host_rows(hosts: list[HostReport]) -> list[str]:
+    """A table; hosts that got the same share a row."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for host in hosts:
+        numbers = (host.num_written, host.num_moved, host.num_deleted, host.num_unchanged)
+        row = (*(f"{number:,}" for number in numbers), byte_size(host.bytes_sent))
+        groups.setdefault(row, []).append(host.host)
+    if not groups:
+        return []
+    rows = [("", *_COLUMNS), *((_named(names), *row) for row, names in groups.items())]
+    widths = [max(num_cells(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        "  " + row[0].ljust(widths[0]) + "".join(
+            f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)
         )
-        if num
+        for row in rows
     ]  # fmt: skip
-    return f"{host.host}: {', '.join(parts) or 'nothing to do'}; {host.bytes_sent:,} bytes"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _named(hosts: list[str]) -> str:
+    if len(hosts) <= 2:
+        return ", ".join(hosts)
+    return f"{hosts[0]} .. {hosts[-1]} ({len(hosts)})"
 
 
-def _some(names: list[str], limit: int = 3) -> str:
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+_ASCII = str.maketrans({"✓": "ok", "✗": "x", "→": "->", "×": "x", "…": "..."})
+
+
+def _in_ascii(text: str) -> str:
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode()

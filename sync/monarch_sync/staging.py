@@ -62,6 +62,7 @@ class Staging:
         self._disk = disk
         self._stamps = stamps
         self._num_places = 0
+        self.num_bytes = 0  # that came for the next commit
         self._expected: dict[bytes, list[Entry]] = {}
         self._replaced: set[bytes] = set()
         self._salvaged: dict[bytes, str] = {}
@@ -115,6 +116,7 @@ class Staging:
     def add(self, blob: Blob, content: Content) -> None:
         """Take in what came. Raises `BadMessage` if it is not what it should be. Of a delta whose
         base is not to be had nothing is kept, so that the whole is asked for."""
+        self.num_bytes += blob.size
         if blob.encoding == "delta":
             self._add_pieces(blob, content)
             return
@@ -201,7 +203,7 @@ class Staging:
             path = f"{self._root}/{entry.path}"
             if self.look(entry.path)[1] == blob.base:
                 return path
-        return self._find(blob.base, self._old.path_of(blob.base))
+        return self.find(blob.base, self._old.path_of(blob.base))
 
     def fetch(self, entry: Entry, source: str | None, *, is_going: bool) -> bool:
         """See that a content is to be had: it came, or it is on this host, in the store or at
@@ -215,7 +217,7 @@ class Staging:
             return True
         is_shared = len(self._expected[entry.digest]) > 1
         place = self._salvaged.get(entry.digest, "")
-        found = place or self._find(entry.digest, source)
+        found = place or self.find(entry.digest, source)
         if not found:
             return before is not None and self._fetch_patch(entry, before, digest)
         is_ours = found == f"{self._root}/{source}"
@@ -281,7 +283,7 @@ class Staging:
         before = lstat(full)
         return before, None if before is None else self._stamps.digest_of(full, before)
 
-    def _find(self, digest: bytes, path: str | None) -> str | None:
+    def find(self, digest: bytes, path: str | None) -> str | None:
         """A file of this host with that content, now."""
         if path is not None and self._is_real(parent_of(path)):
             ours = f"{self._root}/{path}"
@@ -359,6 +361,7 @@ class Staging:
         """Begin anew; what lies here stays for now."""
         self._expected, self._salvaged, self._replaced, self._real = {}, {}, set(), {}
         self._patches = {}
+        self.num_bytes = 0
         self.ready, self.tops, self.folders = {}, {}, _NOBODY
 
     def drop(self) -> None:

@@ -1,30 +1,27 @@
 """StateLog: what a replica holds, on disk, for the price of what changes.
 
 `current` is a whole state; `log` has what happened since, appended: a journal before each commit,
-and a mark behind it. A record is its length, its digest, its bytes; one that was torn ends the log,
-because nothing was done on its strength. From time to time a new `current` is written beside the
+and a mark behind it. From time to time a new `current` is written beside the
 old one and renamed over it, and the log is emptied; if that is cut short between the two, what the
 log has is older than `current` and is passed over.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from monarch_sync.digest import DIGEST_BYTES, digest_bytes
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, Row
 from monarch_sync.errors import BadManifest
+from monarch_sync.frames import frame, frames_in
 from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_paths
 
 __all__ = ["Journal", "State", "StateLog"]
 
-_HEAD = struct.Struct(f"<I{DIGEST_BYTES}s")
 _MIN_LOG_BYTES = 256 << 10  # below this, a new `current` is not worth its while
 
 
@@ -138,7 +135,7 @@ class StateLog:
 
     def _append(self, record: _Record) -> None:
         data = msgspec.msgpack.encode(record)
-        framed = _HEAD.pack(len(data), digest_bytes(data)) + data
+        framed = frame(data)
         # Always behind the last good record: what a failed write left there is overwritten.
         self._disk.append(self._log, self._log_bytes, framed)
         self._log_bytes += len(framed)
@@ -179,14 +176,9 @@ class StateLog:
             data = self._log.read_bytes()
         except FileNotFoundError:
             return
-        while len(data) >= self._log_bytes + _HEAD.size:
-            size, digest = _HEAD.unpack_from(data, self._log_bytes)
-            start = self._log_bytes + _HEAD.size
-            body = data[start : start + size]
-            if len(body) < size or digest_bytes(body) != digest:
-                return
+        for body, end in frames_in(data):
             try:
                 yield _decoder.decode(body)
             except msgspec.MsgspecError:
                 return
-            self._log_bytes = start + size
+            self._log_bytes = end

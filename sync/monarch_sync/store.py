@@ -59,6 +59,11 @@ class Store:
         path = f"{self._folder}/{name}"
         return path if self._stamps.digest_of(path) == digest else None
 
+    def has(self, digest: bytes) -> bool:
+        """Whether a content is listed here; it is looked at only when it is used."""
+        name = digest.hex()
+        return name in self._sizes or f"{name}{_PATCH}" in self._sizes
+
     def take(self, path: str, digest: bytes, size: int) -> None:
         """Move a file in."""
         name = digest.hex()

@@ -1,98 +1,237 @@
 """Saves, as they happen: which paths of a workspace were touched.
 
-`watchfiles` brings the events. Its gaps are closed here: a burst is let settle; while git holds
-its index lock we wait, so that a branch switch is one generation; and what was written into a
-folder that was just made, for which no event may come, is found because a rescan of a new folder
-looks inside, now and once more when the tree is quiet.
+A watcher is used in one of two ways. Who iterates over it is woken by each save. Who asks it for
+`changes` gets what was touched since they last asked, and the proof that this is all of it, so
+that nobody need look at the other files; between two calls no thread runs.
+
+What a burst of events leaves open is closed here. A file that is being written is waited for, and
+what has vanished may be about to come back, as editors do it; while git holds its index lock we
+wait, so that a branch switch is one generation. Where events were lost, rules have changed, or a
+flood went by, everything is looked at. On file systems that do not tell of all changes, and where
+the system has no watches left, everything is looked at again and again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from watchfiles import watch as watch_files
-from watchfiles.main import FileChange
-
-from monarch_sync.errors import WatchEnded
-from monarch_sync.git_index import find_git_dir
+from monarch_sync.errors import WatchEnded, WorkspaceMissing
+from monarch_sync.live_watch import CannotWatch, LiveWatch
 from monarch_sync.workspace import Workspace
 
 __all__ = ["Watcher"]
 
-_STEP_MS = 5
-_SETTLE_MS = 10
-_QUIET_MS = 300
+_SETTLE_SECONDS = 0.001  # after the last event of a save
+_BURST_SECONDS = 0.010  # after the last event of many
+_BURST = 10  # touched paths
+_RETURN_SECONDS = 0.010  # for what has vanished to come back
+_MAX_SETTLE_SECONDS = 1.0
+_WRITE_SECONDS = 1.0  # for a file that is being written to be closed
 _FLOOD = 1000  # touched paths at once
-_NEVER = frozenset({"__pycache__", ".monarch"})
+_QUIET_SECONDS = 0.3  # before the look at everything that follows a flood
+_IDLE_SECONDS = 1.0  # between two looks at what raises no events
+_GIT_SECONDS = 10.0  # a lock that is older was left behind, or waits for a person
+_STEP_SECONDS = 0.002
+_POLL_SECONDS = 0.5
+_POLL_SHARE = 10  # so many times what a look costs is the least time from one to the next
+_GONE_SECONDS = 600.0
 
 
 class Watcher:
     """Iterate over it: sets of touched paths; an empty set asks for a look at everything.
 
-    Ends when ``close`` is called. Raises ``WatchEnded`` when a watched folder is gone.
+    The first set is empty, of what was saved before the watch began, unless `changes` was asked
+    before. When a watched folder goes, an empty set tells of it, and another one when it is back.
+    Ends when ``close`` is called. Raises ``WorkspaceMissing`` when made for a folder that is not
+    there, ``WatchEnded`` when one stays away for ten minutes.
+
+    ``polls_because``: why there are no events here, if so; else "".
     """
 
     def __init__(self, workspace: Workspace) -> None:
-        self._folders = [folder.local for folder in workspace.folders]
-        self._stop = threading.Event()
+        self._workspace = workspace
+        self._live: LiveWatch | None = None
+        self._old_locks: dict[str, tuple[int, int]] = {}
+        self._pid = os.getpid()
+        self._is_closed = threading.Event()
+        self._lock = threading.Lock()
+        self._waker = -1
+        self.polls_because = ""
         for folder in workspace.folders:
             folder.check()
 
+    @property
+    def is_iterated(self) -> bool:
+        """Whether somebody iterates; then `changes` vouches for nothing."""
+        return self._waker >= 0
+
     def close(self) -> None:
-        """End the iteration, from any thread."""
-        self._stop.set()
+        """End the iteration, from any thread, and give all watches back. Idempotent."""
+        with self._lock:
+            self._is_closed.set()
+            if self._waker >= 0:
+                os.write(self._waker, b"\1")
+            else:
+                self._release()
+
+    def rest(self) -> None:
+        """Give all watches back until somebody asks again, or iterates."""
+        if not self.is_iterated:
+            self._release()
+
+    def changes(self) -> set[Path] | None:
+        """All that was touched since the last call; ``None`` where everything has to be looked at.
+
+        Whatever was saved before this call is in what this or an earlier call gave. ``None`` is
+        the answer to the first call, and whenever the watcher cannot vouch for the rest. For one
+        thread at a time. Raises ``WorkspaceMissing``.
+        """
+        if self.is_iterated or self._is_closed.is_set() or os.getpid() != self._pid:
+            return None  # In a forked child, events are the parent's.
+        self._wait_for_git()
+        if self._live is not None and self._live.catch_up():
+            return self._take(self._live.folders.touched)
+        self._start()
+        return None
+
+    def _start(self) -> None:
+        """Watch everything anew, if possible. What is touched from here on is not missed."""
+        self._release()
+        self.polls_because = ""
+        try:
+            self._live = LiveWatch(self._workspace)
+        except CannotWatch as error:
+            self.polls_because = str(error)
+
+    def _release(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.close()
+
+    def _take(self, paths: set[str]) -> set[Path]:
+        assert self._live is not None
+        folders = self._live.folders
+        for path in folders.written.keys() & paths:
+            del folders.written[path]
+        taken = set(map(Path, paths))
+        folders.touched = folders.touched - paths
+        folders.vanished.clear()
+        return taken
 
     def __iter__(self) -> Iterator[set[Path]]:
-        events = watch_files(
-            *self._folders,
-            watch_filter=None,
-            step=_STEP_MS,
-            debounce=_SETTLE_MS,
-            rust_timeout=_QUIET_MS,
-            yield_on_timeout=True,
-            stop_event=self._stop,
-            raise_interrupt=True,
-        )
-        with contextlib.closing(events):
-            yield from self._bursts(events)
+        with self._lock:
+            waked, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if self._live is None and not self._is_closed.is_set():
+                self._start_when_there()
+                yield set()
+            while not self._is_closed.is_set():
+                if self._live is None:
+                    yield from self._looks()
+                else:
+                    yield from self._bursts(self._live, waked)
+                if not self._is_closed.is_set():
+                    if not self._are_all_there():
+                        yield set()
+                    self._start_when_there()
+                    self._wait_for_git(self._live)
+                    yield set()
+        finally:
+            with self._lock:
+                os.close(waked)
+                os.close(self._waker)
+                self._waker = -1
+                self._release()
 
-    def _bursts(self, events: Iterator[set[FileChange]]) -> Iterator[set[Path]]:
-        waiting: set[Path] = set()
-        needs_audit = True  # of what was saved before the events began
-        for changes in events:
-            self._check()
-            waiting |= {Path(path) for _, path in changes if not _is_noise(path)}
-            if waiting and not self._is_git_busy():
-                yield waiting
-                # The queue of events may have run over, and nobody says so.
-                is_flood = len(waiting) >= _FLOOD
-                needs_audit = needs_audit or is_flood or any(path.is_dir() for path in waiting)
-                waiting = set()
-            elif needs_audit and not changes:
-                # Quiet: look once more for what was written into new folders unseen.
+    def _bursts(self, live: LiveWatch, waked: int) -> Iterator[set[Path]]:
+        """What events tell, until they no longer tell all."""
+        folders, needs_audit = live.folders, False
+        while not self._is_closed.is_set():
+            if not folders.touched:
+                live.wait(_QUIET_SECONDS if needs_audit else _IDLE_SECONDS, waked)
+                live.read()
+            if folders.touched:
+                self._settle(live, waked)
+            elif needs_audit:
                 needs_audit = False
                 yield set()
+            if self._is_closed.is_set() or not self._are_all_there() or not live.is_sound():
+                return
+            now = time.monotonic()
+            open_since = {p: t for p, t in folders.written.items() if now - t < _WRITE_SECONDS}
+            touched = folders.touched - open_since.keys()
+            if touched:
+                needs_audit = needs_audit or len(touched) >= _FLOOD
+                yield self._take(touched)
+            elif folders.touched:
+                live.wait(min(open_since.values()) + _WRITE_SECONDS - now, waked)
+                live.read()
 
-    def _check(self) -> None:
-        for folder in self._folders:
-            if not folder.is_dir():
-                raise WatchEnded(str(folder), "the folder was deleted or replaced")
+    def _settle(self, live: LiveWatch, waked: int) -> None:
+        """Until what happens now has happened."""
+        folders = live.folders
+        deadline = time.monotonic() + _MAX_SETTLE_SECONDS
+        while not self._is_closed.is_set() and not folders.is_lost:
+            seconds = _SETTLE_SECONDS
+            if folders.vanished:
+                seconds = _RETURN_SECONDS
+            elif len(folders.touched) >= _BURST:
+                seconds = _BURST_SECONDS
+            left = deadline - time.monotonic()
+            if left > 0 and live.wait(min(seconds, left), waked):
+                live.read()
+            elif self._wait_for_git(live):
+                # What it did last is still to be read.
+                deadline = time.monotonic() + _MAX_SETTLE_SECONDS
+                live.read()
+            else:
+                return
 
-    def _is_git_busy(self) -> bool:
-        for folder in self._folders:
-            found = find_git_dir(str(folder))
-            if found is not None and os.path.exists(f"{found[1]}/index.lock"):
-                return True
-        return False
+    def _wait_for_git(self, reads: LiveWatch | None = None) -> bool:
+        """Until git has done what it is doing; whether there was anything to wait for."""
+        has_waited = False
+        deadline = time.monotonic() + _GIT_SECONDS
+        for lock in self._live.git_locks if self._live is not None else ():
+            while not self._is_closed.is_set():
+                try:
+                    status = os.stat(lock)
+                except OSError:
+                    break
+                identity = (status.st_ino, status.st_mtime_ns)
+                if self._old_locks.get(lock) == identity:
+                    break
+                if time.monotonic() > deadline:
+                    self._old_locks[lock] = identity
+                    break
+                has_waited = True
+                if reads is not None:
+                    reads.read()
+                self._is_closed.wait(_STEP_SECONDS)
+        return has_waited
 
+    def _looks(self) -> Iterator[set[Path]]:
+        """A look at everything, again and again; while it costs little, often."""
+        pause = _POLL_SECONDS
+        while not self._is_closed.wait(pause) and self._are_all_there():
+            started = time.monotonic()
+            yield set()
+            pause = max(_POLL_SECONDS, _POLL_SHARE * (time.monotonic() - started))
 
-def _is_noise(path: str) -> bool:
-    parts = path.split(os.sep)
-    if ".git" in parts:
-        # What git does inside is its own business, but for the rules it keeps there.
-        return parts[-1] not in ("exclude", "index")
-    return not _NEVER.isdisjoint(parts) or path.endswith((".pyc", ".swp", "~"))
+    def _are_all_there(self) -> bool:
+        return all(folder.local.is_dir() for folder in self._workspace.folders)
+
+    def _start_when_there(self) -> None:
+        """Begin to watch, as soon as all folders are there."""
+        deadline = time.monotonic() + _GONE_SECONDS
+        while not self._is_closed.is_set():
+            try:
+                self._start()
+                return
+            except WorkspaceMissing as error:
+                if time.monotonic() > deadline:
+                    raise WatchEnded(error.folder, "the folder was deleted") from None
+            self._is_closed.wait(_POLL_SECONDS / 5)

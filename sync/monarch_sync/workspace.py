@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from monarch_sync.entry import RESERVED
 from monarch_sync.errors import WorkspaceMissing
 
 Local = str | os.PathLike[str]
@@ -15,10 +16,15 @@ Local = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Folder:
-    """One local folder and its landing place, relative to the replica's root ("" = the root)."""
+    """One local folder and its landing place, relative to the replica's root ("" = the root).
+
+    ``follows_git``: whether git's rules say what of it comes along; they have no say in what was
+    installed rather than written.
+    """
 
     local: Path
     remote: str
+    follows_git: bool = True
 
     def check(self) -> None:
         """Raise `WorkspaceMissing` unless the local folder is there."""
@@ -28,7 +34,9 @@ class Folder:
 
     def remote_of(self, relative: str) -> str:
         """The manifest path of a path relative to this folder."""
-        return "/".join(part for part in (self.remote, relative) if part)
+        if not self.remote:
+            return relative
+        return f"{self.remote}/{relative}" if relative else self.remote
 
     def relative_of(self, remote: str) -> str | None:
         """The path relative to this folder of a manifest path; None if it lies elsewhere."""
@@ -43,7 +51,8 @@ class Workspace:
 
     `dirs` as a list lands each folder in its own name, as a mapping (local -> remote) where the
     mapping says; the remote "" is the replica's root itself. `ignore` adds patterns in
-    `.gitignore` syntax, without `!`. `env` is accepted for compatibility and not used.
+    `.gitignore` syntax, without `!`. `editable` has the author's editable installs come along (see
+    `monarch_sync.editable`). `env` is accepted for compatibility and not used.
 
     Raises `ValueError` for an empty local path, a remote path that is absolute or has `..`, and
     two listed folders of one name. A missing folder is found when it is scanned.
@@ -55,8 +64,10 @@ class Workspace:
         env: object = None,
         *,
         ignore: Sequence[str] = (),
+        editable: bool = True,
     ) -> None:
         del env
+        self.editable = editable
         pairs = dict(dirs) if isinstance(dirs, Mapping) else _by_name(dirs or ())
         self.folders: tuple[Folder, ...] = tuple(
             Folder(_local(local), _remote(remote)) for local, remote in pairs.items()
@@ -70,6 +81,12 @@ class Workspace:
     def null(cls) -> Workspace:
         """A workspace without folders."""
         return cls()
+
+    def with_folders(self, more: Iterable[Folder]) -> Workspace:
+        """This workspace with further folders behind its own."""
+        new = Workspace(ignore=self.ignore, editable=self.editable)
+        new.folders = (*self.folders, *more)
+        return new
 
     @property
     def dirs(self) -> dict[Path, str]:
@@ -97,10 +114,13 @@ class Workspace:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Workspace):
             return NotImplemented
-        return (self.folders, self.ignore) == (other.folders, other.ignore)
+        return self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash((self.folders, self.ignore))
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        return self.folders, self.ignore, self.editable
 
     def __repr__(self) -> str:
         dirs = {str(local): remote for local, remote in self.dirs.items()}
@@ -129,4 +149,6 @@ def _remote(remote: str) -> str:
     parts = [part for part in remote.split("/") if part not in ("", ".")]
     if remote.startswith("/") or ".." in parts or "\0" in remote:
         raise ValueError(f"remote path {remote!r} must be relative to the replica, without `..`")
+    if RESERVED in parts:
+        raise ValueError(f"remote path {remote!r} lies in {RESERVED}/, which is the replica's own")
     return "/".join(parts)

@@ -5,129 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from monarch.job import ProcessJob, job_load
 from tests.support import Program, is_running, wait_for
 
-RECIPE = '''
-"""Counts on every proc until told to stop."""
-
-from __future__ import annotations
-
-import os
-import time
-from dataclasses import dataclass
-
-from amounts import AMOUNT
-from monarch.actor import Actor, ProcMesh, context, endpoint
-import amounts
-
-
-@dataclass
-class Config:
-    num_steps: int = 3
-    stop_file: str = ""
-
-
-class Adder(Actor):
-    def __init__(self):
-        self.total = 0
-
-    @endpoint
-    def add(self) -> tuple[int, int]:
-        self.total += amounts.AMOUNT
-        return self.total, amounts.AMOUNT
-
-
-def run(config: Config, procs: ProcMesh, display) -> None:
-    adders = procs.spawn("adder", Adder)
-    last = None
-    step = 0
-    while step < config.num_steps or (config.stop_file and not os.path.exists(config.stop_file)):
-        step += 1
-        ranks = adders.add.call().get().values()
-        amounts_seen = sorted({amount for _, amount in ranks})
-        if amounts_seen != last:
-            display.message(f"amounts {amounts_seen} on {len(ranks)} procs")
-            last = amounts_seen
-        display.metrics(step, config.num_steps, {"total": ranks[0][0]})
-        time.sleep(0.01)
-    display.message("done")
-'''
-
-PROJECT = """
-[job]
-hosts = { trainers = 2 }
-
-[workspace]
-dirs = ["."]
-ignore = ["runs/"]
-"""
-
-
-class Folder:
-    """A project, and the command run in it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, name: str, text: str) -> None:
-        (self.path / name).write_text(textwrap.dedent(text).lstrip("\n"))
-
-    def monarch(self, *arguments: str, status: int | None = 0) -> str:
-        """Its output, standard error last."""
-        done = subprocess.run(
-            [sys.executable, "-m", "monarch.cli.main", *arguments],
-            cwd=self.path, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        output = done.stdout + done.stderr
-        assert "Traceback" not in output, output
-        assert status is None or done.returncode == status, output
-        return output
-
-    @property
-    def job(self) -> ProcessJob:
-        job = job_load(self.path / ".monarch/job_state.json")
-        assert isinstance(job, ProcessJob)
-        return job
-
-    def replica(self, index: int = 0) -> Path:
-        return Path(self.job.hosts[index].workspace)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
-    made = Folder(tmp_path)
-    made.write("monarch.toml", PROJECT)
-    made.write("amounts.py", "AMOUNT = 1\n")
-    made.write("adding.py", RECIPE)
-    yield made
-    if (tmp_path / ".monarch/job_state.json").exists():
-        made.job.kill()
-
-
-@pytest.fixture
-def command(
-    program: Callable[..., Program], folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Program]:
-    """Starts the command in the folder, to be watched while it runs."""
-
-    def start(*arguments: str) -> Program:
-        monkeypatch.chdir(folder.path)
-        return program(
-            f"import sys; sys.argv = {['monarch', *arguments]!r}\n"
-            "from monarch.cli.main import main; main()"
-        )
-
-    return start
-
+from .conftest import PROJECT, Folder
 
 # The allocation
 
@@ -280,46 +165,6 @@ def test_help_fits_a_terminal(
     said = folder.monarch(*arguments, "--help")
     assert said.startswith("Usage: ")
     assert max(map(len, said.splitlines())) <= 80
-
-
-# Sync
-
-
-def test_sync_pushes_and_says_so_in_a_line(folder: Folder) -> None:
-    folder.monarch("apply")
-    (folder.path / "runs").mkdir()
-    (folder.path / "runs/1.txt").write_text("mine")
-    said = folder.monarch("sync")
-    assert re.fullmatch(r"✓ gen 1  3 files → 2 hosts  \d+ ms\n", said)
-    assert sorted(p.name for p in folder.replica(1).iterdir() if p.name != ".monarch") == [
-        "adding.py", "amounts.py", "monarch.toml",
-    ]  # fmt: skip
-    again = folder.monarch("sync")
-    assert re.fullmatch(r"✓ gen 1  0 files → 2 hosts  \d+ ms\n", again)
-    folder.write("amounts.py", "AMOUNT = 2\n")
-    assert "✓ gen 2  1 file → 2 hosts" in folder.monarch("sync")
-    assert re.search(r"trainers1 +\d+ +2 ", folder.monarch("status"))
-    folder.write("amounts.py", "AMOUNT = 3\n")
-    told = folder.monarch("sync", "-v")
-    assert re.search("trainers0: 1 written, 2 unchanged; [0-9]+ bytes", told)
-
-
-def test_dry_run_lists_and_sends_nothing(folder: Folder) -> None:
-    said = folder.monarch("sync", "--dry-run")
-    assert [line.split()[-1] for line in said.splitlines()] == [
-        "adding.py", "amounts.py", "monarch.toml", "files",
-    ]  # fmt: skip
-    folder.monarch("apply")
-    folder.monarch("sync", "--dry-run")
-    assert not (folder.replica() / "amounts.py").exists()
-
-
-def test_a_missing_workspace_folder_is_named(folder: Folder) -> None:
-    folder.write("monarch.toml", '[workspace]\ndirs = ["nowhere"]\n')
-    for arguments in (["sync", "--dry-run"],):
-        said = folder.monarch(*arguments, status=1)
-        assert "nowhere" in said
-        assert "does not exist" in said
 
 
 # Run

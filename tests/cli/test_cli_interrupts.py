@@ -13,8 +13,8 @@ from tests.support import Program, wait_for
 
 Start = Callable[..., Program]
 
-SOON_SECONDS = 6.0
-"""Two on a machine with nothing else to do; far less than any timeout that could be waited for."""
+SOON_SECONDS = 9.0
+"""Two on a machine with nothing else to do; less than any timeout that could be waited for."""
 
 COMMAND = """
 import sys
@@ -157,6 +157,6 @@ def test_ddp_is_interrupted_while_it_is_set_up_and_while_it_trains(
     running = start("ddp", "num_epochs=500", "evaluate_every=0")
     running.line(line, timeout=120)
     interrupt(running)
-    saved = list(tmp_path.glob("runs/ddp/checkpoints/*.pt"))
+    saved = list(tmp_path.glob("runs/ddp-*/checkpoints/*.pt"))
     assert bool(saved) == line.startswith("step")
     wait_for(lambda: not [thread for thread in running._readers if thread.is_alive()])

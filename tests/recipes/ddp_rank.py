@@ -16,16 +16,15 @@ import torch.distributed as dist
 from monarch_recipes.ddp import DDPConfig, Training
 
 ports = iter(sys.argv[2:])
-config = DDPConfig(
-    checkpoint_dir=Path(sys.argv[1]) / "checkpoints", num_channels=8, device="cpu", num_epochs=2
-)
+folder = Path(sys.argv[1]) / "checkpoints"
+config = DDPConfig(num_channels=8, device="cpu", num_epochs=2)
 
 
 def begin(config: DDPConfig) -> Training:
     """A training as in a process that has just started: nothing left of the one before."""
     os.environ["MASTER_PORT"] = next(ports)
     torch.manual_seed(999)
-    return Training(config)
+    return Training(config, folder)
 
 
 def report(training: Training, num_steps: int) -> dict[str, Any]:
@@ -56,12 +55,15 @@ found["after"] = report(resumed, 3)
 
 found["two_ranks"] = report(begin(without_dropout), 4)
 found["bfloat16"] = report(begin(dataclasses.replace(never, precision="bfloat16")), 4)
+found["float16"] = report(begin(dataclasses.replace(never, precision="float16")), 4)
 
-missing = dataclasses.replace(config, resume=str(config.checkpoint_dir / "step-00000099.pt"))
-try:
-    begin(missing)
-except Exception as error:
-    found["missing"] = f"{type(error).__name__}: {error}"
+missing = dataclasses.replace(config, resume=str(folder / "step-00000099.pt"))
+foreign = dataclasses.replace(config, num_channels=16)
+for name, bad in ("missing", missing), ("foreign", foreign):
+    try:
+        begin(bad)
+    except Exception as error:
+        found[name] = f"{type(error).__name__}: {error}"
 
 dist.destroy_process_group()
 if os.environ["RANK"] == "0":

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from monarch_recipes.checkpoint import (
     CheckpointError,
+    check_model,
     checkpoint_paths,
     load_checkpoint,
     load_latest_checkpoint,
@@ -142,3 +146,55 @@ def test_a_writer_that_was_killed_leaves_nothing_that_is_read_or_stays(two: Path
 
 def test_the_error_survives_pickling() -> None:
     assert str(pickle.loads(pickle.dumps(CheckpointError("gone")))) == "gone"
+
+
+SAVES_TOO_MUCH = """
+import resource, signal, sys
+from pathlib import Path
+import torch
+from monarch_recipes.checkpoint import save_checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    save_checkpoint(Path(sys.argv[1]), 30, {"weights": torch.zeros(1_000_000)}, 1)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_what_the_kernel_refuses_to_write_is_told_as_it_says_it(two: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SAVES_TOO_MUCH, str(two.parent)],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("File too large\n", 0), done.stderr
+    assert names(two.parent) == ["step-00000010.pt", "step-00000020.pt"]
+
+
+def test_a_checkpoint_of_another_model_is_told_by_the_first_difference(folder: Path) -> None:
+    model = nn.Linear(3, 2)
+    save_checkpoint(folder, 10, {"model": model.state_dict()}, num_kept=3)
+    found = load_checkpoint(folder / "step-00000010.pt")
+    check_model(found, nn.Linear(3, 2))
+    with pytest.raises(
+        CheckpointError, match=r"'weight' has the shape \(2, 3\) there, and \(2, 4\)"
+    ):
+        check_model(found, nn.Linear(4, 2))
+    with pytest.raises(CheckpointError, match="has 'bias', which this model has not"):
+        check_model(found, nn.Linear(3, 2, bias=False))
+    with pytest.raises(CheckpointError, match=r"it has no '0\.weight'"):
+        check_model(found, nn.Sequential(nn.Linear(3, 2)))
+
+
+def test_the_newest_that_fits_is_taken_and_none_that_does_not(folder: Path) -> None:
+    small, large = nn.Linear(3, 2), nn.Linear(4, 2)
+    save_checkpoint(folder, 10, {"model": small.state_dict()}, num_kept=3)
+    save_checkpoint(folder, 20, {"model": large.state_dict()}, num_kept=3)
+    told: list[str] = []
+    found = load_latest_checkpoint(folder, lambda one: check_model(one, small), told.append)
+    assert found is not None
+    assert found.step == 10
+    assert len(told) == 1
+    assert "step-00000020.pt is of another model" in told[0]
+    with pytest.raises(CheckpointError, match=r"step-00000010\.pt is of another model"):
+        load_latest_checkpoint(folder, lambda one: check_model(one, nn.Linear(5, 2)), told.append)

@@ -31,7 +31,7 @@ def free_ports(count: int) -> list[str]:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank found in the scenarios of ddp_rank.py."""
-    command = [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("ddp")), *free_ports(8)]
+    command = [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("ddp")), *free_ports(10)]
     environment = {
         **os.environ,
         "WORLD_SIZE": str(NUM_RANKS),
@@ -69,14 +69,15 @@ def test_resuming_in_the_middle_of_an_epoch_is_bit_identical(ranks: list[dict[st
 
 
 def test_all_ranks_hold_the_same_weights(ranks: list[dict[str, Any]]) -> None:
-    for scenario in ("straight", "after", "two_ranks", "bfloat16"):
+    for scenario in ("straight", "after", "two_ranks", "bfloat16", "float16"):
         assert ranks[0][scenario] == ranks[1][scenario]
 
 
 def test_it_learns(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["straight"]["losses"][-1] < 0.8 * ranks[0]["straight"]["losses"][0]
-    assert all(math.isfinite(loss) for loss in ranks[0]["bfloat16"]["losses"])
-    assert ranks[0]["bfloat16"]["losses"] != ranks[0]["straight"]["losses"][:4]
+    for precision in ("bfloat16", "float16"):
+        assert all(math.isfinite(loss) for loss in ranks[0][precision]["losses"])
+        assert ranks[0][precision]["losses"] != ranks[0]["straight"]["losses"][:4]
 
 
 def test_the_number_of_ranks_does_not_change_the_training(ranks: list[dict[str, Any]]) -> None:
@@ -96,3 +97,10 @@ def test_every_rank_reports_a_checkpoint_that_is_not_there(ranks: list[dict[str,
     for rank in ranks:
         assert rank["missing"].startswith("CheckpointError: ")
         assert "step-00000099.pt cannot be read" in rank["missing"]
+
+
+def test_every_rank_reports_a_checkpoint_of_another_model(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["foreign"].startswith("CheckpointError: ")
+        assert "is of another model: '0.weight' has the shape (8, 1, 3, 3) there" in rank["foreign"]
+        assert "begin anew" in rank["foreign"]

@@ -1,61 +1,234 @@
-"""The whole recipe on the actor runtime, from a copy of its file, interrupted and run again."""
+"""The DDP recipe on real procs: what goes wrong, and how the run goes on."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
+import dataclasses
+import io
+import json
+import os
+import resource
+import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
-
-import monarch_recipes
-
-SCRIPT = """\
-import sys
-from pathlib import Path
+import torch
 
 from monarch.actor import this_host
-from monarch_recipes.display import LineDisplay
-from my_ddp import DDPConfig, run
+from monarch.config_file import ConfigError, load_config, to_toml
+from monarch.runs import LineDisplay, LiveConfig, Record
+from monarch.runs.ranks import RunFailed
+from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
+from monarch_recipes.ddp import DDPConfig, Outcome, run
+from tests.recipes.ddp_trouble import SPOILED
+
+CONFIG = DDPConfig(
+    num_channels=4, num_epochs=3, checkpoint_every=10, evaluate_every=0, device="cpu"
+)
+NUM_STEPS = 33
+TROUBLE = dataclasses.replace(CONFIG, task="tests.recipes.ddp_trouble")
 
 
-class Impatient(LineDisplay):
-    def metrics(self, step, num_steps, values):
+class Meddled(Record):
+    """A record that does something to the run when a step is reported."""
+
+    def __init__(self, folder: Path, meddle: Callable[[int], object] = lambda step: None) -> None:
+        self.stream = io.StringIO()
+        super().__init__(folder, LineDisplay(self.stream, 10_000), procs_per_host=2)
+        self.meddle = meddle
+
+    def metrics(self, step: int, num_steps: int, values: Any) -> None:
         super().metrics(step, num_steps, values)
-        if step == 30:
-            raise KeyboardInterrupt
+        self.meddle(step)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def kinds(self) -> list[str]:
+        return [row["kind"] for row in self.rows("events.jsonl")]
+
+    def event_of(self, kind: str) -> dict[str, Any]:
+        return next(row for row in self.rows("events.jsonl") if row["kind"] == kind)
 
 
-def main():
-    config = DDPConfig(checkpoint_dir=Path("checkpoints"))
-    procs = this_host().spawn_procs({"gpus": 2})
-    try:
-        run(config, procs, Impatient(sys.stdout))
-    except KeyboardInterrupt:
-        print("INTERRUPTED")
-    outcome = run(config, procs, LineDisplay(sys.stdout))
-    print("ACCURACY", outcome.held_out_accuracy, outcome.step)
-    procs.stop().get()
+def ranks() -> list[psutil.Process]:
+    """The procs: children of the template process, which is ours."""
+    zygotes = psutil.Process().children()
+    return [proc for zygote in zygotes for proc in zygote.children()]
 
 
-if __name__ == "__main__":
-    main()
-"""
+def once(at: int, do: Callable[[], object]) -> Callable[[int], object]:
+    """What is done after step ``at``, the first time."""
+    left = [do]
+    return lambda step: left.pop()() if left and step == at else None
 
 
-@pytest.mark.slow
-def test_a_copied_recipe_is_interrupted_resumed_and_reaches_97_percent(tmp_path: Path) -> None:
-    shutil.copy(Path(monarch_recipes.__file__).with_name("ddp.py"), tmp_path / "my_ddp.py")
-    (tmp_path / "go.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "go.py"], cwd=tmp_path, capture_output=True, text=True, timeout=90
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
-    assert "interrupted: saved checkpoints/step-00000030.pt" in lines
-    assert "INTERRUPTED" in lines
-    assert "resumed from checkpoints/step-00000030.pt, after step 30" in lines
-    accuracy, step = next(line for line in lines if line.startswith("ACCURACY")).split()[1:]
-    assert float(accuracy) > 0.97
-    assert step == "264"
+def go(config: DDPConfig, record: Record) -> Outcome:
+    return run(config, this_host(), record)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    model: dict[str, torch.Tensor] = load_checkpoint(checkpoint_paths(folder)[-1]).state["model"]
+    return model
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """What a run ends with that nothing happens to."""
+    record = Meddled(tmp_path_factory.mktemp("straight"))
+    outcome = go(CONFIG, record)
+    assert (outcome.step, outcome.num_restarts) == (NUM_STEPS, 0)
+    assert [row["step"] for row in record.rows("metrics.jsonl")] == [*range(1, 34), 33]
+    return weights(record.checkpoint_dir)
+
+
+def test_a_rank_that_is_killed_is_replaced_and_the_end_is_the_same(
+    straight: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    record = Meddled(tmp_path, once(17, lambda: ranks()[-1].kill()))
+    outcome = go(CONFIG, record)
+    assert (outcome.step, outcome.num_restarts) == (NUM_STEPS, 1)
+    assert [k for k in record.kinds() if k not in ("saved", "first_step")] == [
+        "died", "resumed", "respawned",
+    ]  # fmt: skip
+    assert "died: it was killed by SIGKILL" in record.event_of("died")["text"]
+    assert record.event_of("resumed")["step"] == 10
+    assert record.event_of("respawned")["seconds"] > 0
+    for name, tensor in weights(record.checkpoint_dir).items():
+        assert torch.equal(tensor, straight[name]), name
+
+
+def test_a_run_that_is_told_to_stop_saves_and_the_next_goes_on(
+    straight: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    record = Meddled(tmp_path)
+    record.meddle = once(7, record.stop)
+    stopped = go(CONFIG, record)
+    assert (stopped.step, stopped.held_out_accuracy) == (7, None)
+    again = Meddled(tmp_path)
+    assert go(CONFIG, again).step == NUM_STEPS
+    assert again.event_of("resumed")["step"] == 7
+    for name, tensor in weights(again.checkpoint_dir).items():
+        assert torch.equal(tensor, straight[name]), name
+
+
+def test_a_truncated_checkpoint_is_told_of_and_the_one_before_is_used(tmp_path: Path) -> None:
+    record = Meddled(tmp_path)
+    record.meddle = once(25, record.stop)
+    go(CONFIG, record)
+    newest = checkpoint_paths(record.checkpoint_dir)[-1]
+    os.truncate(newest, newest.stat().st_size // 2)
+    again = Meddled(tmp_path)
+    assert go(CONFIG, again).step == NUM_STEPS
+    assert newest.name in again.event_of("skipped")["text"]
+    assert again.event_of("resumed")["step"] == 20
+
+
+def test_a_rank_that_hangs_is_named_with_every_stack_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "hang"
+    monkeypatch.setenv("DDP_TROUBLE", f"hang {mark}")
+    record = Meddled(tmp_path / "run", once(12, mark.touch))
+    config = dataclasses.replace(TROUBLE, collective_timeout_seconds=8.0)
+    outcome = go(config, record)
+    assert (outcome.step, outcome.num_restarts) == (NUM_STEPS, 1)
+    told = record.event_of("hung")["text"]
+    assert told.startswith("step 13 has not ended within 8 s: rank 1 hangs")
+    assert "hang_here" in told.partition("rank 1 hangs\n")[2]
+    assert "backward" in told.partition("rank 0 waits\n")[2]
+    assert record.event_of("resumed")["step"] == 10
+
+
+@pytest.mark.parametrize(
+    ("trouble", "expected"),
+    [
+        ("sample", f"rank 1 could not read sample {SPOILED} for step"),
+        ("nan {mark}", "the loss is nan in step 1, on rank 1"),
+    ],
+)
+def test_what_a_restart_would_not_cure_ends_the_run_and_says_where(
+    trouble: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    monkeypatch.setenv("DDP_TROUBLE", trouble.format(mark=mark))
+    record = Meddled(tmp_path / "run")
+    with pytest.raises(RunFailed) as caught:
+        go(TROUBLE, record)
+    assert expected in str(caught.value)
+    assert not ranks(), "all ranks have stopped"
+    assert "died" not in record.kinds()
+
+
+def test_a_rank_that_dies_again_and_again_uses_up_the_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDP_TROUBLE", "die")
+    record = Meddled(tmp_path)
+    with pytest.raises(RunFailed, match="giving up after 1 restarts") as caught:
+        go(dataclasses.replace(TROUBLE, max_restarts=1), record)
+    assert "killed by SIGKILL" in str(caught.value)
+    assert record.kinds().count("died") == 1
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(RunFailed, match=f"port {port} .* is in use by another program"):
+            go(dataclasses.replace(CONFIG, master_port=port), Meddled(tmp_path))
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
+    def fill() -> None:
+        for proc in ranks():
+            resource.prlimit(proc.pid, resource.RLIMIT_FSIZE, (1000, 1000))
+
+    record = Meddled(tmp_path, once(12, fill))
+    with pytest.raises(RunFailed, match=r"not save a checkpoint after step 33: .*File too"):
+        go(CONFIG, record)
+    assert record.kinds().count("unsaved") == 2
+    assert "the last good one is" in record.event_of("unsaved")["text"]
+    assert [path.name for path in checkpoint_paths(record.checkpoint_dir)] == ["step-00000010.pt"]
+    assert not list(record.checkpoint_dir.glob("*.unfinished"))
+    assert load_checkpoint(checkpoint_paths(record.checkpoint_dir)[0]).step == 10
+
+
+def test_more_ranks_than_procs_are_refused_before_any_is_started(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="asks for 3 ranks, and there are 2 procs"):
+        go(dataclasses.replace(CONFIG, num_ranks=3), Meddled(tmp_path))
+    assert not ranks()
+
+
+def test_fewer_ranks_than_procs_keep_the_global_batch(tmp_path: Path) -> None:
+    record = Meddled(tmp_path)
+    config = dataclasses.replace(CONFIG, num_ranks=1, num_epochs=1)
+    assert go(config, record).step == 11
+    assert "on 1 ranks, 4 x 32 samples each a step" in record.stream.getvalue()
+
+
+def test_what_may_change_live_changes_between_two_steps(tmp_path: Path) -> None:
+    file = tmp_path / "ddp.toml"
+    file.write_text(to_toml(CONFIG))
+
+    def edit() -> None:
+        text = to_toml(dataclasses.replace(CONFIG, learning_rate=0.5, dropout=0.0))
+        unfinished = file.with_suffix(".new")
+        unfinished.write_text(text)
+        os.replace(unfinished, file)
+
+    record = Meddled(tmp_path / "run", once(15, edit))
+    record.config_file = LiveConfig(CONFIG, {file: lambda: load_config(DDPConfig, file).config})
+    go(CONFIG, record)
+    rates = {row["step"]: row.get("learning_rate") for row in record.rows("metrics.jsonl")[:-1]}
+    assert rates[15] < 4e-3
+    assert rates[16] > 0.1
+    event = record.event_of("config")
+    assert event["applied"] == {"learning_rate": [4e-3, 0.5]}
+    assert event["waiting"] == {"dropout": [0.2, 0.0]}
+    assert "dropout = 0.0 (was 0.2) needs a restart" in event["text"]

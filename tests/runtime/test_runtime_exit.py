@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -317,3 +318,26 @@ def test_the_secret_of_a_client_does_not_reach_its_procs(program: Start) -> None
     )
     assert "[None, None]" in started.line("seen")
     assert started.wait() == 0
+
+
+STUCK_IMPORT = """
+import os, sys
+from monarch.actor import *
+os.mkfifo("gate")
+open("never_imported.py", "w").write("open('imports', 'w'); open('gate').read()")
+sys.path.insert(0, os.getcwd())
+os.environ["PYTHONPATH"] = os.getcwd()
+stuck = this_host().spawn_procs({"gpus": 2}, name="stuck", preload=["never_imported"])
+while not os.path.exists("imports"): pass
+stuck.stop().get()
+print("stopped", flush=True)
+"""
+
+
+def test_procs_whose_template_is_busy_importing_are_stopped_at_once(
+    program: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    started = program(STUCK_IMPORT)
+    started.line("stopped")
+    assert started.wait() == 0, started.story()

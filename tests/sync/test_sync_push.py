@@ -241,6 +241,7 @@ def test_what_is_written_into_new_folders_is_found(watching: Watching, folder: P
 
 def test_git_is_waited_for(watching: Watching, folder: Path) -> None:
     (folder / ".git").mkdir()
+    wait_until(lambda: set() in watching.touched)  # new rules: a look at everything
     (folder / ".git/index.lock").write_text("")
     (folder / "a.py").write_text("half")
     (folder / "__pycache__").mkdir()
@@ -250,7 +251,20 @@ def test_git_is_waited_for(watching: Watching, folder: Path) -> None:
     wait_until(lambda: watching.has_seen(folder / "a.py"))
 
 
-def test_a_deleted_folder_ends_the_watch(watching: Watching, folder: Path) -> None:
+def test_a_deleted_folder_is_waited_for(watching: Watching, folder: Path) -> None:
+    folder.rename(folder.with_name("gone"))
+    wait_until(lambda: set() in watching.touched)
+    watching.touched.clear()
+    folder.mkdir()
+    wait_until(lambda: set() in watching.touched)
+    (folder / "a.py").write_text("1")
+    wait_until(lambda: watching.has_seen(folder / "a.py"))
+
+
+def test_a_folder_that_stays_away_ends_the_watch(
+    watching: Watching, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch_sync.watch._GONE_SECONDS", 0.0)
     folder.rename(folder.with_name("gone"))
     wait_until(lambda: watching.error is not None)
     assert isinstance(watching.error, WatchEnded)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import subprocess
@@ -13,12 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monarch_sync import Scanner, Workspace, WorkspaceMissing
+from monarch_sync import readings as READ
 from monarch_sync import scan as scan_once
 from monarch_sync.git_index import parse, tracked_paths
 from monarch_sync.scanner import Scan
-
-# The package has a function of the same name in the place of this attribute.
-SCAN = importlib.import_module("monarch_sync.scanner")
 
 
 def write(folder: Path, *paths: str, content: str = "1") -> None:
@@ -77,8 +74,8 @@ def test_an_unreadable_file_is_a_problem(folder: Path, monkeypatch: pytest.Monke
             raise PermissionError(13, "Permission denied")
         return real(local, *more)
 
-    real = SCAN._read
-    monkeypatch.setattr(SCAN, "_read", refuse)
+    real = READ._read
+    monkeypatch.setattr(READ, "_read", refuse)
     scan = scan_once(flat(folder))
     assert paths_of(scan) == ["good"]
     assert [str(problem) for problem in scan.problems] == ["secret: Permission denied"]
@@ -178,17 +175,17 @@ def test_a_known_file_is_not_read_again(folder: Path, monkeypatch: pytest.Monkey
     write(folder, "old", "new")
     hour = 3_600_000_000_000
     now = (folder / "old").stat().st_ctime_ns
-    monkeypatch.setattr(SCAN.time, "time_ns", lambda: now + hour)
+    monkeypatch.setattr(READ.time, "time_ns", lambda: now + hour)
     scanner = Scanner(flat(folder))
     scanner.scan()
     read: list[str] = []
-    real = SCAN._read
+    real = READ._read
 
     def note(local: str, *more: object) -> object:
         read.append(os.path.basename(local))
         return real(local, *more)
 
-    monkeypatch.setattr(SCAN, "_read", note)
+    monkeypatch.setattr(READ, "_read", note)
     write(folder, "new", content="other")
     scanner.rescan([folder / "new"])
     scanner.scan()

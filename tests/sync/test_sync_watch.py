@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -11,20 +14,44 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync import Scanner, Watcher, Workspace
+from monarch_sync import Scanner, Watcher, Workspace, WorkspaceMissing
 from monarch_sync import scan as scan_once
+from monarch_sync.inotify import Inotify
+from monarch_sync.live_watch import LiveWatch
+from tests.sync.happenings import happen, switch_branch
 
-NAMES = ("a", "b", "c.py", "d")
+OVERFLOW = 9000  # pairs of events: more than the 16,384 that the kernel keeps
 
 
-class Following:
-    """A scanner on a thread that looks only where its watcher says."""
+class Asking:
+    """A scanner that looks only where its watcher says; asked, not woken."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.scanner = Scanner(workspace)
         self.watcher = Watcher(workspace)
-        self.num_bursts = 0
+        self.num_whole = -1  # the first look is always at everything
+
+    def look(self) -> set[Path] | None:
+        """Catch up; what is known then is what a whole scan finds, at once and every time."""
+        touched = self.watcher.changes()
+        self.num_whole += touched is None
+        scan = self.scanner.scan() if touched is None else self.scanner.rescan(touched)
+        truth = scan_once(self.workspace)
+        missed = scan.manifest.changed_paths(truth.manifest)
+        assert not missed, (missed, touched)
+        assert set(scan.problems) == set(truth.problems)
+        return touched
+
+
+class Following:
+    """A scanner on a thread that looks where its watcher says, whenever that wakes it."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.scanner = Scanner(workspace)
+        self.watcher = Watcher(workspace)
+        self.bursts: list[set[Path]] = []
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -32,8 +59,11 @@ class Following:
     def _run(self) -> None:
         try:
             for touched in self.watcher:
-                self.num_bursts += 1
-                self.scanner.rescan(touched) if touched else self.scanner.scan()
+                try:
+                    self.scanner.rescan(touched) if touched else self.scanner.scan()
+                except WorkspaceMissing:
+                    self.scanner.manifest = None
+                self.bursts.append(touched)
         except BaseException as error:
             self.error = error
 
@@ -45,12 +75,20 @@ class Following:
             if self.scanner.manifest == truth:
                 return
             assert time.monotonic() < deadline, "the watcher missed something"
-            threading.Event().wait(0.05)
+            threading.Event().wait(0.02)
 
     def close(self) -> None:
         self.watcher.close()
         self.thread.join(10)
         assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def asking(folder: Path) -> Iterator[Asking]:
+    asking = Asking(Workspace({folder: ""}))
+    assert asking.look() is None
+    yield asking
+    asking.watcher.close()
 
 
 @pytest.fixture
@@ -62,46 +100,35 @@ def following(folder: Path) -> Iterator[Following]:
     following.close()
 
 
-def happen(folder: Path, rand: random.Random) -> None:
-    """One random event in a tree."""
-    path = folder.joinpath(*rand.choices(NAMES, k=rand.randint(1, 4)))
-    what = rand.choice(["write", "write", "write", "append", "save", "remove", "move", "tree"])
-    try:
-        if what == "write":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(rand.randbytes(rand.randint(0, 20)))
-        elif what == "append":
-            with open(path, "ab") as file:
-                file.write(b"more")
-        elif what == "save":
-            beside = path.with_name(".swap")
-            beside.write_bytes(rand.randbytes(8))
-            beside.rename(path)
-        elif what == "remove":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        elif what == "move":
-            path.rename(folder.joinpath(*rand.choices(NAMES, k=rand.randint(1, 3))))
-        else:
-            inner = path / "n1" / "n2"
-            inner.mkdir(parents=True)
-            for i in range(5):
-                (inner / str(i)).write_bytes(b"%d" % i)
-    except OSError:
-        pass  # a file where a folder is needed, a folder that is not empty, nothing there
+@pytest.mark.parametrize(
+    "num_events", [300, 301, 302, pytest.param(10_000, marks=[pytest.mark.huge])]
+)
+def test_random_edits_are_all_known_when_asked(
+    asking: Asking, folder: Path, num_events: int
+) -> None:
+    rand = random.Random(num_events)
+    num_looks = 0
+    while num_events > 0:
+        for _ in range(rand.choice([1, 1, 2, 10, 100])):
+            num_events -= happen(folder, rand)
+        asking.look()
+        num_looks += 1
+    # Only where there are new rules is everything looked at.
+    assert asking.num_whole < num_looks / 2
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_edits_are_all_found(following: Following, folder: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_random_edits_are_all_followed(following: Following, folder: Path, seed: int) -> None:
     rand = random.Random(seed)
     for _ in range(6):
         for _ in range(rand.randint(1, 80)):
             happen(folder, rand)
         following.wait_until_equal()
-    assert following.num_bursts > 0
+    assert len(following.bursts) > 1
 
 
 @pytest.mark.slow
-def test_a_burst_of_10_000_events_is_all_found(following: Following, folder: Path) -> None:
+def test_a_burst_of_10_000_events_is_all_followed(following: Following, folder: Path) -> None:
     for i in range(100):
         inner = folder / f"d{i}" / "nested"
         inner.mkdir(parents=True)
@@ -112,17 +139,342 @@ def test_a_burst_of_10_000_events_is_all_found(following: Following, folder: Pat
     assert following.scanner.manifest.num_files == 10_001
 
 
-def test_switching_branches_back_and_forth_is_all_found(following: Following, folder: Path) -> None:
+def test_a_queue_that_runs_over_is_noticed(asking: Asking, folder: Path) -> None:
+    (folder / "a").write_bytes(b"1")
+    (folder / "b").write_bytes(b"1")
+    asking.look()
+    for _ in range(OVERFLOW):
+        os.utime(folder / "a")
+        os.utime(folder / "b")
+    (folder / "unseen").mkdir()
+    (folder / "unseen/c").write_bytes(b"1")
+    assert asking.look() is None
+    (folder / "unseen/d").write_bytes(b"1")
+    assert asking.look() == {folder / "unseen/d"}
+
+
+def test_a_queue_that_runs_over_is_noticed_while_following(folder: Path) -> None:
+    (folder / "a").write_bytes(b"1")
+    (folder / "b").write_bytes(b"1")
+    following = Following(Workspace({folder: ""}))
+    try:
+        following.wait_until_equal()
+        watcher, going = following.watcher, threading.Event()
+        wait_for_git = watcher._wait_for_git
+        watcher._wait_for_git = lambda *args: going.wait(60) and wait_for_git(*args)  # type: ignore[method-assign,assignment]
+        (folder / "a").write_bytes(b"2")  # The watcher is busy from here on.
+        for _ in range(OVERFLOW):
+            os.utime(folder / "a")
+            os.utime(folder / "b")
+        (folder / "unseen/deep").mkdir(parents=True)
+        (folder / "unseen/deep/c").write_bytes(b"1")
+        going.set()
+        following.wait_until_equal()
+    finally:
+        following.close()
+
+
+def test_switching_branches_back_and_forth_is_all_followed(
+    following: Following, folder: Path
+) -> None:
     (folder / ".git").mkdir()
     lock = folder / ".git/index.lock"
     for state in range(4):
         lock.write_bytes(b"")
-        for i in range(300):
-            path = folder / f"pkg{i % 7}" / f"branch{state % 2}" / str(i)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"%d" % (state % 2))
-        for package in folder.glob("pkg*"):
-            shutil.rmtree(package / f"branch{1 - state % 2}", ignore_errors=True)
+        switch_branch(folder, state)
         lock.unlink()
         (folder / "touched").write_bytes(b"%d" % state)
         following.wait_until_equal()
+
+
+def test_a_real_branch_switch_is_one_generation(folder: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+    def commit(state: int) -> None:
+        for i in range(400):
+            (folder / f"p{i % 20}").mkdir(exist_ok=True)
+            (folder / f"p{i % 20}" / f"{i}.py").write_text(f"{state}\n" * 200)
+        git("add", "-A")
+        git("commit", "-qm", str(state))
+
+    git("init", "-q", "-b", "one")
+    commit(1)
+    git("checkout", "-q", "-b", "two")
+    commit(2)
+    following = Following(Workspace({folder: ""}))
+    try:
+        following.wait_until_equal()
+        before = len(following.bursts)
+        git("checkout", "-q", "one")
+        following.wait_until_equal()
+        changing = [burst for burst in following.bursts[before:] if len(burst) > 1]
+        assert len(changing) == 1
+        assert len(changing[0]) >= 400
+    finally:
+        following.close()
+
+
+def test_a_git_lock_that_was_left_behind_holds_nobody_up_for_ever(
+    asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / ".git").mkdir()
+    asking.look()
+    monkeypatch.setattr("monarch_sync.watch._GIT_SECONDS", 0.1)
+    (folder / ".git/index.lock").write_bytes(b"")
+    (folder / "a").write_bytes(b"1")
+    assert asking.look() == {folder / "a"}
+    monkeypatch.setattr("monarch_sync.watch._GIT_SECONDS", 1e9)  # waited for once is enough
+    (folder / "a").write_bytes(b"2")
+    assert asking.look() == {folder / "a"}
+
+
+def test_a_call_costs_what_was_touched(asking: Asking, folder: Path) -> None:
+    for i in range(50):
+        (folder / f"d{i}").mkdir()
+        (folder / f"d{i}/f").write_bytes(b"1")
+    asking.look()
+    assert asking.look() == set()
+    (folder / "d7/f").write_bytes(b"2")
+    assert asking.look() == {folder / "d7/f"}
+    (folder / "d7").rename(folder / "e7")
+    assert asking.look() == {folder / "d7", folder / "e7"}
+    (folder / "e7/f").write_bytes(b"3")
+    assert asking.look() == {folder / "e7/f"}
+    assert asking.num_whole == 0
+
+
+def test_the_cookie_leaves_no_trace(asking: Asking, folder: Path) -> None:
+    before = folder.stat().st_mtime_ns, os.listdir(folder)
+    for _ in range(3):
+        assert asking.look() == set()
+    assert (folder.stat().st_mtime_ns, os.listdir(folder)) == before
+
+
+def test_a_folder_that_takes_no_cookie_is_vouched_for_all_the_same(
+    asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refuse(path: object, flags: int, *more: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(path, flags, *more)  # type: ignore[call-overload,no-any-return]
+
+    (folder / "a").write_bytes(b"1")
+    monkeypatch.setattr(os, "open", refuse)
+    assert asking.look() == {folder / "a"}
+
+
+def test_without_the_cookie_nothing_is_proven(
+    asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch_sync.live_watch._COOKIE_SECONDS", 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(Inotify, "read", lambda self: [])
+        (folder / "a").write_bytes(b"1")
+        assert asking.look() is None
+    (folder / "a").write_bytes(b"2")
+    assert asking.look() == {folder / "a"}
+
+
+def test_what_git_tracks_although_ignored_is_watched(asking: Asking, folder: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
+
+    git("init", "-q")
+    (folder / ".gitignore").write_text("out/\n")
+    (folder / "out").mkdir()
+    (folder / "out/kept").write_bytes(b"1")
+    (folder / "a").write_bytes(b"1")
+    asking.look()
+    git("add", "a")
+    assert asking.look() == set()  # What git tracks has changed, but not what belongs to us.
+    git("add", "-f", "out/kept")
+    assert asking.look() is None
+    (folder / "out/kept").write_bytes(b"2")
+    assert asking.look() == {folder / "out/kept"}
+    git("rm", "-q", "-f", "--cached", "out/kept")
+    assert asking.look() is None
+
+
+def test_ignored_folders_are_not_watched(asking: Asking, folder: Path) -> None:
+    (folder / ".gitignore").write_text("build/\n")
+    asking.look()
+    (folder / "build/deep").mkdir(parents=True)
+    asking.look()
+    (folder / "build/deep/x").write_bytes(b"1")
+    (folder / "build/y").write_bytes(b"1")
+    assert asking.look() == set()
+    (folder / ".gitignore").write_text("")
+    assert asking.look() is None
+    (folder / "build/deep/x").write_bytes(b"2")
+    assert asking.look() == {folder / "build/deep/x"}
+
+
+def test_rules_outside_of_the_folder_count(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub/a.log").write_bytes(b"1")
+    asking = Asking(Workspace({folder / "sub": ""}))
+    asking.look()
+    (folder / ".gitignore").write_text("*.log\n")
+    assert asking.look() is None
+    asking.watcher.close()
+
+
+def test_a_tree_that_is_deleted_and_made_again(asking: Asking, folder: Path) -> None:
+    (folder / "a").write_bytes(b"1")
+    asking.look()
+    shutil.rmtree(folder)
+    with pytest.raises(WorkspaceMissing):
+        asking.watcher.changes()
+    folder.mkdir()
+    (folder / "b").write_bytes(b"1")
+    assert asking.look() is None
+    (folder / "b").write_bytes(b"2")
+    assert asking.look() == {folder / "b"}
+
+
+def test_a_tree_that_is_deleted_and_made_again_is_followed(
+    following: Following, folder: Path
+) -> None:
+    for content in (b"1", b"2"):
+        shutil.rmtree(folder)
+        (folder / "sub/deep").mkdir(parents=True)
+        (folder / "sub/deep/a").write_bytes(content)
+        following.wait_until_equal()
+        (folder / "sub/deep/a").write_bytes(content * 2)
+        following.wait_until_equal()
+
+
+def test_another_tree_in_the_same_place(asking: Asking, folder: Path) -> None:
+    other = folder.with_name("other")
+    other.mkdir()
+    (other / "b").write_bytes(b"1")
+    folder.rename(folder.with_name("old"))
+    other.rename(folder)
+    assert asking.look() is None
+
+
+def test_a_folder_becomes_a_link_and_back(asking: Asking, folder: Path) -> None:
+    (folder / "real/deep").mkdir(parents=True)
+    (folder / "real/deep/x").write_bytes(b"1")
+    (folder / "d").mkdir()
+    (folder / "d/y").write_bytes(b"1")
+    asking.look()
+    shutil.rmtree(folder / "d")
+    (folder / "d").symlink_to("real")
+    asking.look()
+    (folder / "d/deep/x").write_bytes(b"2")
+    asking.look()
+    (folder / "d").unlink()
+    (folder / "real").rename(folder / "d")
+    asking.look()
+    (folder / "d/deep/x").write_bytes(b"3")
+    assert asking.look() == {folder / "d/deep/x"}
+    assert asking.num_whole == 0
+
+
+def test_a_folder_that_is_moved_out_is_watched_no_more(asking: Asking, folder: Path) -> None:
+    (folder / "d/deep").mkdir(parents=True)
+    asking.look()
+    outside = folder.with_name("outside")
+    (folder / "d").rename(outside)
+    asking.look()
+    (outside / "deep/x").write_bytes(b"1")
+    assert asking.look() == set()
+    outside.rename(folder / "back")
+    asking.look()
+    (folder / "back/deep/x").write_bytes(b"2")
+    assert asking.look() == {folder / "back/deep/x"}
+
+
+def test_two_folders_one_inside_the_other(folder: Path) -> None:
+    (folder / "inner/deep").mkdir(parents=True)
+    (folder / "inner/deep/x").write_bytes(b"1")
+    asking = Asking(Workspace({folder: "all", folder / "inner": "part"}))
+    asking.look()
+    (folder / "inner/deep/x").write_bytes(b"2")
+    (folder / "y").write_bytes(b"1")
+    assert asking.look() == {folder / "inner/deep/x", folder / "y"}
+    asking.watcher.close()
+
+
+@pytest.mark.parametrize("why", ["the file system", "no inotify watches"])
+def test_where_events_do_not_tell_all_everything_is_looked_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "no inotify watches":
+
+        def refuse(self: Inotify, path: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(Inotify, "watch", refuse)
+    else:
+        monkeypatch.setattr("monarch_sync.live_watch.tells_all", lambda path: False)
+    monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.01)
+    asking = Asking(Workspace({folder: ""}))
+    for content in (b"1", b"2"):
+        (folder / "a").write_bytes(content)
+        assert asking.look() is None
+    assert why in asking.watcher.polls_because
+    following = Following(Workspace({folder: ""}))
+    try:
+        for content in (b"3", b"4"):
+            (folder / "a").write_bytes(content)
+            following.wait_until_equal()
+        assert not any(following.bursts)
+    finally:
+        following.close()
+
+
+def test_a_file_that_is_being_written_is_waited_for(following: Following, folder: Path) -> None:
+    path = folder / "model.py"
+    with open(path, "wb") as file:
+        file.write(b"half")
+        file.flush()
+        (folder / "other").write_bytes(b"1")
+        deadline = time.monotonic() + 10
+        while not any(folder / "other" in burst for burst in following.bursts):
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.005)
+        seen_half = any(path in burst for burst in following.bursts)
+        file.write(b" and whole")
+    following.wait_until_equal()
+    # On a machine that stood still for a second, half a file is all there was to see.
+    assert not seen_half or time.monotonic() > deadline - 9
+
+
+def test_a_forked_child_takes_no_events(asking: Asking, folder: Path) -> None:
+    (folder / "a").write_bytes(b"1")
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if asking.watcher.changes() is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert asking.look() == {folder / "a"}
+
+
+def test_a_watch_that_is_closed_gives_everything_back(folder: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    watcher = Watcher(Workspace({folder: ""}))
+    watcher.changes()
+    watcher.changes()
+    watcher.rest()
+    assert len(os.listdir("/proc/self/fd")) == before
+    watcher.changes()
+    watcher.close()
+    assert watcher.changes() is None
+    assert list(watcher) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_watches_are_not_kept_for_what_is_gone(folder: Path) -> None:
+    live = LiveWatch(Workspace({folder: ""}))
+    for i in range(20):
+        (folder / f"d{i}/deep").mkdir(parents=True)
+        assert live.catch_up()
+        shutil.rmtree(folder / f"d{i}")
+        assert live.catch_up()
+    assert len(live.folders) == 1
+    live.close()

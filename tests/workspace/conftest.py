@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import shutil
+import signal
+import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +18,11 @@ from typing import Any
 import pytest
 
 from monarch.actor import HostMesh, ProcMesh, this_host
+from monarch.config import runtime_dir
 from monarch.job import ProcessJob
+from monarch.job.process import process_start
 from monarch_sync import SyncReport, Workspace
+from tests.support import wait_for
 
 STEPPER = """
 import os
@@ -112,6 +118,27 @@ def procs(request: pytest.FixtureRequest) -> ProcMesh:
         hosts: HostMesh = request.getfixturevalue("hosts")
         return hosts.spawn_procs(name="trainers")
     return this_host().spawn_procs({"gpus": 2}, name="trainers")
+
+
+def restart(job: ProcessJob, index: int, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """SIGKILL a host agent, and start it again, as an init system would."""
+    host = job.hosts[index]
+    if host.is_running:
+        os.kill(host.pid, signal.SIGKILL)
+    wait_for(lambda: not host.is_running, what="its end")
+    os.unlink(host.url.removeprefix("ipc://"))
+    meanwhile()
+    with open(host.log, "ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "monarch.runtime.host_main", host.url, f"{host.mesh}{index}"],
+            env={**os.environ, "WORKSPACE_DIR": host.workspace},
+            start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+    job._children.append(child)
+    started = wait_for(lambda: process_start(child.pid), what="its start")
+    job.hosts[index] = host._replace(pid=child.pid, started=started)
+    for sockets in Path(runtime_dir()).glob(f"*-{host.pid}-*"):
+        shutil.rmtree(sockets)  # as the next program's sweep would
 
 
 def replica_of(job: ProcessJob, index: int = 0) -> Path:

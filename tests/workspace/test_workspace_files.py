@@ -68,7 +68,7 @@ def test_a_file_edited_on_the_host_is_kept_beside(
     assert kept.startswith("settings.toml.host-")
     assert (replica_of(job) / kept).read_text() == "rate = 99  # tried on the host\n"
     assert report.hosts[1].kept == []
-    assert f"kept {kept}" in str(report)
+    assert f"kept as {kept}" in str(report)
 
 
 def test_what_did_not_come_from_us_is_left_alone(

@@ -9,7 +9,7 @@ import pytest
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
 from monarch.runtime import process
-from monarch.runtime.workspace.attempt import Owner
+from monarch.runtime.workspace.owner import Owner
 from monarch.runtime.workspace.session import session_of
 from tests.workspace.conftest import Project, replica_of
 
@@ -27,7 +27,7 @@ class CutShort:
         return getattr(self._owner, name)
 
 
-@pytest.mark.parametrize("step", ["prepare", "switch"])
+@pytest.mark.parametrize("step", ["prepare", "fence", "halt", "patch", "go"])
 def test_ctrl_c_in_the_middle_of_a_push_puts_everybody_back(
     project: Project, job: ProcessJob, hosts: HostMesh, step: str
 ) -> None:

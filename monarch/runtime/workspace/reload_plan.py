@@ -6,7 +6,7 @@ import msgspec
 
 from monarch.wire.address import Uid
 
-__all__ = ["FileChange", "RefusedFile", "ReloadOutcome", "ReloadPlan"]
+__all__ = ["FileChange", "RefusedFile", "ReloadOutcome", "ReloadPlan", "Upgrade"]
 
 
 class FileChange(msgspec.Struct, array_like=True, frozen=True):
@@ -16,11 +16,21 @@ class FileChange(msgspec.Struct, array_like=True, frozen=True):
     source: str
 
 
+class Upgrade(msgspec.Struct, array_like=True, frozen=True):
+    """A new class for the actors of a mesh. ``pickled``: the class, and the buffers beside it."""
+
+    mesh: Uid
+    pickled: list[bytes]
+
+
 class ReloadPlan(msgspec.Struct):
     """The files that a generation changes, by the host that they lie on.
 
     ``local`` are the author's own files, for processes that run them where they are, on the
-    author's machine. ``paths`` are import folders by host.
+    author's machine. ``paths`` are import folders by host. ``covers`` are all hosts that have
+    this state then, ``behind`` those that are left with another. ``author`` is who pushes, for
+    people, ``folders`` where the workspace's folders land. An upgrade of a class has no files,
+    and a number below 0: it is for the procs of one mesh, and goes no further down.
     """
 
     generation: int
@@ -31,6 +41,11 @@ class ReloadPlan(msgspec.Struct):
     local: list[FileChange] = []
     local_paths: list[str] = []
     author_machine: str = ""
+    author: str = ""
+    folders: list[str] = []
+    covers: list[Uid] = []
+    behind: list[Uid] = []
+    upgrade: Upgrade | None = None
 
 
 class RefusedFile(msgspec.Struct):
@@ -57,7 +72,13 @@ class RefusedFile(msgspec.Struct):
 
 
 class ReloadOutcome(msgspec.Struct):
-    """What became of a prepare or a switch in a process and in those it owns."""
+    """What became of a step in a process and in those it owns. ``busy``: somebody else pushes.
+
+    ``respawn`` says what a running process cannot take, and why; ``is_replaced`` that the process
+    which answers gives way to a new one. ``replaced`` are all such, by their labels, and
+    ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up
+    when it was too late to go back.
+    """
 
     modules: list[str] = []
     functions: list[str] = []
@@ -65,17 +86,27 @@ class ReloadOutcome(msgspec.Struct):
     reran: list[str] = []
     respawn: list[str] = []
     actors: dict[str, int] = {}
+    is_replaced: bool = False
+    replaced: list[str] = []
+    replaced_actors: dict[str, int] = {}
+    problems: list[str] = []
     num_procs: int = 0
     seconds: float = 0.0
     refused: list[RefusedFile] = []
+    busy: str = ""
 
     def add(self, other: ReloadOutcome) -> None:
         """Take in what another process says."""
-        for name in ("modules", "functions", "classes", "reran", "respawn"):
+        for name in ("modules", "functions", "classes", "reran", "respawn", "replaced", "problems"):
             known = getattr(self, name)
             known.extend(item for item in getattr(other, name) if item not in known)
-        for name, count in other.actors.items():
-            self.actors[name] = self.actors.get(name, 0) + count
+        for mine, others in (
+            (self.actors, other.actors),
+            (self.replaced_actors, other.replaced_actors),
+        ):
+            for name, count in others.items():
+                mine[name] = mine.get(name, 0) + count
         self.num_procs += other.num_procs
         self.seconds = max(self.seconds, other.seconds)
         self.refused.extend(other.refused)
+        self.busy = self.busy or other.busy

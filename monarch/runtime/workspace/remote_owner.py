@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import msgspec
@@ -10,9 +11,11 @@ from monarch.errors import MonarchError
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress
-from monarch.wire.message import AnyMessage, Prepare, Revert, Switch
+from monarch.wire.message import AnyMessage, Prepare, Revert, Step, Switch
 
 __all__ = ["RemoteOwner"]
+
+_ANSWER_SECONDS = 330.0
 
 
 class RemoteOwner:
@@ -23,21 +26,50 @@ class RemoteOwner:
         self._client = client
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
-        uid = self._node.uid
+        # It may die while we wait for it, and nobody else would tell us.
+        self._node.lives.expect(self._client.uid)
+        uid, pid = self._node.uid, os.getpid()
         return self._ask(
-            lambda port: Prepare(plan.generation, plan.digest, plan.mode, port, uid),
+            lambda port: Prepare(plan.generation, plan.digest, plan.mode, port, uid, pid),
             msgspec.msgpack.encode(plan),
         )
 
-    def switch(self, generation: int) -> ReloadOutcome:
-        return self._ask(lambda port: Switch(generation, port, self._node.uid))
+    def fence(self, generation: int) -> ReloadOutcome:
+        # As long as it takes: an actor may be in the middle of a long step.
+        return self._ask(lambda port: Switch(generation, port, self._node.uid), seconds=None)
+
+    def halt(self, generation: int) -> ReloadOutcome:
+        return self._step(generation, "halt")
+
+    def patch(self, generation: int) -> ReloadOutcome:
+        return self._step(generation, "patch")
+
+    def go(self, generation: int) -> ReloadOutcome:
+        outcome = self._step(generation, "go")
+        self._node.lives.unexpect(self._client.uid)
+        return outcome
 
     def revert(self, generation: int) -> None:
-        self._ask(lambda port: Revert(generation, port, self._node.uid))
+        try:
+            self._ask(lambda port: Revert(generation, port, self._node.uid))
+        finally:
+            self._node.lives.unexpect(self._client.uid)
 
-    def _ask(self, make: Callable[[int], AnyMessage], data: bytes = b"") -> ReloadOutcome:
+    def _step(self, generation: int, name: str) -> ReloadOutcome:
+        return self._ask(lambda port: Step(generation, name, 0.0, port, self._node.uid))
+
+    def _ask(
+        self,
+        make: Callable[[int], AnyMessage],
+        data: bytes = b"",
+        seconds: float | None = _ANSWER_SECONDS,
+    ) -> ReloadOutcome:
         answer = self._node.request(self._client, make, data)
-        answer.wait()
+        if not answer.wait(seconds):
+            raise MonarchError(
+                f"the client that runs there ({self._client.uid}) has not answered for "
+                f"{seconds:g} s: is it stopped, or stuck?"
+            )
         if answer.value.error:
             raise MonarchError(f"the client that runs there: {answer.value.error}")
         return msgspec.convert(answer.value.body, ReloadOutcome)

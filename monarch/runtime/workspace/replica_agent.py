@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from monarch.runtime.host_agent import HostAgent
+from monarch.runtime.workspace.environment import installed, python_tag
+from monarch.runtime.workspace.lease import Lease
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Sync
+from monarch.wire.message import Sync, TakeBack
+from monarch_sync.entry import RESERVED
 from monarch_sync.errors import BadMessage
-from monarch_sync.messages import Commit, Committed, Refused, Staged, decode, encode
+from monarch_sync.manifest import Manifest, encode_paths
+from monarch_sync.messages import (
+    Abort,
+    Aborted,
+    Commit,
+    Committed,
+    Message,
+    Refused,
+    Stage,
+    Staged,
+    Supply,
+    decode,
+    encode,
+)
 from monarch_sync.replica import Replica
 
 __all__ = ["ReplicaAgent"]
@@ -26,7 +45,11 @@ class ReplicaAgent:
     def __init__(self, agent: HostAgent, root: str) -> None:
         self._agent = agent
         self._replica = Replica(root)
-        self._folders: tuple[str, ...] = ("",)
+        self._lease = Lease(agent)
+        # What was here before the last commit, to go back to.
+        self._before: tuple[int, Manifest] = (0, self._replica.manifest)
+        self._folders = _read_folders(root)
+        self._is_moving = False
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-replica", daemon=True)
         self._thread.start()
@@ -34,7 +57,11 @@ class ReplicaAgent:
         agent.workspace_path = self.import_folders
         agent.generation = lambda: self._replica.generation
         agent.workspace_digest = lambda: self._replica.manifest.digest.hex()
+        agent.staged_bytes = lambda: self._replica.staged_bytes
+        agent.workspace_moves = lambda: self._is_moving
+        agent.packages = lambda: {"python": python_tag(), "packages": installed()}
         agent.node.handle(Sync, self._on_sync)
+        agent.node.handle(TakeBack, self._on_take_back)
 
     def import_folders(self) -> tuple[str, ...]:
         """Where the workspace's folders have landed: what procs put in front of `sys.path`."""
@@ -43,6 +70,15 @@ class ReplicaAgent:
 
     def _on_sync(self, envelope: Envelope) -> None:
         self._orders.put(lambda: self._answer(envelope))
+
+    def _on_take_back(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, TakeBack)
+
+        def take_back() -> None:
+            self._agent.node.answer(order.sender, order.port, error=self._take_back(order))
+
+        self._orders.put(take_back)
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
@@ -61,9 +97,7 @@ class ReplicaAgent:
             reply = encode(Refused("bad-message", str(error)))
             node.answer(order.sender, order.port, {"reply": reply})
             return
-        if isinstance(message, Commit):
-            self._folders = order.folders or ("",)
-        answer = self._replica.handle(message, envelope.buffers)
+        answer = self._turn_away(order, message) or self._take(order, message, envelope)
         if isinstance(answer, Staged | Committed):
             _log.debug("generation %d: %s", answer.generation, type(answer).__name__)
         agent = self._agent
@@ -71,7 +105,91 @@ class ReplicaAgent:
         node.answer(order.sender, order.port, body)
         self._replica.settle()
 
+    def _turn_away(self, order: Sync, message: Message) -> Message | None:
+        """The answer to who comes while another author is in the middle of a push."""
+        lease = self._lease
+        if not lease.is_anothers(order.sender):
+            return None
+        if isinstance(message, Abort):
+            return Aborted(message.generation)
+        if isinstance(message, Commit):
+            return Refused("not-staged", f"{lease.author} has begun another push meanwhile")
+        return Refused(
+            "busy", f"{lease.author} pushes generation {lease.generation} at this moment"
+        )
+
+    def _take(self, order: Sync, message: Message, envelope: Envelope) -> Message:
+        replica, lease = self._replica, self._lease
+        before = replica.generation, replica.manifest
+        if isinstance(message, Stage):
+            lease.take(order.sender, order.pid, message.author, message.generation)
+        elif isinstance(message, Commit):
+            self._use_folders(order.folders or ("",))
+        with self._moving(isinstance(message, Commit)):
+            answer = replica.handle(message, envelope.buffers)
+        if replica.generation != before[0]:
+            self._before = (replica.generation, before[1])
+        if not isinstance(message, Stage | Supply) or isinstance(answer, Refused):
+            lease.end()
+        return answer
+
+    def _use_folders(self, folders: tuple[str, ...]) -> None:
+        if folders != self._folders:
+            self._folders = folders
+            with suppress(OSError):  # Only a later start of this agent would miss it.
+                Path(_folders_file(self._agent.workspace)).write_text(json.dumps(folders))
+
+    @contextmanager
+    def _moving(self, is_moving: bool) -> Iterator[None]:
+        """While files change, nobody is to be born on them."""
+        self._is_moving = is_moving
+        try:
+            yield
+        finally:
+            self._is_moving = False
+            if is_moving:
+                with suppress(RuntimeError):  # The loop has ended.
+                    self._agent.node.loop.call_soon(self._agent.waiting.changed)
+
+    def _take_back(self, order: TakeBack) -> str:
+        """Show again what was here before a generation; why not, if that cannot be."""
+        replica = self._replica
+        number, old = self._before
+        if replica.generation != order.generation:
+            replica.abort(order.generation)
+            return ""  # It was never shown here, or somebody has pushed since.
+        if number != order.generation:
+            return "what was here before is not known: this host agent was started since"
+        paths = sorted(old.changed_paths(replica.manifest))
+        entries = {path: old.get(path) for path in paths}
+        stage = Stage(
+            order.generation + 1, replica.author, old.digest_name, old.digest,
+            replica.manifest.digest,
+            [entry.to_row() for entry in entries.values() if entry is not None],
+            encode_paths(path for path, entry in entries.items() if entry is None), [],
+        )  # fmt: skip
+        for message in (stage, Commit(stage.generation)):
+            with self._moving(isinstance(message, Commit)):
+                answer = replica.handle(message)
+            if not isinstance(answer, Staged | Committed):
+                replica.abort(stage.generation)
+                reason = answer.reason if isinstance(answer, Refused) else "old contents are gone"
+                return f"{self._agent.name}: {reason}"
+        return ""
+
     def close(self) -> None:
         self._orders.put(None)
         self._thread.join(5.0)
         self._replica.close()
+
+
+def _folders_file(root: str) -> str:
+    return os.path.join(root, RESERVED, "folders")
+
+
+def _read_folders(root: str) -> tuple[str, ...]:
+    """Where the workspace's folders landed when this replica was last written to."""
+    try:
+        return tuple(map(str, json.loads(Path(_folders_file(root)).read_text())))
+    except (OSError, ValueError, TypeError):
+        return ("",)

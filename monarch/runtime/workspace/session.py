@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from monarch.runtime.proc_agent import ProcAgent
-from monarch.runtime.workspace.reload_agent import ReloadAgent, project_roots
-from monarch.wire.address import ProcAddress
+from monarch.runtime.workspace.local_reload import LocalReload
+from monarch.runtime.workspace.project_roots import project_roots
+from monarch.runtime.workspace.turnover import Turnover
+from monarch.wire.address import ProcAddress, Uid
 
 if TYPE_CHECKING:
-    from monarch.runtime.workspace.attempt import Owner
     from monarch.runtime.workspace.author import Author
+    from monarch.runtime.workspace.owner import Owner
+    from monarch.runtime.workspace.reload_plan import ReloadPlan
+    from monarch.runtime.workspace.surroundings import Surroundings
     from monarch_sync.report import SyncReport
+    from monarch_sync.watch import Watcher
     from monarch_sync.workspace import Workspace
 
 __all__ = ["WorkspaceSession", "open_session", "session_of"]
+
+_MAX_AWAKE = 4  # workspaces that are watched between pushes
 
 _sessions: WeakKeyDictionary[ProcAgent, WorkspaceSession] = WeakKeyDictionary()
 
@@ -29,8 +37,17 @@ class WorkspaceSession:
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
-        self.reload = ReloadAgent(agent, roots, label)
+        self.reload = Turnover(agent, LocalReload(agent, roots, label))
+        self.reload.on_over = self._came_to
         self._authors: dict[Workspace, Author] = {}
+        self._surroundings: dict[Workspace, Surroundings] = {}
+        self._lock = threading.Lock()
+        agent.at_close.append(self.close)
+        if agent.is_root:
+            # Few processes ever push, or own hosts.
+            from monarch.runtime.workspace.late_hosts import LateHosts
+
+            LateHosts(agent, lambda: list(self._authors.values()))
 
     def push(
         self,
@@ -39,18 +56,84 @@ class WorkspaceSession:
         mode: str = "auto",
         owners: Sequence[Owner] | None = None,
         touched: Iterable[Path] | None = None,
+        heard: Mapping[Uid, str] | None = None,
+        *,
+        best_effort: bool = False,
+        env: bool = False,
+        pip_arguments: Sequence[str] = (),
     ) -> SyncReport:
         """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: this process, unless
-        given. Blocks; see ``Author.push``."""
+        given. ``heard``: what hosts said just now that they have. Blocks; see ``Author.push``.
+
+        ``env`` first installs what the workspace's lock file asks for and hosts lack, and brings it
+        along, from then on with every push. Raises ``EnvironmentFailed``; then nothing has changed.
+        """
+        surroundings, notes = self._surroundings_of(workspace)
+        if env:
+            from monarch.runtime.workspace.host_pythons import ask_pythons
+
+            pythons = ask_pythons(self._agent.node, hosts)
+            notes.append(surroundings.install(pythons, pip_arguments))
+        author = self._author(surroundings.whole())
+        # Another workspace's pushes count too: generations never go back.
+        author.go_on_from(self._agent.generation)
+        author.heard(heard or {})
+        if owners is None:
+            with self.reload.alone:
+                report = author.push(hosts, [self.reload], mode, touched, best_effort=best_effort)
+        else:
+            report = author.push(hosts, owners, mode, touched, best_effort=best_effort)
+        if report.ok:
+            left = {host.host for host in report.hosts if host.error}
+            reached = [h.uid for h in hosts if author.name_of(h) not in left]
+            self._agent.workspaces.pushed(reached, report.generation, report.digest)
+            notes += surroundings.changes()
+        report.notes += notes
+        return report
+
+    def _came_to(self, plan: ReloadPlan) -> None:
+        """Somebody, maybe elsewhere, has brought hosts and our processes to a state."""
+        self._agent.workspaces.pushed(plan.covers, plan.generation, plan.digest)
+
+    def watcher(self, workspace: Workspace) -> Watcher:
+        """A new watcher of all that comes along with a workspace, to be woken by saves.
+
+        Who iterates over it tells each push what was ``touched``, so nothing else need watch.
+        """
+        from monarch_sync.watch import Watcher
+
+        whole = self._surroundings_of(workspace)[0].whole()
+        self._author(whole).rest()
+        return Watcher(whole)
+
+    def close(self) -> None:
+        """The process is done with workspaces: nothing is watched any more."""
+        with self._lock:
+            for author in self._authors.values():
+                author.close()
+
+    def _surroundings_of(self, workspace: Workspace) -> tuple[Surroundings, list[str]]:
+        """What comes along with a workspace, and what is to be told of it the first time."""
+        from monarch.runtime.workspace.surroundings import Surroundings
+
+        with self._lock:
+            known = self._surroundings.get(workspace)
+            if known is not None:
+                return known, []
+            made = self._surroundings[workspace] = Surroundings(workspace)
+            return made, made.arrivals()
+
+    def _author(self, workspace: Workspace) -> Author:
         # Few processes ever push.
         from monarch.runtime.workspace.author import Author
 
-        author = self._authors.get(workspace)
-        if author is None:
-            author = self._authors[workspace] = Author(self._agent.node, workspace)
-        # Another workspace's pushes count too: generations never go back.
-        author.go_on_from(self._agent.generation)
-        return author.push(hosts, [self.reload] if owners is None else owners, mode, touched)
+        with self._lock:
+            author = self._authors.pop(workspace, None) or Author(self._agent.node, workspace)
+            self._authors[workspace] = author
+            # The system has few queues of events, and others want some too.
+            for idle in list(self._authors.values())[:-_MAX_AWAKE]:
+                idle.rest()
+            return author
 
 
 def open_session(agent: ProcAgent, roots: Sequence[str], label: str) -> WorkspaceSession:

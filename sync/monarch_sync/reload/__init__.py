@@ -15,13 +15,19 @@ Live objects take the new code in place, top-level statements that did not chang
 they bound, and new code that fails leaves the old code whole.
 """
 
+from .data_files import SUFFIXES as CONFIG_SUFFIXES
 from .errors import NeedsRespawn, ReloadError
 from .extension import load_ipython_extension, unload_ipython_extension
+from .flips import Action
 from .prepared import Mode, Prepared
 from .report import ReloadReport, Verdict
 from .transaction import Reloader
+from .upgrade import ClassUpgrade
 
 __all__ = [
+    "CONFIG_SUFFIXES",
+    "Action",
+    "ClassUpgrade",
     "Mode",
     "NeedsRespawn",
     "Prepared",

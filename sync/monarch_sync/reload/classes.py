@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, Protocol, cast
 
 from .flips import MISSING, Attribute, Cell, Flip, contents_of
+from .late_defaults import late_defaults
 from .patch import FunctionPatch, made_alike
 from .statements import Statement, kept_class_values
 
@@ -106,6 +107,7 @@ class ClassPatch:
         self.flips: list[Flip] = []
         self.patched: list[type] = []
         self.refused: dict[str, str] = {}
+        self.is_partial = False  # refused classes take what they can
         self.changed: Collection[str] = ()  # names from outside that the class body reads anew
 
     def patch(self, live: type, staged: type, old: Statement | None, new: Statement | None) -> None:
@@ -113,7 +115,8 @@ class ClassPatch:
         self._functions.pair(staged, live)
         if reason is not None:
             self.refused[live.__qualname__] = reason
-            return
+            if not self.is_partial or type(live) is not type(staged):
+                return
         self.patched.append(live)
         keep: set[str] = set()
         bound: set[str] = set()
@@ -147,13 +150,20 @@ class ClassPatch:
                 self.flips.append(Attribute(live, name, merged))
                 if hasattr(type(merged), "__set_name__") and merged is value:
                     self.flips.append(_Named(merged, live, name))
+        late = dict(late_defaults(live, staged))
+        self.flips += [Attribute(live, name, value) for name, value in late.items()]
         for name in list(live.__dict__):
             gone = name in bound or (name.startswith("__") and name.endswith("__"))
-            stays = name in staged.__dict__ or name in _NOT_OURS or _is_layout(live.__dict__[name])
+            stays = (
+                name in staged.__dict__
+                or name in late
+                or name in _NOT_OURS
+                or _is_layout(live.__dict__[name])
+            )
             if gone and not stays:
                 self.flips.append(Attribute(live, name))
         bases = tuple(self._functions.live_of(base) for base in staged.__bases__)
-        if bases != live.__bases__:
+        if bases != live.__bases__ and reason is None:
             self.flips.append(Attribute(live, "__bases__", bases))
 
     def _close_over(self, value: Any, live: type, staged: type) -> None:

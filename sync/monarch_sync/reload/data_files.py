@@ -10,6 +10,13 @@ from collections.abc import Collection, Iterable, Iterator
 from .statements import Statement
 
 SUFFIXES = (".toml", ".json", ".yaml", ".yml", ".ini", ".cfg")
+
+
+def is_config(path: str) -> bool:
+    """Whether a file is of a kind that code reads its settings from."""
+    return path.endswith(SUFFIXES)
+
+
 _NAMED = re.compile(rb"""["']([^"'\n{}]+\.(?:toml|json|ya?ml|ini|cfg))["']""")
 
 

@@ -102,6 +102,7 @@ def _edit(
         new=new,
         alignment=alignment,
         kinds={key: _kind(value) for key, value in list(live.items())},
+        types={key: types for key, value in list(live.items()) if (types := _types(value))},
         keep=frozenset(_kept_names(new) & live.keys()),
     )
 
@@ -115,8 +116,28 @@ def _kind(value: object) -> Kind:
     if issubclass(type(value), FunctionType):
         return Kind.FUNCTION
     if not issubclass(type(value), type):
-        return Kind.OTHER
+        return Kind.DATA if _is_data(value) else Kind.OTHER
     return Kind.METACLASS if issubclass(cast("type", value), type) else Kind.CLASS
+
+
+def _is_data(value: object) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_data, cast("tuple[object, ...]", value)))
+    return type(value) in _DATA
+
+
+_DATA = (int, float, complex, bool, str, bytes, type(None), range, slice)
+
+
+def _types(value: object) -> tuple[tuple[str, str], ...]:
+    """Where the class of an instance, and its bases, were defined; not for builtin ones."""
+    cls = type(value)
+    if not cls.__flags__ & _HEAP_TYPE or issubclass(cls, (type, ModuleType, FunctionType)):
+        return ()
+    return tuple((base.__module__, base.__qualname__) for base in cls.__mro__[:-1])
+
+
+_HEAP_TYPE = 1 << 9
 
 
 def _kept_names(statements: Iterable[Statement]) -> set[str]:

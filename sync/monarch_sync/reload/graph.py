@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
@@ -18,6 +18,7 @@ class Kind(Enum):
     FUNCTION = "function"
     CLASS = "class"
     METACLASS = "metaclass"
+    DATA = "data"  # a number, a text or the like: nothing with a life of its own
     OTHER = "other"
 
 
@@ -33,6 +34,8 @@ class ModuleEdit:
     kinds: Mapping[str, Kind]
     keep: frozenset[str] = frozenset()
     rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
+    types: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    """Of names that hold instances: the module and name of their class and of its bases."""
 
     @cached_property
     def gone(self) -> frozenset[str]:
@@ -48,11 +51,22 @@ class ImportGraph:
         self._known = {name: index for index, name in enumerate(known)}
         self._sources: dict[str, dict[str, tuple[str, str | None]]] = {}
         self._packages: dict[str, str] = {}
+        self._whole: dict[str, set[str]] = {}
 
     def add(self, edit: ModuleEdit) -> None:
         self._known.setdefault(edit.name, len(self._known))
         self._sources[edit.name] = dict(_imports(edit))
         self._packages[edit.name] = edit.package
+        self._whole[edit.name] = set(self._needed_whole(edit))
+
+    def _needed_whole(self, edit: ModuleEdit) -> Iterator[str]:
+        """Modules that must have run, though no name of theirs is bound: `import a.b` binds `a`."""
+        for statement in edit.new:
+            if isinstance(statement.node, ast.Import):
+                yield from (alias.name for alias in statement.node.names)
+            for dotted, _ in statement.names.eager:
+                if dotted.startswith(ABSOLUTE):
+                    yield self.resolve(edit.name, dotted)[0]
 
     def source(self, module: str, name: str) -> tuple[str, str | None] | None:
         """Where an imported name comes from."""
@@ -64,33 +78,43 @@ class ImportGraph:
     def star(self, module: str) -> str:
         return self._sources[module]["*"][0]
 
-    def resolve(self, module: str, dotted: str) -> tuple[str, str, bool]:
-        """(module, name in it, whether the read looks inside that name's value)."""
+    def module_of(self, module: str, name: str) -> str | None:
+        """The module that a name stands for, if an import bound it to one."""
+        source = self._sources.get(module, {}).get(name)
+        if source is None:
+            return None
+        owner, inner = source
+        if inner is None:
+            return owner
+        return f"{owner}.{inner}" if f"{owner}.{inner}" in self._known else None
+
+    def resolve(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
+        """(module, name in it, the attributes that are read of that name's value)."""
         if dotted.startswith(ABSOLUTE):
             return self._resolve_absolute(module, dotted.removeprefix(ABSOLUTE))
         head, *rest = dotted.split(".")
         source = self._sources.get(module, {}).get(head)
         if source is None:
-            return module, head, bool(rest)
+            return module, head, rest
         owner, name = source
         if name is not None and f"{owner}.{name}" in self._known:
             owner, name = f"{owner}.{name}", None
         if name is not None:
-            return module, head, bool(rest)
+            return module, head, rest
         while rest and f"{owner}.{rest[0]}" in self._known:
             owner = f"{owner}.{rest.pop(0)}"
         if not rest:
-            return module, head, False
-        return owner, rest[0], len(rest) > 1
+            return module, head, ()
+        return owner, rest[0], rest[1:]
 
-    def _resolve_absolute(self, module: str, dotted: str) -> tuple[str, str, bool]:
+    def _resolve_absolute(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
         rest = dotted.lstrip(".")
         level = len(dotted) - len(rest)
         parts = absolute_name(self._packages[module], rest, level).split(".")
         size = next((n for n in range(len(parts) - 1, 0, -1) if self._knows(parts[:n])), 0)
         if not size:
-            return module, ABSOLUTE + dotted, False
-        return ".".join(parts[:size]), parts[size], len(parts) > size + 1
+            return module, ABSOLUTE + dotted, ()
+        return ".".join(parts[:size]), parts[size], parts[size + 1 :]
 
     def _knows(self, parts: Sequence[str]) -> bool:
         return ".".join(parts) in self._known
@@ -105,6 +129,7 @@ class ImportGraph:
                 return
             visiting.add(name)
             targets = {t for source in self._sources[name].values() for t in _modules_of(source)}
+            targets |= self._whole[name]
             for target in sorted(targets, key=lambda t: self._known.get(t, 0)):
                 visit(target)
             result.append(name)

@@ -126,7 +126,7 @@ class _Reader:
             else:
                 self.binds.add(node.id)
         elif isinstance(node, ast.Attribute):
-            name = dotted(node)
+            name = dotted(node) or _of_imported(node)
             if name is not None:
                 self.eager.add((name, use))
             else:
@@ -136,6 +136,9 @@ class _Reader:
             self._getattr(node)
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 self._expression(argument, self._argument)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            self._expression(node.value, Use.USED)
+            self._expression(node.slice, Use.HELD)
         elif isinstance(node, (ast.Lambda, *_Comprehension)):
             # A lambda may be called by the very statement that makes it: its reads count now.
             self.eager |= {(name, Use.HELD) for name in _free([node], set())}
@@ -154,6 +157,25 @@ class _Reader:
             owner, name = dotted(node.args[0]), node.args[1]
             if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
                 self.eager.add((f"{owner}.{name.value}", Use.HELD))
+
+
+_IMPORTERS = ("importlib.import_module", "import_module", "__import__")
+
+
+def _of_imported(node: ast.Attribute) -> str | None:
+    """`>m.C` for `import_module("m").C`, whichever way the module is imported."""
+    parts = [node.attr]
+    inner = node.value
+    while isinstance(inner, ast.Attribute):
+        parts.append(inner.attr)
+        inner = inner.value
+    if not isinstance(inner, ast.Call) or dotted(inner.func) not in _IMPORTERS or not inner.args:
+        return None
+    name = inner.args[0]
+    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+        return None
+    whole = root_of(name.value) if dotted(inner.func) == "__import__" else name.value
+    return ABSOLUTE + ".".join([whole, *reversed(parts)])
 
 
 def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
@@ -205,6 +227,9 @@ def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
         if isinstance(node, ast.Name):
             (loads if isinstance(node.ctx, ast.Load) else stores).add(node.id)
         elif isinstance(node, ast.Attribute) and (name := dotted(node)) is not None:
+            loads.add(name)
+        elif isinstance(node, ast.Attribute) and (name := _of_imported(node)) is not None:
+            imported[name] = name
             loads.add(name)
         elif isinstance(node, FunctionNode):
             stores.add(node.name)

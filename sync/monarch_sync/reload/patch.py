@@ -30,7 +30,7 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
             return
         yield value
         inside = list(value.__dict__.values())
-    elif callable(value) or issubclass(kind, _DESCRIPTORS):
+    elif callable(value) or issubclass(kind, _DESCRIPTORS) or _wraps_function(value):
         yield value
         inside = [] if kind.__module__.startswith(_COMPILERS) else list(_inside(value))
     elif issubclass(kind, (dict, types.MappingProxyType)) and len(value) < 1000:
@@ -39,6 +39,15 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
         return
     for part in inside:
         yield from parts_of(part, module, seen)
+
+
+def _wraps_function(value: Any) -> bool:
+    """Whether it is what a decorator made of a function, and says so."""
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return False
+    return type(own) is dict and type(own.get("__wrapped__")) is FunctionType
 
 
 _DESCRIPTORS = (

@@ -22,7 +22,8 @@ from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .patch import FunctionPatch, parts_of
-from .plan import Plan, make_plan
+from .plan import Mark, Plan, make_plan
+from .reading_ahead import reading_ahead
 from .registries import unregister
 from .report import ReloadReport, Verdict
 from .source import ImportHook, RunningSources, Source, forget_bytecode
@@ -69,8 +70,12 @@ class Prepared:
         """What a commit will report; its `seconds` are still to come."""
         return self._report
 
+    def patches_as_far_as_possible(self, is_partial: bool) -> None:
+        """Classes that cannot change in place take new methods nevertheless."""
+        self._adoption.classes.is_partial = is_partial
+
     def stage_changes(self, changed: Mapping[str, Source], data: Collection[str] = ()) -> None:
-        """`data` are config files that have changed on disk already."""
+        """`data` are config files that change; on disk they may be as they were."""
         running, hook = self._process.sources, self._process.hook
         live = {name: LiveModule(name, sys.modules[name], running[name]) for name in changed}
         edits = [edited(live[name], source) for name, source in changed.items()]
@@ -83,8 +88,10 @@ class Prepared:
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
             importlib.invalidate_caches()
+            contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
             try:
-                self._stage.run(self._plan, sources, list(running.loaded()))
+                with reading_ahead(contents, self._stage.builtins):
+                    self._stage.run(self._plan, sources, list(running.loaded()))
             except BaseException:
                 self.abort()
                 raise
@@ -244,7 +251,9 @@ def _caches_of(plan: Plan) -> Iterator[Callable[[], None]]:
     for name, module_plan in plan.modules.items():
         module = sys.modules[name]
         touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}
-        for key in touched | module_plan.marks.keys():
+        # A cache of what only calls something edited may hold a loaded model: it stays.
+        marked = {key for key, mark in module_plan.marks.items() if mark is not Mark.CALLING}
+        for key in touched | marked:
             for part in parts_of(vars(module).get(key), name):
                 if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
                     yield part.cache_clear

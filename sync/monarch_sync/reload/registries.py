@@ -13,7 +13,7 @@ from functools import singledispatchmethod
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from .flips import MISSING, Action
+from .flips import MISSING, Action, contents_of
 
 _CONTAINERS = (dict, list, set, OrderedDict, defaultdict)
 _TOO_BIG_TO_HOLD_BACK = 10_000
@@ -95,9 +95,9 @@ class HeldBack:
                 container[:] = [live_of(value) for value in self.put]
             else:
                 # Registering again what is registered already adds nothing.
-                for value in self.put:
-                    if live_of(value) is value or not any(live_of(value) is c for c in container):
-                        container.append(live_of(value))
+                for value in map(live_of, self.put):
+                    if not any(value is c or _is_made_again(value, c) for c in container):
+                        container.append(value)
             return _changed(self._registry, before)
 
         return Action(do)
@@ -109,6 +109,20 @@ def _refill(container: Any, before: Any) -> None:
     elif list(container) != list(before) or isinstance(container, dict):
         container.clear()
         container.update(before)
+
+
+def _is_made_again(value: Any, known: Any) -> bool:
+    """Whether a closure is what its maker made before, of the same things."""
+    if type(value) is not FunctionType or type(known) is not FunctionType:
+        return False
+    if (value.__module__, value.__qualname__) != (known.__module__, known.__qualname__):
+        return False
+    if value.__closure__ is None or known.__closure__ is None or not value.__closure__:
+        return False
+    cells = zip(value.__closure__, known.__closure__, strict=False)
+    return len(value.__closure__) == len(known.__closure__) and all(
+        contents_of(one) is contents_of(other) for one, other in cells
+    )
 
 
 def _is(one: Any, other: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -38,6 +39,9 @@ class ReloadReport:
 
     `verdicts` are by module name, or by path for files that no module was loaded from.
     `prepare_seconds` passed while the old code ran on, `seconds` in the commit. Prints as a table.
+
+    `files` are all the files that changed, as absolute paths, config files among them. `undone`:
+    this is told once more because the change was taken back; the old code runs again.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -47,7 +51,23 @@ class ReloadReport:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     prepare_seconds: float = 0.0
     seconds: float = 0.0
+    files: list[str] = field(default_factory=list)
+    undone: bool = False
     _undo: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+
+    def touches(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file is among those that changed.
+
+        A relative path is one from the working directory, or from a folder of the workspace.
+        """
+        wanted = os.fspath(path)
+        whole = os.path.realpath(wanted)
+        tail = os.sep + os.path.normpath(wanted)
+        is_relative = not os.path.isabs(wanted) and not tail.startswith(f"{os.sep}..")
+        return any(
+            os.path.realpath(file) == whole or (is_relative and file.endswith(tail))
+            for file in self.files
+        )
 
     @property
     def needs_respawn(self) -> bool:

@@ -14,6 +14,7 @@ import builtins
 import enum
 import functools
 import gc
+import importlib
 import linecache
 import operator
 import sys
@@ -73,6 +74,8 @@ class Stage:
         snapshots = [Snapshot(registry) for registry in registries(ours)]
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
+        import_module = importlib.import_module
+        importlib.import_module = self._import_module(import_module)
         collecting = gc.isenabled()
         gc.disable()
         gc.collect(0)
@@ -86,6 +89,7 @@ class Stage:
             for name, module_plan in involved.items():
                 self._run_module(name, module_plan, sources[name])
         finally:
+            importlib.import_module = import_module
             for path, entry in shown.items():
                 linecache.cache.pop(path, None)
                 if entry is not None:
@@ -141,6 +145,9 @@ class Stage:
         """What staged code changes in defaults and class values it changes in the live ones."""
         statement, origin = plan.edit.new[index], plan.edit.alignment.source_of(index)
         if type(value) is FunctionType and type(live) is FunctionType:
+            if "__wrapped__" not in live.__dict__ and "__wrapped__" not in value.__dict__:
+                for name, held in live.__dict__.items():
+                    value.__dict__.setdefault(name, held)
             if index in plan.twin:
                 value.__defaults__ = live.__defaults__
                 value.__kwdefaults__ = live.__kwdefaults__
@@ -158,10 +165,11 @@ class Stage:
         """Kept instances look like ones of the staged class, to code that reads them here."""
         if hasattr(staged, "__del__"):
             return  # the stand-in would close what the instance goes on using
+        kept = (Mark.KEPT, Mark.INSTANCE)
         for name, namespace in self.namespaces.items():
             marks = self._plan.modules[name].marks
             for key, value in list(namespace.items()):
-                if type(value) is not live or marks.get(key) is not Mark.INSTANCE:
+                if type(value) is not live or marks.get(key) not in kept:
                     continue
                 try:
                     twin: Any = object.__new__(staged)
@@ -196,6 +204,16 @@ class Stage:
     ) -> ModuleType:
         module: ModuleType = builtins.__import__(name, globals, locals, fromlist or (), level)
         return self._view(module)
+
+    def _import_module(self, real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
+        """For code that runs here; other threads get modules as ever."""
+        thread = threading.get_ident()
+
+        def import_module(name: str, package: str | None = None) -> ModuleType:
+            module = real(name, package)
+            return self._view(module) if threading.get_ident() == thread else module
+
+        return import_module
 
     def attribute(self, module: ModuleType, name: str) -> Any:
         namespace = self.namespaces.get(module.__name__) if self._open else None

@@ -30,7 +30,7 @@ class Target:
 
     def __init__(self, owner: Any, key: Any, is_item: bool) -> None:
         self._owner, self._key, self._is_item = owner, key, is_item
-        self._before = self._read()
+        self._before = self.read()
 
     @classmethod
     def find(
@@ -50,7 +50,10 @@ class Target:
     def is_same(self, other: Target) -> bool:
         return self._owner is other._owner and self._key == other._key
 
-    def _read(self) -> Any:
+    def on_live(self, live_of: Callable[[Any], Any]) -> Target:
+        return Target(live_of(self._owner), self._key, self._is_item)
+
+    def read(self) -> Any:
         try:
             if self._is_item:
                 return self._owner[self._key]
@@ -60,7 +63,7 @@ class Target:
         except Exception:
             return MISSING  # there is none, or it cannot be asked for
 
-    def _write(self, value: Any) -> None:
+    def write(self, value: Any) -> None:
         if value is MISSING and self._is_item:
             del self._owner[self._key]
         elif value is MISSING:
@@ -72,23 +75,26 @@ class Target:
 
     def take_out(self) -> HeldStore | None:
         """Put back what was there; the result can repeat the assignment."""
-        after = self._read()
+        after = self.read()
         if after is self._before:
             return None
-        self._write(self._before)
-        return HeldStore(self._write, self._before, after)
+        self.write(self._before)
+        return HeldStore(self, self._before, after)
 
 
 class HeldStore:
     """An assignment that staged code made to a live object."""
 
-    def __init__(self, write: Callable[[Any], None], before: Any, after: Any) -> None:
-        self._write, self._before, self._after = write, before, after
+    def __init__(self, target: Target, before: Any, after: Any) -> None:
+        self._target, self._before, self._after = target, before, after
 
     def flip(self, live_of: Callable[[Any], Any]) -> Action:
         def do() -> Callable[[], None]:
-            self._write(live_of(self._after))
-            return lambda: self._write(self._before)
+            # A staged twin may have been assigned to, in the place of a live object.
+            target = self._target.on_live(live_of)
+            before = target.read()
+            target.write(live_of(self._after))
+            return lambda: target.write(before)
 
         return Action(do)
 

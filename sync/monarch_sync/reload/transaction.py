@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .data_files import SUFFIXES
+from .data_files import is_config
 from .errors import NeedsRespawn, ReloadError
 from .prepared import Mode, Prepared, Process
 from .report import ReloadReport, Verdict
@@ -109,16 +109,25 @@ class Reloader:
                     found[whole] = None
         return list(found)
 
-    def prepare(self, sources: Mapping[Any, bytes | None], *, mode: Mode = "auto") -> Prepared:
+    def prepare(
+        self,
+        sources: Mapping[Any, bytes | None],
+        *,
+        mode: Mode = "auto",
+        as_far_as_possible: bool = False,
+    ) -> Prepared:
         """Compile, plan and run beside the live modules; None for a deleted file.
 
         Nothing visible changes. Raises ReloadError for code that does not compile or does not
-        run, and with mode "patch" for what only a new process could take.
+        run, and with mode "patch" for what only a new process could take. A class that cannot
+        change in place keeps all it has; `as_far_as_possible`, it takes new methods nevertheless.
         """
         with self._lock, _collector_paused():
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
             changed = self._compiled(texts)
             prepared = Prepared(self._process, texts, mode)
+            prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
+            prepared.patches_as_far_as_possible(as_far_as_possible)
             prepared.verdicts.update(self._verdicts_without_a_run(texts))
             if mode in ("off", "respawn"):
                 for name in changed if mode == "respawn" else ():
@@ -126,10 +135,15 @@ class Reloader:
                     prepared.verdicts[name] = Verdict(name, path, "respawn", "as asked for")
             else:
                 sound = {n: s for n, s in changed.items() if n not in prepared.verdicts}
-                prepared.stage_changes(sound, _data_on_disk(texts))
+                prepared.stage_changes(sound, [p for p, t in texts.items() if t and is_config(p)])
             if mode == "patch":
                 _refuse_what_needs_respawn(prepared)
             return prepared
+
+    def _runs(self, path: str, text: bytes | None) -> bool:
+        """Whether modules were loaded from the file, and run this text."""
+        names = self._sources.names_at(path)
+        return bool(names) and all(self._sources[name].text == text for name in names)
 
     def _compiled(self, texts: Mapping[str, bytes | None]) -> dict[str, Source]:
         """New sources by module, for the modules that are loaded and do change."""
@@ -172,19 +186,6 @@ class Reloader:
                 reason = "no module of this process was loaded from it"
                 verdicts[path] = Verdict("", path, "unloaded", reason)
         return verdicts
-
-
-def _data_on_disk(texts: Mapping[str, bytes | None]) -> list[str]:
-    """Config files that code which runs now would read as they shall be."""
-    found = []
-    for path, text in texts.items():
-        if text is not None and path.endswith(SUFFIXES):
-            try:
-                if Path(path).read_bytes() == text:
-                    found.append(path)
-            except OSError:
-                pass  # not there yet
-    return found
 
 
 def _refuse_what_needs_respawn(prepared: Prepared) -> None:

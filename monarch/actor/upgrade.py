@@ -1,0 +1,132 @@
+"""``ActorMesh.upgrade``: a new class for live actors whose class came from a script or notebook."""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from monarch.actor.future import Future, make_future
+from monarch.actor.mesh_ref import MeshRef
+from monarch.errors import ReloadRefused
+from monarch.runtime import process
+from monarch.runtime.endpoint_spec import check_actor_class, endpoint_specs, is_async_actor
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan, Upgrade
+from monarch.runtime.workspace.session import session_of
+from monarch.runtime.workspace.turnover import Turnover
+from monarch.wire.address import Uid
+from monarch.wire.by_value import dump_afresh, dump_order, is_by_value
+
+__all__ = ["upgrade"]
+
+_BUSY_SECONDS = 30.0
+_PAUSE_SECONDS = 0.05
+
+
+def upgrade(
+    ref: MeshRef, new: type, is_reserved: Callable[[str], bool], made: Future[None]
+) -> Future[None]:
+    """See ``ActorMesh.upgrade``. ``is_reserved`` tells which names a mesh needs for itself;
+    ``made`` is done once all members have been constructed."""
+    _check(ref.cls, new)
+    check_actor_class(new, is_reserved)
+    agent = process.current()
+    turnover = session_of(agent).reload
+    # Below 0, because it is no generation of a workspace.
+    plan = ReloadPlan(-random.getrandbits(62) - 1, "", "patch")
+    plan.upgrade = Upgrade(ref.uid, dump_afresh(new))
+    done: Promise[BaseException | None] = Promise()
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            made.get()
+            outcome = _in_turn(turnover, plan, ref, agent.node.uid)
+            if outcome.refused:
+                error = _refusal(ref, outcome)
+            else:
+                agent.kept_spawns.upgraded(ref.uid, functools.partial(dump_order, ref.cls))
+        except Exception as raised:
+            error = raised
+        done.set(error)
+
+    def resolve(error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+
+    threading.Thread(target=run, name="monarch-upgrade", daemon=True).start()
+    return make_future(done, resolve)
+
+
+def _check(live: type, new: type) -> None:
+    if not isinstance(new, type):
+        raise TypeError(f"upgrade() takes the new class, not {new!r}")
+    if new.__name__ != live.__name__:
+        raise ValueError(
+            f"these are actors of {live.__qualname__}, and {new.__qualname__} is another class: an "
+            "upgrade is a new version of the same class, under the same name"
+        )
+    if not is_by_value(live):
+        raise ValueError(
+            f"{live.__qualname__} was imported from {live.__module__}: save its file and call "
+            "sync_workspace(), which reloads it; upgrade() is for classes of scripts and notebooks"
+        )
+    if not is_by_value(new):
+        raise ValueError(
+            f"the new {new.__qualname__} was imported from {new.__module__}, the actors' class was "
+            "not: spawn a new mesh of it"
+        )
+    if endpoint_specs(new) and is_async_actor(new) != is_async_actor(live):
+        kinds = ("def", "async def") if is_async_actor(new) else ("async def", "def")
+        raise ValueError(
+            f"the endpoints of {live.__qualname__} were `{kinds[0]}` and are `{kinds[1]}` now; "
+            "live actors stay on their thread or loop: spawn a new mesh"
+        )
+
+
+def _in_turn(turnover: Turnover, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
+    """Wait for changes of code that are under way; then carry out ours."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    with turnover.alone:
+        while True:
+            outcome = _carry_out(turnover, plan, ref, own)
+            if not outcome.busy:
+                return outcome
+            if time.monotonic() > deadline:
+                outcome.refused.append(RefusedFile(ref.name, f"{outcome.busy}: try again"))
+                return outcome
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _carry_out(turnover: Turnover, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
+    """Prepare everywhere, then switch everywhere, or go back."""
+    generation = plan.generation
+    # Actors in this process have the very class that its references have.
+    others = [proc for proc in ref.procs if proc.uid != own]
+    outcome = turnover.prepare_on(
+        plan, others, lambda plan: turnover.here.prepare_class(plan, ref.cls)
+    )
+    try:
+        for step in (turnover.fence, turnover.halt, turnover.patch, turnover.go):
+            if outcome.refused or outcome.busy:
+                break
+            outcome = step(generation)
+    except BaseException:
+        turnover.revert(generation)
+        raise
+    if outcome.refused or outcome.busy:
+        turnover.revert(generation)
+    return outcome
+
+
+def _refusal(ref: MeshRef, outcome: ReloadOutcome) -> ReloadRefused:
+    by_text: dict[str, list[str]] = {}
+    for refused in outcome.refused:
+        by_text.setdefault(str(refused), []).append(refused.rank)
+    reasons = [f"{text}\n(said by {', '.join(ranks[:4])})" for text, ranks in by_text.items()]
+    return ReloadRefused(
+        "\n".join([f"{ref.name} was not upgraded, all ranks run the old class:", *reasons])
+    )

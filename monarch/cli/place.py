@@ -1,0 +1,88 @@
+"""Where a run happens: on the allocation that is up, or on this machine alone."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from monarch.actor import HostMesh, ProcMesh
+from monarch.cli.project import PROJECT_FILE, Project, find_job
+from monarch.errors import JobError
+from monarch.job import JobTrait, LocalJob
+from monarch.runs.code import RunCode
+from monarch.runs.recipe import Recipe
+from monarch.runtime.client_agent import client
+
+__all__ = ["Place", "count", "find_place"]
+
+_LOCAL_PROCS = 2
+
+
+@dataclass
+class Place:
+    """Known before anything is started there. ``job`` is ``None`` for this machine alone."""
+
+    job: JobTrait | None
+    name: str
+    num_hosts: int
+    procs_per_host: int
+
+    @property
+    def text(self) -> str:
+        where = f"allocation '{self.name}'" if self.job else "this machine alone"
+        return f"{where}: {count(self.num_hosts, 'host')} x {count(self.procs_per_host, 'proc')}"
+
+    def attach(self, project: Project) -> tuple[HostMesh, RunCode | None, int]:
+        """The hosts, with the workspace of ``monarch.toml`` on them; and its code, and the
+        generation of it."""
+        client()
+        hosts = (self.job or LocalJob())._state()._hosts[self.name]
+        code = RunCode(project.make_workspace()) if has_workspace(project) else None
+        asyncio.run(_prepare(hosts, project, code is not None))
+        return hosts, code, client().generation
+
+    def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
+        """Procs for a recipe that does not spawn its own."""
+        preload = recipe.preload or tuple(name for name in ("torch",) if name in sys.modules)
+        return hosts.spawn_procs({"procs": self.procs_per_host}, name=recipe.name, preload=preload)
+
+
+def find_place(procs: int | None, attach: bool | None) -> Place:
+    """The first mesh of the running job; without one, or with ``attach=False``, this machine.
+
+    Raises ``JobError`` for ``attach=True`` where no allocation is up.
+    """
+    job = None if attach is False else find_job()
+    if job is None:
+        if attach:
+            raise JobError("no allocation is up for this folder: start one with `monarch apply`")
+        return Place(None, "hosts", 1, procs or _LOCAL_PROCS)
+    meshes: dict[str, Any] | None = getattr(job, "meshes", None)
+    if meshes:
+        name, num_hosts = next(iter(meshes.items()))
+    else:
+        client()
+        name, hosts = next(iter(job._state()._hosts.items()))
+        num_hosts = hosts.size()
+    return Place(job, name, num_hosts, procs or (_LOCAL_PROCS if num_hosts == 1 else 1))
+
+
+def has_workspace(project: Project) -> bool:
+    return (project.directory / PROJECT_FILE).exists()
+
+
+async def _prepare(hosts: HostMesh, project: Project, syncs: bool) -> None:
+    await hosts.initialized
+    if syncs:
+        report = await hosts.sync_workspace(project.make_workspace())
+        report.raise_for_errors()
+        click.echo(report.one_line())
+
+
+def count(number: int, noun: str) -> str:
+    """``1 host``, ``2 hosts``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,128 @@
+"""``monarch recipe``: what recipes there are, and how to make one your own."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from monarch.cli.place import find_place
+from monarch.cli.project import load_project
+from monarch.config_file import live_keys, load_config, to_toml
+from monarch.errors import JobError
+from monarch.runs.recipe import Recipe, built_in_recipes, find_recipe, summary_of
+
+__all__ = ["recipe", "recipe_here"]
+
+
+@click.group()
+def recipe() -> None:
+    """Recipes: what there is, and how to make one your own."""
+
+
+@recipe.command("ls")
+def ls() -> None:
+    """List the recipes that are installed."""
+    known = built_in_recipes()
+    width = max(map(len, known), default=0)
+    for name, module in known.items():
+        click.echo(f"{name:<{width}}  {summary_of(module)}")
+
+
+@recipe.command("show")
+@click.argument("name", metavar="RECIPE")
+def show(name: str) -> None:
+    """Show what a recipe does, and its config with all defaults.
+
+    What is printed after the description is a config file; keys marked live may change while a
+    run goes on.
+    """
+    found = recipe_here(name)
+    click.echo(inspect.getdoc(found.module) or f"{name} says nothing of itself")
+    click.echo()
+    live = set(live_keys(found.config_class))
+    table = ""
+    for line in to_toml(_defaults(found)).splitlines():
+        table = line.strip("[]") + "." if line.startswith("[") else table
+        is_live = table + line.partition(" = ")[0] in live
+        click.echo(f"{line}  # live" if is_live else line)
+
+
+@recipe.command("cp")
+@click.argument("name", metavar="RECIPE")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="write over a file that is there")
+def cp(name: str, file: Path | None, force: bool) -> None:
+    """Copy a recipe to FILE, which runs as it is: `monarch run FILE`.
+
+    FILE is my_RECIPE.py if not given. One that ends with .toml gets the config instead.
+    """
+    found = recipe_here(name)
+    target = file or Path(f"my_{found.name}.py")
+    if target.exists() and not force:
+        raise JobError(f"{target} is there already; --force writes over it")
+    if target.suffix == ".toml":
+        target.write_text(to_toml(_defaults(found)))
+        click.echo(f"monarch run {name} --config {target}")
+        return
+    if found.path is None:
+        raise JobError(f"{name} is written in no file")
+    if not target.stem.isidentifier():
+        raise JobError(
+            f"{target} could not be imported: name it like a Python module, my_recipe.py"
+        )
+    shutil.copyfile(found.path, target)
+    click.echo(f"monarch run {target}")
+
+
+@recipe.command("validate")
+@click.argument("name", metavar="RECIPE")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--config", "config_file", help="a TOML file for the recipe")
+@click.option("--procs", type=click.IntRange(min=1), help="procs on each host")
+def validate(
+    name: str, overrides: tuple[str, ...], config_file: str | None, procs: int | None
+) -> None:
+    """Check a recipe and its config, without running it. Exits with 2 if something is wrong."""
+    found = recipe_here(name)
+    loaded = load_config(found.config_class, config_file, overrides, os.environ)
+    place = find_place(procs, None)
+    found.check(loaded, place.num_hosts, place.procs_per_host)
+    click.echo(f"{name} can run on {place.text}")
+
+
+@recipe.command("prepare")
+@click.argument("name")
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+def prepare(name: str, folder: Path | None) -> None:
+    """Make what a recipe needs before it can run: data, a tokenizer, a config.
+
+    NAME is a recipe, or a recipe with a variant of it, as in titan-tiny. It goes into FOLDER,
+    which is NAME if not given.
+    """
+    known = built_in_recipes()
+    found = recipe_here(name if name in known or "-" not in name else name.partition("-")[0])
+    prepares = found.function("prepare")
+    if prepares is None:
+        raise JobError(f"{found.wanted} needs nothing prepared")
+    target = folder or Path(name)
+    made = prepares(target)
+    click.echo(f"made {made or target}")
+
+
+def recipe_here(name: str) -> Recipe:
+    """A recipe as ``monarch run`` finds it, with the workspace's folders to import from."""
+    for folder in load_project(None).make_workspace().folders:
+        sys.path.insert(0, str(folder.local))
+    return find_recipe(name)
+
+
+def _defaults(found: Recipe) -> object:
+    """The config with nothing given; keys that have no default are an error that names them."""
+    assert dataclasses.is_dataclass(found.config_class)
+    return load_config(found.config_class).config

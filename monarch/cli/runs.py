@@ -1,0 +1,144 @@
+"""``monarch runs``: what was run, how it went, and how runs differ."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from monarch.config_file.toml_text import loads
+from monarch.errors import JobError
+from monarch.runs.folder import RunFolder, find_run, runs_in
+from monarch.runs.plot import svg_chart, text_chart
+from monarch.runs.report import curve, figures, names_measured, write_report
+
+__all__ = ["comparison", "runs"]
+
+_MAX_NAME = 24
+
+
+@click.group()
+def runs() -> None:
+    """Runs: what was run here, how it went, and how runs differ.
+
+    A run is named by its folder, by its name, by the beginning of that (the last such run is
+    meant), or as latest.
+    """
+
+
+@runs.command("ls")
+def ls() -> None:
+    """List the runs of this folder, the last one at the end."""
+    rows = [("run", "status", "step", "loss", "began")]
+    for run in runs_in():
+        steps = run.metrics()
+        last = steps[-1] if steps else {}
+        began = next((e["time"] for e in run.events() if e["kind"] == "begun"), None)
+        clock = time.strftime("%m-%d %H:%M", time.localtime(began)) if began else "-"
+        of = f"/{last['num_steps']}" if "num_steps" in last else ""
+        loss = _last(steps, "loss")
+        rows.append((run.name, run.status, f"{last.get('step', 0)}{of}", _number(loss), clock))
+    if len(rows) == 1:
+        click.echo("no runs here yet: `monarch run ddp` makes one")
+        return
+    _echo_table(rows)
+
+
+@runs.command("show")
+@click.argument("name", metavar="[RUN]", default="latest")
+def show(name: str) -> None:
+    """Show how a run went: figures, what happened, and where its report is."""
+    run = find_run(name)
+    steps, events = run.metrics(), run.events()
+    click.echo(f"{run.name}: {run.status}")
+    for words, value in figures(steps, events).items():
+        click.echo(f"  {words}: {value}")
+    width = shutil.get_terminal_size().columns - 16 - _MAX_NAME
+    for measured in names_measured(steps):
+        line = curve(steps, measured)
+        click.echo(
+            f"  {measured[:_MAX_NAME]:<{_MAX_NAME}} {text_chart(line, min(50, width))} "
+            f"{_number(line[-1][1])}"
+        )
+    for event in events:
+        clock = time.strftime("%H:%M:%S", time.localtime(event["time"]))
+        click.echo(f"  {clock}  {event['text'].splitlines()[0] if event['text'] else ''}")
+    write_report(run)
+    click.echo(f"{run.path / 'report.html'}")
+
+
+@runs.command("compare")
+@click.argument("names", metavar="RUN RUN...", nargs=-1, required=True)
+def compare(names: tuple[str, ...]) -> None:
+    """Show where configs differ, and what came of it, side by side."""
+    if len(names) < 2:
+        raise click.UsageError("give two runs at least")
+    _echo_table(comparison([find_run(name) for name in names]))
+
+
+@runs.command("plot")
+@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.option("--metric", default="loss", show_default=True, help="what to draw")
+@click.option("--svg", "file", type=click.Path(path_type=Path), help="draw into an SVG file")
+def plot(names: tuple[str, ...], metric: str, file: Path | None) -> None:
+    """Draw one quantity of one or more runs over their steps."""
+    found = [find_run(name) for name in names or ("latest",)]
+    lines = {run.name: curve(run.metrics(), metric) for run in found}
+    if not any(lines.values()):
+        known = dict.fromkeys(name for run in found for name in names_measured(run.metrics()))
+        raise JobError(f"no run has {metric!r}; they have: {', '.join(known) or 'nothing yet'}")
+    if file is not None:
+        drawn = svg_chart(lines).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+        file.write_text(drawn)
+        click.echo(str(file))
+        return
+    width = shutil.get_terminal_size().columns
+    for name, line in lines.items():
+        values = [y for _, y in line]
+        low, high = (_number(min(values)), _number(max(values))) if values else ("-", "-")
+        click.echo(f"{name}  {metric} from {low} to {high}")
+        click.echo(text_chart(line, width))
+
+
+def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
+    """Rows of a table: the keys that differ, then what was measured last."""
+    configs = [_flat(loads(run.config_path.read_text(encoding="utf-8"))) for run in found]
+    rows: list[tuple[str, ...]] = [("", *(run.name for run in found))]
+    for key in dict.fromkeys(key for config in configs for key in config):
+        values = [str(config.get(key, "-")) for config in configs]
+        if len(set(values)) > 1:
+            rows.append((key, *values))
+    rows.append(("status", *(run.status for run in found)))
+    metrics = [run.metrics() for run in found]
+    rows.append(("step", *(str(steps[-1]["step"]) if steps else "0" for steps in metrics)))
+    for name in dict.fromkeys(name for steps in metrics for name in names_measured(steps)):
+        rows.append((name, *(_number(_last(steps, name)) for steps in metrics)))
+    return rows
+
+
+def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{above}{key}.")
+        else:
+            found[above + key] = value
+    return found
+
+
+def _last(steps: Sequence[dict[str, Any]], name: str) -> Any:
+    return next((row[name] for row in reversed(steps) if name in row), None)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, (int, float)) else "-"
+
+
+def _echo_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())

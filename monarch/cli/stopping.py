@@ -1,0 +1,37 @@
+"""Ctrl-C during a run: once to save and stop, twice to kill."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from monarch.runs import Record
+
+__all__ = ["stop_on_interrupt"]
+
+
+@contextmanager
+def stop_on_interrupt(records: Sequence[Record]) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) asks the recipes to save and return; a second one raises
+    ``KeyboardInterrupt`` where the program is."""
+    if not records or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        for record in records:
+            record.stop()
+        records[0].display.message(
+            "stopping: saves a checkpoint after this step; Ctrl-C again stops at once"
+        )
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,206 @@
+"""``monarch sweep``: one recipe with several configs, side by side on slices of the mesh."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, get_origin, get_type_hints
+
+import click
+
+from monarch.actor import HostMesh
+from monarch.cli.place import Place, count, find_place
+from monarch.cli.project import load_project
+from monarch.cli.recipe import recipe_here
+from monarch.cli.runs import comparison
+from monarch.cli.stopping import stop_on_interrupt
+from monarch.config_file import load_config
+from monarch.config_file.types import is_config
+from monarch.errors import JobError
+from monarch.runs import Display
+from monarch.runs.folder import new_run
+from monarch.runs.recipe import Recipe
+from monarch.runs.session import RunSession
+
+__all__ = ["Slot", "choices_of", "slots_of", "sweep"]
+
+
+@click.command()
+@click.argument("name", metavar="RECIPE")
+@click.argument("overrides", nargs=-1, required=True, metavar="KEY=VALUE[,VALUE]...")
+@click.option("--config", "config_file", help="a TOML file for the recipe")
+@click.option("--procs", type=click.IntRange(min=1), help="procs on each host, shared by the runs")
+@click.option(
+    "--slices",
+    type=click.IntRange(min=1),
+    help="how many runs at a time [default: one a host]",
+)
+def sweep(
+    name: str,
+    overrides: tuple[str, ...],
+    config_file: str | None,
+    procs: int | None,
+    slices: int | None,
+) -> None:
+    """Run RECIPE once for each choice of values, and compare.
+
+    Keys with several values, as in learning_rate=1e-3,3e-3, are combined. The runs share the
+    mesh: each has some of the hosts, or, where there are fewer hosts than slices, some of a
+    host's procs. Each is a run of its own in runs/.
+    """
+    recipe = recipe_here(name)
+    choices = choices_of(recipe.config_class, overrides)
+    place = find_place(procs, None)
+    slots = slots_of(place, min(slices or place.num_hosts, len(choices)))
+    trials = []
+    for given in choices:
+        loaded = load_config(recipe.config_class, config_file, given, os.environ)
+        for slot in slots:
+            recipe.check(loaded, slot.num_hosts, slot.procs_per_host)
+        trials.append((given, loaded))
+    hosts, code, generation = place.attach(load_project(None))
+    click.echo(f"{count(len(choices), 'run')} of {name}, {len(slots)} at a time, on {place.text}")
+    path = Path(config_file) if config_file else None
+    sessions = [
+        RunSession(
+            new_run(recipe.name), _Labelled(label_of(given, overrides)), loaded,
+            ["monarch", "run", name, *(["--config", config_file] if config_file else []), *given],
+            path, given, os.environ, slots[0].procs_per_host, code, generation,
+        )
+        for given, loaded in trials
+    ]  # fmt: skip
+    errors = _run_all(recipe, sessions, hosts, slots)
+    for row in _columns(comparison([session.folder for session in sessions])):
+        click.echo(row)
+    if any(session.record.is_stopping for session in sessions):
+        raise KeyboardInterrupt
+    if errors:
+        raise JobError("\n".join(errors))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A part of the mesh: some hosts, or some procs of one."""
+
+    first_host: int
+    num_hosts: int
+    procs_per_host: int
+
+    def of(self, hosts: HostMesh) -> HostMesh:
+        """The hosts of it."""
+        if len(hosts) == self.num_hosts:
+            return hosts
+        last = self.first_host + self.num_hosts
+        return hosts.flatten("hosts").slice(hosts=slice(self.first_host, last))
+
+
+def slots_of(place: Place, wanted: int) -> list[Slot]:
+    """``wanted`` parts of equal size; raises ``JobError`` where there are not enough procs."""
+    if wanted <= place.num_hosts:
+        size = place.num_hosts // wanted
+        return [Slot(index * size, size, place.procs_per_host) for index in range(wanted)]
+    on_host = -(-wanted // place.num_hosts)
+    if on_host > place.procs_per_host:
+        raise JobError(
+            f"{wanted} slices need {on_host} procs on each host, and there are "
+            f"{place.procs_per_host}: --procs {on_host} gives more, --slices takes fewer"
+        )
+    each = place.procs_per_host // on_host
+    return [Slot(index // on_host, 1, each) for index in range(wanted)]
+
+
+def choices_of(config_class: type[Any], overrides: Sequence[str]) -> list[tuple[str, ...]]:
+    """All combinations: ``a=1,2 b=3`` is ``a=1 b=3`` and ``a=2 b=3``. Keys that take lists, and
+    what stands in brackets or quotes, have one value."""
+    hints = dict(_hints(config_class))
+    ways = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        is_list = get_origin(hints.get(key.strip())) in (list, tuple, dict)
+        if not equals or is_list or text[:1] in "[\"'{":
+            ways.append([override])
+        else:
+            ways.append([f"{key}={value.strip()}" for value in text.split(",")])
+    return list(itertools.product(*ways))
+
+
+def _hints(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, hint in get_type_hints(config_class).items():
+        if is_config(hint):
+            yield from _hints(hint, f"{above}{name}.")
+        else:
+            yield above + name, hint
+
+
+def label_of(given: Sequence[str], overrides: Sequence[str]) -> str:
+    """What tells a run from the others: the values that were chosen for it."""
+    return " ".join(one for one, whole in zip(given, overrides, strict=True) if one != whole)
+
+
+class _Labelled(Display):
+    """Lines of one run among several: messages, and the end of it."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    def message(self, text: str) -> None:
+        click.echo(f"[{self._label}] {text}")
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        if step == num_steps:
+            numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self.message(f"step {step}/{num_steps}  {numbers}")
+
+
+def _run_all(
+    recipe: Recipe, sessions: Sequence[RunSession], hosts: HostMesh, slots: Sequence[Slot]
+) -> list[str]:
+    """Each slot takes the next run that waits; what went wrong, in words."""
+    waiting: SimpleQueue[RunSession] = SimpleQueue()
+    for session in sessions:
+        waiting.put(session)
+    errors: list[str] = []
+
+    def work(slot: Slot) -> None:
+        while True:
+            try:
+                session = waiting.get_nowait()
+            except Empty:
+                return
+            if session.record.is_stopping:
+                continue
+            try:
+                _run_one(recipe, session, slot.of(hosts), slot)
+            except Exception as error:
+                errors.append(f"{session.folder.name}: {error}")
+
+    threads = [threading.Thread(target=work, args=(slot,), name="monarch-sweep") for slot in slots]
+    with stop_on_interrupt([session.record for session in sessions]):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return errors
+
+
+def _run_one(recipe: Recipe, session: RunSession, hosts: HostMesh, slot: Slot) -> None:
+    with session:
+        if recipe.takes_hosts:
+            session.outcome = recipe.run(session.loaded.config, hosts, session.record)
+            return
+        place = Place(None, "", slot.num_hosts, slot.procs_per_host)
+        procs = place.spawn(hosts, recipe)
+        try:
+            session.outcome = recipe.run(session.loaded.config, procs, session.record)
+        finally:
+            procs.stop().get()
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,0 +1,265 @@
+"""``monarch sync``: the workspace to the hosts, once or at every save, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple, NoReturn
+
+import click
+
+from monarch.cli.project import find_job
+from monarch.cli.sync.difference import differences
+from monarch.cli.sync.preview import first_sync, preview_lines, previews
+from monarch.cli.sync.setting import allocation, find_project, workspace_of
+from monarch.cli.sync.status import standings, status_lines
+from monarch.cli.sync.terminal import Terminal
+from monarch.cli.sync.timeline import timeline, timeline_lines
+from monarch.cli.sync.visitor import Visitor
+from monarch.cli.sync.voice import JsonLines, Lines, Voice
+from monarch.cli.sync.watching import Watching
+from monarch.config_file import ConfigError
+from monarch.errors import JobError, MonarchError
+from monarch_sync import Scanner, SyncError
+from monarch_sync.entry import Entry
+from monarch_sync.errors import ContentGone
+from monarch_sync.explain import explain
+from monarch_sync.words import printable
+
+__all__ = ["sync"]
+
+
+class _Chosen(NamedTuple):
+    """What was said before the name of a subcommand."""
+
+    file: str | None
+    is_json: bool
+
+
+@click.group(invoke_without_command=True)
+@click.option("--watch", is_flag=True, help="go on, and push at every save")
+@click.option("--dry-run", is_flag=True, help="only say what would move")
+@click.option("--explain", "explained", metavar="PATH", help="say why a path is synced, or is not")
+@click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
+@click.option("--json", "is_json", is_flag=True, help="an object a push, for programs")
+@click.option("--file", "file", help="the project file [default: monarch.toml]")
+@click.option("--verbose", "-v", is_flag=True, help="the whole report of each push")
+@click.pass_context
+def sync(
+    context: click.Context, watch: bool, dry_run: bool, explained: str | None, best_effort: bool,
+    is_json: bool, file: str | None, verbose: bool,
+) -> None:  # fmt: skip
+    """Bring the workspace to all hosts, and its code into what runs there.
+
+    Live processes switch to the new code between the same two messages on every rank. Code that
+    does not compile, or does not run, changes nobody. Exits with 1 if the push was refused.
+    """
+    context.obj = _Chosen(file, is_json)
+    if context.invoked_subcommand is not None:
+        if watch or dry_run or best_effort or explained is not None:
+            raise click.UsageError("this option goes without a command behind it", context)
+        return
+    if sum((watch, dry_run, explained is not None)) > 1:
+        raise click.UsageError("choose one of --watch, --dry-run and --explain", context)
+    voice: Voice = JsonLines() if is_json else Lines(Terminal(), verbose)
+    try:
+        if explained is not None:
+            _explain(context.obj, explained)
+        elif dry_run:
+            _preview(context.obj)
+        elif watch:
+            project = find_project(file)
+            workspace_of(project)
+            Watching(project, allocation(), voice, best_effort=best_effort).run()
+        else:
+            _push(context.obj, voice, best_effort)
+    except (MonarchError, SyncError, ConfigError) as error:
+        _end_with(error, is_json)
+
+
+def _push(chosen: _Chosen, voice: Voice, best_effort: bool) -> NoReturn:
+    workspace = workspace_of(find_project(chosen.file))
+    visitor = Visitor(allocation())
+    try:
+        report = visitor.push(workspace, None, voice, best_effort=best_effort)
+    except KeyboardInterrupt:
+        text = f"interrupted; {visitor.generations()}"
+        voice.note("interrupted", text, ok=False)
+        sys.exit(130)
+    voice.pushed(report)
+    sys.exit(0 if report.ok else 1)
+
+
+def _end_with(error: Exception, is_json: bool) -> NoReturn:
+    """Programs read of errors where they read of all else."""
+    if not is_json:
+        raise error
+    JsonLines().failed(str(error))
+    sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _explain(chosen: _Chosen, path: str) -> NoReturn:
+    found = explain(workspace_of(find_project(chosen.file)), path)
+    if chosen.is_json:
+        rule = found.rule._asdict() if found.rule else None
+        JsonLines().say("explain", {**found._asdict(), "rule": rule})
+    else:
+        Terminal().line(printable(str(found)))
+    sys.exit(0 if found.is_in else 1)
+
+
+def _preview(chosen: _Chosen) -> None:
+    workspace = workspace_of(find_project(chosen.file))
+    job = find_job()
+    scan = Scanner(workspace).scan()
+    found = [first_sync(scan)] if job is None else previews(Visitor(job).past(), scan)
+    if chosen.is_json:
+        problems = [problem.__dict__ for problem in scan.problems]
+        data = {"hosts": [one.to_dict() for one in found], "problems": problems}
+        JsonLines().say("dry-run", data)
+        return
+    terminal = Terminal()
+    for preview in found:
+        for line in preview_lines(preview):
+            terminal.line(line)
+    for problem in scan.problems:
+        terminal.line(f"left out {problem}", "yellow")
+
+
+@sync.command("status")
+@click.pass_obj
+def _status(chosen: _Chosen) -> None:
+    """Which host and which proc runs which generation, and what is stale."""
+    visitor = Visitor(allocation())
+    found = visitor.inspect()
+    standing = standings(found.values(), visitor.proc_generations(found))
+    if chosen.is_json:
+        hosts = [
+            {
+                "host": one.host, "generation": one.generation, "digest": one.digest,
+                "procs": [
+                    {"name": name, "generation": generation}
+                    for generation, names in one.procs.items()
+                    for name in names
+                ],
+            }
+            for one in standing
+        ]  # fmt: skip
+        JsonLines().say("status", {"hosts": hosts})
+        return
+    _lines(status_lines(standing))
+
+
+@sync.command("history")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.pass_obj
+def _history(chosen: _Chosen, limit: int) -> None:
+    """The generations that the hosts remember: when, who, what.
+
+    A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
+    """
+    past = Visitor(allocation()).past()
+    rows = timeline(past.histories(limit))[:limit]
+    now = datetime.now().astimezone()
+    if chosen.is_json:
+        JsonLines().say("history", {"generations": [row.to_dict(now) for row in rows]})
+        return
+    if not rows:
+        _lines(["nothing was pushed yet: `monarch sync` brings your files to the hosts"])
+        return
+    _lines(timeline_lines(rows, now, len(past.hosts), Terminal().width))
+
+
+@sync.command("rollback")
+@click.argument("generation", required=False, type=click.IntRange(min=1))
+@click.option("--verbose", "-v", is_flag=True, help="the whole report")
+@click.pass_obj
+def _rollback(chosen: _Chosen, generation: int | None, verbose: bool) -> None:
+    """Have all hosts go back to a generation, or none of them.
+
+    Without GENERATION: to the state before the one that is there. What runs on the hosts reloads;
+    your own files stay as they are, so that `monarch sync` goes forward again.
+    """
+    voice: Voice = JsonLines() if chosen.is_json else Lines(Terminal(), verbose)
+    try:
+        workspace = workspace_of(find_project(chosen.file))
+        visitor = Visitor(allocation())
+        rows = timeline(visitor.past().histories(1000))
+        current = next((row for row in rows if row.is_current), None)
+        wanted = generation or _before(rows)
+        try:
+            report = visitor.roll_back(workspace, wanted, voice)
+        except KeyboardInterrupt:
+            voice.note("interrupted", f"interrupted; {visitor.generations()}", ok=False)
+            sys.exit(130)
+    except (MonarchError, SyncError, ConfigError) as error:
+        _end_with(error, chosen.is_json)
+    voice.pushed(report)
+    if report.ok and report.changed_files:
+        was = current.told.generation if current else report.generation - 1
+        voice.note(
+            "rolled-back",
+            f"generation {report.generation} is what {wanted} was; your own files stay as they "
+            "are.\n`monarch sync` brings them to the hosts again (so does a `--watch`, at the "
+            f"next save), `monarch sync rollback {was}` goes back to what was there",
+            generation=wanted, before=was,
+        )  # fmt: skip
+    elif report.ok:
+        voice.note("rolled-back", f"the hosts have what generation {wanted} was", generation=wanted)
+    sys.exit(0 if report.ok else 1)
+
+
+def _before(rows: list) -> int:  # type: ignore[type-arg]
+    """The latest generation that was another state than the one that is there."""
+    current = next((row for row in rows if row.is_current), None)
+    for row in rows:
+        if current is not None and row.told.digest != current.told.digest:
+            return int(row.told.generation)
+    raise JobError(
+        "there is no generation to go back to: `monarch sync history` lists what the hosts remember"
+    )
+
+
+@sync.command("diff")
+@click.argument("generation", required=False, type=click.IntRange(min=1))
+@click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
+@click.pass_obj
+def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
+    """How your files differ from what the hosts have, or had as GENERATION.
+
+    Lines with a `-` are there, those with a `+` are yours.
+    """
+    workspace = workspace_of(find_project(chosen.file))
+    past = Visitor(allocation()).past()
+    held = past.state(generation or 0)
+    scanner = Scanner(workspace)
+    mine = scanner.scan().manifest
+
+    def theirs(entry: Entry) -> bytes | None:
+        try:
+            return past.content(entry)
+        except ContentGone:
+            return None
+
+    def ours(entry: Entry) -> bytes | None:
+        return bytes(scanner.contents.whole(entry))
+
+    name = f"gen {held.generation}"
+    found = differences(held.manifest, mine, theirs, ours, name)
+    terminal = Terminal()
+    any_found = False
+    for line in found:
+        any_found = True
+        shown = (
+            "\t".join(printable(part) for part in line.split("\t")) if terminal.is_live else line
+        )
+        colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+        terminal.line(shown, colour)
+    sys.exit(1 if exit_code and any_found else 0)
+
+
+def _lines(lines: Iterable[str]) -> None:
+    terminal = Terminal()
+    for line in lines:
+        terminal.line(line)

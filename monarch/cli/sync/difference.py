@@ -1,0 +1,96 @@
+"""``monarch sync diff``: how the author's files differ from a generation, as a unified diff."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+
+from monarch_sync import Manifest
+from monarch_sync.entry import Entry
+from monarch_sync.words import printable
+
+__all__ = ["differences"]
+
+_MAX_BYTES = 4 << 20
+
+Read = Callable[[Entry], bytes | None]
+"""The content of a file; None where it is not to be had any more."""
+
+
+def differences(
+    old: Manifest, new: Manifest, read_old: Read, read_new: Read, name: str
+) -> Iterator[str]:
+    """Lines that lead from ``old``, which is called ``name``, to ``new``."""
+    for path in sorted(new.changed_paths(old)):
+        before, after = old.get(path), new.get(path)
+        if all(entry is None or entry.is_dir for entry in (before, after)):
+            continue
+        yield from _of_path(path, before, after, read_old, read_new, name)
+
+
+def _of_path(
+    path: str, before: Entry | None, after: Entry | None, read_old: Read, read_new: Read, name: str
+) -> Iterator[str]:
+    shown = printable(path)
+    if before is not None and after is not None and before.kind is after.kind:
+        if before.mode != after.mode and not before.is_link:
+            yield f"mode of {shown}: {before.mode:03o} in {name}, {after.mode:03o} here"
+        if (before.digest, before.target) == (after.digest, after.target):
+            return
+    sides = (before, after)
+    if any(entry is not None and not entry.is_file for entry in sides):
+        yield f"{shown}: {_kind(before)} in {name}, {_kind(after)} here"
+        return
+    if any(entry is not None and entry.size > _MAX_BYTES for entry in sides):
+        yield f"{shown} differs: {_size(before)} in {name}, {_size(after)} here; too large to show"
+        return
+    texts = []
+    for entry, read in ((before, read_old), (after, read_new)):
+        content = b"" if entry is None else read(entry)
+        if content is None:
+            yield f"{shown} differs; its content in {name} is gone from the hosts"
+            return
+        text = _text(content)
+        if text is None:
+            yield f"binary file {shown} differs: {_size(before)} in {name}, {_size(after)} here"
+            return
+        texts.append(text)
+    label_old = "/dev/null" if before is None else f"{name}/{shown}"
+    label_new = "/dev/null" if after is None else f"here/{shown}"
+    found = difflib.unified_diff(texts[0], texts[1], label_old, label_new, lineterm="")
+    empty = True
+    for line in found:
+        empty = False
+        yield line
+    if empty:
+        # An empty file, new or gone: nothing to compare line by line.
+        yield from (f"--- {label_old}", f"+++ {label_new}")
+
+
+def _text(content: bytes) -> list[str] | None:
+    """Lines; None for what is no text."""
+    if b"\0" in content:
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return None
+    lines = text.split("\n")
+    if lines[-1] == "":
+        return lines[:-1]
+    return [*lines[:-1], f"{lines[-1]}\n\\ No newline at end of file"]
+
+
+def _kind(entry: Entry | None) -> str:
+    if entry is None:
+        return "nothing"
+    return (
+        f"a link to {printable(entry.target)}" if entry.is_link else f"a {_KINDS[entry.kind.value]}"
+    )
+
+
+_KINDS = {"file": "file", "dir": "folder", "link": "link"}
+
+
+def _size(entry: Entry | None) -> str:
+    return "nothing" if entry is None else f"{entry.size:,} bytes"

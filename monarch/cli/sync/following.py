@@ -1,0 +1,50 @@
+"""Saves, one queue of them, whatever becomes of the folders that are watched."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path
+
+from monarch_sync import SyncError, Watcher
+
+__all__ = ["Following"]
+
+
+class Following:
+    """A watcher on a thread of its own, so that whoever waits for it can do other things too."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._found: queue.SimpleQueue[set[Path] | Exception] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="monarch-watch", daemon=True)
+        self._thread.start()
+
+    def next(self, timeout_seconds: float) -> set[Path] | None:
+        """The paths touched since the last call, an empty set for a look at everything; None where
+        there were none in time. Raises ``WatchEnded`` when a folder is gone."""
+        try:
+            found = self._found.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+        touched = self._checked(found)
+        while not self._found.empty():
+            more = self._checked(self._found.get())
+            touched = touched | more if touched and more else set()
+        return touched
+
+    def _checked(self, found: set[Path] | Exception) -> set[Path]:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _run(self) -> None:
+        try:
+            for touched in self._watcher:
+                self._found.put(touched)
+        except (SyncError, OSError) as error:
+            self._found.put(error)
+
+    def close(self) -> None:
+        self._watcher.close()
+        self._thread.join(5.0)

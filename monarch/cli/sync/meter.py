@@ -1,0 +1,88 @@
+"""A progress bar for pushes that take longer than a person waits without asking."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from monarch.cli.sync.terminal import Terminal
+from monarch_sync.progress import Progress
+from monarch_sync.words import byte_size, clipped, took
+
+__all__ = ["Meter", "Source", "bar_line"]
+
+_PATIENCE_SECONDS = 0.5
+_EVERY_SECONDS = 0.1
+
+_DOING = {
+    "prepare": "trying the new code",
+    "wait": "waiting for actors to end what they are in",
+    "commit": "switching",
+}
+
+Source = Callable[[], tuple[Progress, int]]
+"""How far a push is, and how many bytes have arrived."""
+
+
+class Meter:
+    """Shows a bar from half a second on, until it is closed."""
+
+    def __init__(self, terminal: Terminal, source: Source) -> None:
+        self._terminal = terminal
+        self._source = source
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="monarch-meter", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        wait = _PATIENCE_SECONDS
+        first: tuple[float, int] | None = None
+        while not self._is_over.wait(wait):
+            wait = _EVERY_SECONDS
+            progress, arrived = self._source()
+            now = time.monotonic()
+            if arrived and first is None:
+                first = now, arrived
+            seconds, num_bytes = (now - first[0], arrived - first[1]) if first else (0.0, 0)
+            speed = num_bytes / seconds if seconds > 0.5 else 0.0
+            width = (self._terminal.width or 80) - 1
+            text = bar_line(
+                progress, arrived, now - started, speed, width, ascii_only=self._terminal.ascii_only
+            )
+            self._terminal.change(text)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._is_over.set()
+        self._thread.join()
+        self._terminal.change("")
+
+
+def bar_line(
+    progress: Progress, arrived: int, seconds: float, speed: float, width: int,
+    *, ascii_only: bool = False,
+) -> str:  # fmt: skip
+    """``sending  [#####-----]  120 of 450 MB  3.1 s left``, in ``width`` columns at most.
+
+    ``arrived`` bytes in ``seconds``; ``speed`` is the bytes a second of late, 0 if unknown.
+    """
+    mark = "..." if ascii_only else "…"
+    total = progress.bytes_to_send
+    if progress.step == "scan":
+        text = f"reading  {progress.num_files:,} files, {byte_size(progress.bytes_read)}"
+        return clipped(f"{text}  {took(seconds)}", width, mark)
+    if progress.step != "stage" or not total:
+        doing = _DOING.get(progress.step, "working")
+        return clipped(f"{doing}  {took(seconds)}", width, mark)
+    share = min(1.0, arrived / total)
+    left = f"  {took((total - arrived) / speed)} left" if speed and arrived < total else ""
+    amount = f"{byte_size(min(arrived, total))} of {byte_size(total)}"
+    tail = f"  {amount}{left}"
+    room = min(30, width - len("sending  []") - len(tail))
+    if room < 4:
+        return clipped(f"sending{tail}", width, mark)
+    full = int(room * share)
+    done, rest = ("#", "-") if ascii_only else ("█", "░")
+    return f"sending  [{done * full}{rest * (room - full)}]{tail}"

@@ -1,0 +1,137 @@
+"""``monarch sync --dry-run``: what a push would move, and to which hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from monarch.runtime.workspace.past import Past
+from monarch_sync import Manifest, Scan
+from monarch_sync.diff import diff
+from monarch_sync.words import byte_size, counted, printable, some
+
+__all__ = ["Change", "Preview", "first_sync", "preview_lines", "previews"]
+
+
+class Change(NamedTuple):
+    """One path that a push would change. ``num_bytes`` that would travel, before compression."""
+
+    action: str
+    path: str
+    num_bytes: int = 0
+    source: str = ""
+    mode: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "action": self.action, "path": self.path, "bytes": self.num_bytes,
+            "from": self.source, "mode": self.mode,
+        }  # fmt: skip
+
+
+class Preview(NamedTuple):
+    """What hosts that have the same would get; ``generation`` is theirs. No host: a first sync."""
+
+    hosts: list[str]
+    generation: int
+    changes: list[Change]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(change.num_bytes for change in self.changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "hosts": self.hosts, "generation": self.generation, "bytes": self.num_bytes,
+            "changes": [change.to_dict() for change in self.changes],
+        }  # fmt: skip
+
+
+def first_sync(scan: Scan) -> Preview:
+    """What hosts would get that have nothing."""
+    return Preview([], 0, list(_changes(Manifest(), scan.manifest, {})))
+
+
+def previews(past: Past, scan: Scan) -> list[Preview]:
+    """What the hosts of an allocation would get: one for all that have the same."""
+    states = past.states()
+    groups: dict[tuple[int, bytes], list[str]] = {}
+    for host, held in states.items():
+        groups.setdefault((held.generation, held.digest), []).append(host)
+    found = []
+    for (generation, _), hosts in groups.items():
+        held = states[hosts[0]]
+        before = Manifest.from_rows(held.rows, held.digest_name)
+        wanted = [e.digest for e in diff(before, scan.manifest).files]
+        # Of one that has been there before, the store may still have it.
+        lacking = past.missing(hosts[0], list(dict.fromkeys(wanted)))
+        here = {digest: 0 for digest in wanted if digest not in lacking}
+        changes = list(_changes(before, scan.manifest, here))
+        found.append(Preview(hosts, generation, changes))
+    return found
+
+
+def _changes(before: Manifest, after: Manifest, here: Mapping[bytes, int]) -> Iterator[Change]:
+    """In the order of paths. ``here``: contents that need not travel."""
+    plan = diff(before, after)
+    found = [Change("rename", new, source=old) for old, new in plan.folders_moved]
+    counted_once: set[bytes] = set()
+    moved_away: set[str] = set()
+    for entry in plan.files:
+        source = plan.moved.get(entry.path)
+        if source is not None and source not in after and source not in moved_away:
+            moved_away.add(source)
+            found.append(Change("rename", entry.path, source=source))
+            continue
+        travels = source is None and entry.digest not in here and entry.digest not in counted_once
+        counted_once.add(entry.digest)
+        old = before.get(entry.path)
+        action = "write" if old is not None and old.is_file else "new"
+        found.append(Change(action, entry.path, entry.size if travels else 0))
+    for entry in plan.links:
+        found.append(Change("link", entry.path, source=entry.target))
+    for entry in plan.modes:
+        found.append(Change("mode", entry.path, mode=f"{entry.mode:03o}"))
+    for entry in plan.removes:
+        if not entry.is_dir and entry.path not in moved_away and entry.path not in after:
+            found.append(Change("delete", entry.path))
+    yield from sorted(found, key=lambda change: change.path)
+
+
+def preview_lines(preview: Preview) -> Iterator[str]:
+    """For people: a line a path, and what it comes to."""
+    for change in preview.changes:
+        detail = {
+            "rename": f"from {printable(change.source)}", "link": f"to {printable(change.source)}",
+            "mode": change.mode, "delete": "",
+        }.get(change.action)  # fmt: skip
+        size = f"{change.num_bytes:,}" if detail is None else ""
+        tail = f"  {detail}" if detail else ""
+        yield f"  {change.action:<6} {size:>13}  {printable(change.path)}{tail}"
+    numbers: dict[str, int] = {}
+    for change in preview.changes:
+        numbers[change.action] = numbers.get(change.action, 0) + 1
+    kinds = ", ".join(f"{num:,} {_DONE[action]}" for action, num in numbers.items())
+    if not preview.hosts:
+        yield (
+            "no allocation is up (`monarch apply`): a first sync would move all of it, "
+            f"{byte_size(preview.num_bytes)} in {counted(numbers.get('new', 0), 'file')}, "
+            "to every host"
+        )
+        return
+    to = some(preview.hosts, 4)
+    if not preview.changes:
+        yield f"nothing would move to {to}: all is there, as generation {preview.generation}"
+        return
+    each = " each" if len(preview.hosts) > 1 else ""
+    had = f"generation {preview.generation}" if preview.generation else "nothing yet"
+    yield (
+        f"would move {byte_size(preview.num_bytes)} to {to}{each} "
+        f"(there: {had}; edits travel as smaller deltas): {kinds}"
+    )
+
+
+_DONE = {
+    "new": "new", "write": "written", "rename": "renamed", "mode": "of another mode",
+    "link": "linked", "delete": "deleted",
+}  # fmt: skip

@@ -1,0 +1,105 @@
+"""What a command of ``monarch sync`` needs to be there, and what to do where it is not."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project, noted_job
+from monarch.config_file import ConfigError
+from monarch.errors import JobError
+from monarch.job import DEFAULT_JOB_PATH, JobTrait
+from monarch_sync import Workspace
+
+__all__ = ["allocation", "find_project", "no_allocation", "workspace_of"]
+
+_EXAMPLE = """
+    [job]
+    hosts = { hosts = 2 }
+
+    [workspace]
+    dirs = ["."]
+"""
+
+
+def find_project(file: str | None) -> Project:
+    """The project of this folder. Raises ``ConfigError`` where there is none.
+
+    A folder whose allocation was brought up without a ``monarch.toml`` is one as it is.
+    """
+    here = Path.cwd()
+    if file is None and not Path(PROJECT_FILE).exists() and not Path(DEFAULT_JOB_PATH).exists():
+        above = next((p for p in here.parents if (p / PROJECT_FILE).exists()), None)
+        if above is not None:
+            raise ConfigError(
+                f"there is no {PROJECT_FILE} in {here}; the nearest is in {above}: "
+                f"`cd {above}` first"
+            )
+        raise ConfigError(
+            f"there is no {PROJECT_FILE} in {here}, so nothing says which folders to bring to "
+            f"which hosts. Write one, for example\n{_EXAMPLE}\n"
+            "then `monarch apply` brings the hosts up, and `monarch sync --watch` follows your "
+            "saves"
+        )
+    return load_project(file)
+
+
+def workspace_of(project: Project) -> Workspace:
+    """Its workspace. Raises ``ConfigError`` for a folder that is not there, by file and line."""
+    for wanted in project.file.workspace.dirs:
+        folder = project.directory / wanted
+        if folder.is_dir():
+            continue
+        toml = project.directory / PROJECT_FILE
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise ConfigError(
+            f"{PROJECT_FILE}{_line_of(toml, wanted)}: [workspace] dirs names {wanted!r}, but "
+            f"{folder} {what}.{_meant(project.directory, wanted)}"
+        )
+    return project.make_workspace()
+
+
+def allocation() -> JobTrait:
+    """The allocation that runs for this folder. Raises ``JobError`` where none does."""
+    job = find_job()
+    if job is None:
+        raise no_allocation()
+    return job
+
+
+def no_allocation() -> JobError:
+    """Why there is none to push to."""
+    job = noted_job()
+    if job is None:
+        return JobError(
+            "no allocation is up for this folder (no running job in "
+            f"{DEFAULT_JOB_PATH}): start one with `monarch apply`"
+        )
+    why = job.why_ended().strip()
+    told = f"\n{why}" if why else ""
+    return JobError(
+        "no allocation is up for this folder: the one that was has ended. Start it again with "
+        f"`monarch apply`, or tidy up what is left of it with `monarch kill`.{told}"
+    )
+
+
+def _line_of(toml: Path, name: str) -> str:
+    try:
+        lines = toml.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    found = (at for at, line in enumerate(lines, 1) if f'"{name}"' in line or f"'{name}'" in line)
+    return next((f":{at}" for at in found), "")
+
+
+def _meant(directory: Path, name: str) -> str:
+    wanted = directory / name
+    try:
+        siblings = [path.name for path in wanted.parent.iterdir() if path.is_dir()]
+    except OSError:
+        siblings = []
+    close = difflib.get_close_matches(wanted.name, siblings, 1)
+    if not close:
+        return " Create it, or take it out of dirs"
+    meant = (wanted.parent / close[0]).relative_to(directory)
+    return f' Did you mean "{meant}"?'

@@ -1,0 +1,88 @@
+"""``monarch sync status``: which host and which proc runs which generation, and what is stale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from monarch.cli.host_table import in_short
+from monarch_sync.words import counted, num_cells
+
+__all__ = ["Standing", "standings", "status_lines"]
+
+
+class Standing(NamedTuple):
+    """A host, and what its procs run: names by generation, None for those that do not answer."""
+
+    host: str
+    generation: int
+    digest: str
+    procs: dict[int | None, list[str]]
+
+
+def standings(
+    found: Iterable[Mapping[str, Any]], procs: Mapping[str, Mapping[str, Any]]
+) -> list[Standing]:
+    """From what hosts and procs have said of themselves."""
+    made = []
+    for body in found:
+        running: dict[int | None, list[str]] = {}
+        for proc in body["procs"]:
+            answer = procs.get(str(proc["uid"]))
+            at = None if answer is None else int(answer["generation"])
+            running.setdefault(at, []).append(str(proc["name"]))
+        digest, generation = str(body["digest"]), int(body["generation"])
+        made.append(Standing(str(body["host"]), generation, digest, running))
+    return made
+
+
+def status_lines(all_of_them: list[Standing]) -> list[str]:
+    """A row a host and a sentence: all current, or what is stale and what to do."""
+    newest = max((one.generation for one in all_of_them), default=0)
+    rows = [("host", "generation", "digest", "procs")]
+    stale_hosts, stale_procs, silent = 0, 0, 0
+    for one in all_of_them:
+        stale_hosts += one.generation < newest
+        digest = one.digest[:8] if one.generation else "-"
+        about = []
+        for generation, names in one.procs.items():
+            shown = in_short(names)
+            if generation is None:
+                silent += len(names)
+                about.append(f"{shown}: no answer")
+            elif generation != one.generation:
+                stale_procs += len(names)
+                about.append(f"{shown}: gen {generation}")
+            else:
+                about.append(shown)
+        at = f"{one.generation or '-'}{' (stale)' if one.generation < newest else ''}"
+        rows.append((one.host, at, digest, "; ".join(about) or "-"))
+    widths = [max(num_cells(row[at]) for row in rows) for at in range(3)]
+    lines = [
+        "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    ]
+    return [*lines, _sum_up(all_of_them, newest, stale_hosts, stale_procs, silent)]
+
+
+def _sum_up(
+    all_of_them: list[Standing], newest: int, stale_hosts: int, stale_procs: int, silent: int
+) -> str:
+    if not newest:
+        return "nothing was pushed yet: `monarch sync` brings your files to the hosts"
+    digests = {one.digest for one in all_of_them if one.generation == newest}
+    if len(digests) > 1:
+        return f"hosts differ in what generation {newest} is: `monarch sync` brings them in line"
+    faults = []
+    if stale_hosts:
+        faults.append(f"{counted(stale_hosts, 'host')} behind generation {newest}")
+    if stale_procs:
+        faults.append(f"{counted(stale_procs, 'proc')} not on its host's generation")
+    if silent:
+        faults.append(f"{counted(silent, 'proc')} did not answer (`monarch status` tells more)")
+    if faults:
+        return f"{', '.join(faults)}: `monarch sync` brings hosts and procs in line"
+    hosts = counted(len(all_of_them), "host")
+    num_procs = sum(len(names) for one in all_of_them for names in one.procs.values())
+    procs = f" and {counted(num_procs, 'proc')}" if num_procs else ""
+    return f"{hosts}{procs}, all on generation {newest}"

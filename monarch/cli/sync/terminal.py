@@ -1,0 +1,84 @@
+"""Where a command prints to, and what can be shown there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TextIO
+
+import click
+
+from monarch_sync.words import clipped
+
+__all__ = ["Terminal"]
+
+_GLYPHS = "✓✗→×…"
+_ERASE = "\r\x1b[K"
+
+
+class Terminal:
+    """Lines, and below them, where a person looks on, a line that changes.
+
+    Anything else than a terminal gets plain lines: no colour, no control codes, nothing cut off.
+    ``NO_COLOR`` takes the colour away, ``TERM=dumb`` colour and the changing line. Characters that
+    the encoding lacks are escaped, never an error.
+    """
+
+    def __init__(self, out: TextIO | None = None, environ: Mapping[str, str] | None = None) -> None:
+        self._out = sys.stdout if out is None else out
+        environ = os.environ if environ is None else environ
+        is_terminal = self._out.isatty()
+        self.is_live = is_terminal and environ.get("TERM") != "dumb"
+        self._has_colour = self.is_live and not environ.get("NO_COLOR")
+        self._is_terminal = is_terminal
+        self._encoding = self._out.encoding or "ascii"
+        self.ascii_only = not self._can_show(_GLYPHS)
+        self._changing = ""
+        self._lock = threading.Lock()
+
+    @property
+    def width(self) -> int | None:
+        """Columns; None where lines may be as long as they like."""
+        return shutil.get_terminal_size().columns if self._is_terminal else None
+
+    def line(self, text: str, colour: str | None = None, *, dim: bool = False) -> None:
+        """Print a text, of one line or more."""
+        shown = self._encodable(text)
+        if self._has_colour and (colour or dim):
+            shown = click.style(shown, fg=colour, dim=dim or None)
+        with self._lock:
+            self._write(self._erased() + shown + "\n")
+
+    def change(self, text: str) -> None:
+        """Show a text for the moment, in place of the last one; "" for none."""
+        if not self.is_live:
+            return
+        width = self.width or 80
+        shown = clipped(self._encodable(text), width - 1, "..." if self.ascii_only else "…")
+        with self._lock:
+            self._write(self._erased() + shown)
+            self._changing = shown
+
+    def _erased(self) -> str:
+        """What takes the changing line away."""
+        erase, self._changing = (_ERASE if self._changing else ""), ""
+        return erase
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()
+
+    def _can_show(self, text: str) -> bool:
+        try:
+            text.encode(self._encoding)
+        except (UnicodeEncodeError, LookupError):
+            return False
+        return True
+
+    def _encodable(self, text: str) -> str:
+        if self._can_show(text):
+            return text
+        return text.encode(self._encoding, "backslashreplace").decode(self._encoding)

@@ -1,0 +1,102 @@
+"""``monarch sync history``: the generations that hosts remember, newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from monarch_sync.messages import Told, ToldGeneration
+from monarch_sync.words import clipped, counted, printable
+
+__all__ = ["Row", "timeline", "timeline_lines"]
+
+_MAX_NAMES = 3
+
+
+class Row(NamedTuple):
+    """A generation. ``hosts`` remember it; ``can_go_back`` if one of them has all of it; the same
+    state as ``same_as``, 0 if it was new."""
+
+    told: ToldGeneration
+    hosts: list[str]
+    can_go_back: bool
+    is_current: bool
+    same_as: int
+
+    @property
+    def files(self) -> list[str]:
+        return [path.decode("utf-8", "surrogateescape") for path in self.told.paths]
+
+    def to_dict(self, now: datetime) -> dict[str, Any]:
+        told = self.told
+        return {
+            "generation": told.generation,
+            "digest": told.digest.hex(),
+            "when": (now - timedelta(seconds=told.age_seconds)).isoformat(timespec="seconds"),
+            "author": told.author,
+            "num_changed": told.num_changed,
+            "files": self.files,
+            "num_files": told.num_files,
+            "hosts": self.hosts,
+            "is_current": self.is_current,
+            "can_go_back": self.can_go_back,
+            "same_as": self.same_as,
+        }
+
+
+def timeline(histories: Mapping[str, Told]) -> list[Row]:
+    """What all hosts tell, put together. Where a number was given twice, as the newest has it."""
+    newest = max((told.generation for told in histories.values()), default=0)
+    found: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
+    for host, told in histories.items():
+        for one in told.generations:
+            found.setdefault((one.generation, one.digest), []).append((host, one))
+    rows = []
+    seen: dict[bytes, int] = {}
+    for (generation, digest), tellers in sorted(found.items(), key=lambda item: item[0][0]):
+        rows.append(
+            Row(
+                tellers[0][1],
+                [host for host, _ in tellers],
+                any(one.is_whole for _, one in tellers),
+                generation == newest,
+                seen.get(digest, 0),
+            )
+        )
+        seen.setdefault(digest, generation)
+    return rows[::-1]
+
+
+def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | None) -> list[str]:
+    """A line a generation, the files cut where the terminal ends."""
+    table = [("", "gen", "when", "who", "digest", "files")]
+    for row in rows:
+        told = row.told
+        mark = "*" if row.is_current else " " if row.can_go_back else "-"
+        files = counted(told.num_changed, "file")
+        if row.files:
+            rest = told.num_changed - _MAX_NAMES
+            more = f" and {rest:,} more" if rest > 0 else ""
+            files += f": {', '.join(map(printable, row.files[:_MAX_NAMES]))}{more}"
+        if row.same_as:
+            files += f" (same as gen {row.same_as})"
+        if len(row.hosts) < num_hosts:
+            files += f" (on {len(row.hosts)} of {num_hosts} hosts)"
+        when = _when(now - timedelta(seconds=told.age_seconds), now)
+        table.append(
+            (mark, str(told.generation), when, printable(told.author), told.digest.hex()[:8], files)
+        )
+    widths = [max(len(row[at]) for row in table) for at in range(5)]
+    lines = []
+    for cells in table:
+        head = "  ".join(cell.ljust(wide) for cell, wide in zip(cells, widths, strict=False))
+        line = f"{head}  {cells[5]}"
+        lines.append((line if width is None else clipped(line, width)).rstrip())
+    if any(not row.can_go_back for row in rows):
+        lines.append("-: some of its contents were trimmed from the stores of the hosts")
+    return lines
+
+
+def _when(then: datetime, now: datetime) -> str:
+    return then.strftime("%H:%M:%S" if then.date() == now.date() else "%Y-%m-%d %H:%M")

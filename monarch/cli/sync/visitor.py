@@ -1,0 +1,216 @@
+"""Pushes as a visitor: the hosts' client stays who it is, and switches its own processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from monarch.cli.sync.voice import Voice
+from monarch.errors import HostUnreachable
+from monarch.job import JobTrait
+from monarch.runtime.client_agent import ClientAgent, client
+from monarch.runtime.workspace.owner import Owner
+from monarch.runtime.workspace.past import Past, roll_back
+from monarch.runtime.workspace.remote_owner import RemoteOwner
+from monarch.runtime.workspace.session import session_of
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Inspect, ProcDown
+from monarch_sync import SyncReport, Workspace
+from monarch_sync.progress import Progress, followed_by
+from monarch_sync.words import counted
+
+__all__ = ["Visitor"]
+
+_HOST_SECONDS = 5.0
+_ANSWER_SECONDS = 1.0
+_MAX_ASKED = 64  # hosts, while a push goes on
+
+
+class Visitor:
+    """Of one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
+
+    def __init__(self, job: JobTrait) -> None:
+        self.job = job
+        self._agent: ClientAgent = client()
+        self._addresses: dict[str, ProcAddress] = {}
+        self._pids: dict[Uid, int] = {}
+
+    def push(
+        self,
+        workspace: Workspace,
+        touched: Iterable[Path] | None,
+        voice: Voice,
+        *,
+        best_effort: bool = False,
+    ) -> SyncReport:
+        """Bring a workspace to all hosts; ``touched`` paths alone may have changed."""
+        found = self._ask() if best_effort else self.inspect()
+        found = {url: body for url, body in found.items() if "error" not in body}
+        session = session_of(self._agent)
+        by_url = self.addresses()
+        addresses = list(by_url.values())
+        heard = {by_url[url].uid: str(body["digest"]) for url, body in found.items()}
+        owners = self._owners(found)
+        with self._followed(voice, addresses), _patiently():
+            return session.push(addresses, workspace, owners=owners, touched=touched, heard=heard)
+
+    def roll_back(self, workspace: Workspace, generation: int, voice: Voice) -> SyncReport:
+        """Have all hosts go back to a generation."""
+        found = self.inspect()
+        past = self.past(found)
+        owners = self._owners(found)
+        with self._followed(voice, list(past.hosts.values())), _patiently():
+            return roll_back(past, self._agent.node, owners, workspace, generation)
+
+    def past(self, found: dict[str, dict[str, Any]] | None = None) -> Past:
+        """What the hosts remember; ``found`` is what they have just said of themselves."""
+        addresses = self.addresses()
+        names = {str(body["host"]): url for url, body in (found or self.inspect()).items()}
+        if len(names) < len(addresses):
+            return Past(self._agent.node, addresses)
+        return Past(self._agent.node, {name: addresses[url] for name, url in names.items()})
+
+    def inspect(self) -> dict[str, dict[str, Any]]:
+        """What each host says of itself, by URL. Raises ``HostUnreachable`` if one does not."""
+        found = self._ask()
+        for url, answer in found.items():
+            if "error" in answer:
+                raise HostUnreachable(url, _HOST_SECONDS, str(answer["error"]))
+        return found
+
+    def addresses(self) -> dict[str, ProcAddress]:
+        """The host agents, by URL."""
+        for url in self.job.urls():
+            if url not in self._addresses:
+                self._addresses[url] = self._agent.visit(url)
+        return self._addresses
+
+    def generations(self) -> str:
+        """Which generation the hosts have, in words, as far as they answer."""
+        found = self._ask()
+        numbers = sorted({int(body.get("generation", -1)) for body in found.values()})
+        if len(numbers) == 1 and numbers[0] >= 0:
+            at = f"gen {numbers[0]}" if numbers[0] else "no generation yet"
+            hosts = "the host has" if len(found) == 1 else f"all {len(found)} hosts have"
+            return f"{hosts} {at}"
+        silent = sum("error" in body for body in found.values())
+        some = f"; {counted(silent, 'host')} gave no answer" if silent else ""
+        known = ", ".join(str(number) for number in numbers if number >= 0)
+        return f"hosts have gen {known or 'unknown'}{some}: `monarch sync` brings them in line"
+
+    def _ask(self) -> dict[str, dict[str, Any]]:
+        node = self._agent.node
+        asked = {
+            url: node.request(address, lambda port: Inspect(port, node.uid))
+            for url, address in self.addresses().items()
+        }
+        deadline = time.monotonic() + _HOST_SECONDS
+        found: dict[str, dict[str, Any]] = {}
+        for url, answer in asked.items():
+            if not answer.wait(max(0.0, deadline - time.monotonic())):
+                found[url] = {"error": f"no answer within {_HOST_SECONDS:.0f} s"}
+            elif answer.value.error:
+                found[url] = {"error": answer.value.error}
+            else:
+                found[url] = answer.value.body
+                self._watch(self._addresses[url], answer.value.body)
+            if "error" in found[url]:
+                # It may be another process that comes up there.
+                self._addresses.pop(url, None)
+        return found
+
+    def _watch(self, host: ProcAddress, body: Mapping[str, Any]) -> None:
+        """Notice when a host is lost, so that nobody waits for its answers."""
+        pid = int(body["pid"])
+        if self._pids.get(host.uid) == pid:
+            return
+        self._pids[host.uid] = pid
+        node = self._agent.node
+
+        def gone() -> None:
+            reason = "the host agent's process ended"
+            node.peer_down(ProcDown(host.uid, reason, expected=True))
+
+        there = ProcAddress(host.uid, host.urls, str(body.get("machine", "")))
+        node.lives.watch(there, pid, gone)
+
+    def proc_generations(self, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """What each proc on these hosts says of itself, by its uid; nothing where it is silent."""
+        node = self._agent.node
+        asked = {}
+        for body in found.values():
+            for proc in body.get("procs", ()):
+                if proc.get("address"):
+                    uid, urls, machine, *_ = proc["address"]
+                    address = ProcAddress(uid, tuple(urls), machine)
+                    node.expect(address)
+                    node.peer_up(address)
+                    asked[proc["uid"]] = node.request(address, lambda port: Inspect(port, node.uid))
+        answers = {}
+        for uid, promise in asked.items():
+            if promise.wait(_ANSWER_SECONDS) and not promise.value.error:
+                answers[uid] = promise.value.body
+        return answers
+
+    def _owners(self, found: dict[str, dict[str, Any]]) -> list[Owner]:
+        owners: dict[str, ProcAddress] = {}
+        for answer in found.values():
+            if "client_address" in answer:
+                uid, urls, machine, *_ = answer["client_address"]
+                owners[uid] = ProcAddress(uid, tuple(urls), machine)
+        return [RemoteOwner(self._agent.node, owner) for owner in owners.values()]
+
+    @contextmanager
+    def _followed(self, voice: Voice, addresses: list[ProcAddress]) -> Iterator[None]:
+        """Show how far a push is."""
+        progress = Progress()
+        node = self._agent.node
+        sender = node.bulk_sender
+        sent_before = sender.num_chunk_bytes
+        asked = addresses[:_MAX_ASKED]
+
+        def look() -> tuple[Progress, int]:
+            if progress.step != "stage" or not progress.bytes_to_send:
+                return progress, 0
+            sent = sender.num_chunk_bytes - sent_before
+            answers = [node.request(a, lambda port: Inspect(port, node.uid)) for a in asked]
+            staged = 0
+            for answer in answers:
+                if answer.wait(_ANSWER_SECONDS) and not answer.value.error:
+                    staged += int(answer.value.body.get("staged_bytes", 0))
+            if len(asked) < len(addresses):
+                staged = staged * len(addresses) // len(asked)
+            return progress, max(staged, sent)
+
+        with followed_by(progress), voice.busy(look):
+            yield
+
+
+@contextmanager
+def _patiently() -> Iterator[None]:
+    """Ctrl-C ends a push, which then puts all back; a second one does not disturb that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    num_pressed = 0
+
+    def pressed(number: int, frame: object) -> None:
+        nonlocal num_pressed
+        num_pressed += 1
+        if num_pressed == 1:
+            raise KeyboardInterrupt
+        if num_pressed > 2:
+            os._exit(130)
+        os.write(2, b"\nputting everything back; once more leaves it half-done\n")
+
+    before = signal.signal(signal.SIGINT, pressed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

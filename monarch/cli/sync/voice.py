@@ -1,0 +1,106 @@
+"""What ``monarch sync`` says: lines for people, or objects for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol, TextIO
+
+from monarch.cli.sync.meter import Meter, Source
+from monarch.cli.sync.terminal import Terminal
+from monarch_sync import SyncReport
+from monarch_sync.words import printable
+
+__all__ = ["JsonLines", "Lines", "Voice"]
+
+
+class Voice(Protocol):
+    """Who tells what happens."""
+
+    def pushed(self, report: SyncReport) -> None:
+        """A push is over, refused or not."""
+
+    def failed(self, error: str) -> None:
+        """A push could not be made; nothing changed."""
+
+    def note(self, event: str, text: str, **data: Any) -> None:
+        """Something else that a person should know; ``event`` and ``data`` for programs."""
+
+    def busy(self, source: Source) -> AbstractContextManager[object]:
+        """Shows how far a push is, if it takes long."""
+
+
+class Lines:
+    """A line a push; more where it was refused, or with ``is_verbose``."""
+
+    def __init__(self, terminal: Terminal, is_verbose: bool = False) -> None:
+        self._terminal = terminal
+        self._is_verbose = is_verbose
+        self._left_out: set[str] = set()
+
+    def pushed(self, report: SyncReport) -> None:
+        terminal = self._terminal
+        form = {"width": terminal.width, "ascii_only": terminal.ascii_only}
+        first, *rest = report.table(**form).splitlines()  # type: ignore[arg-type]
+        terminal.line(first, None if report.ok else "red")
+        if self._is_verbose or not report.ok:
+            for line in rest:
+                terminal.line(line)
+            return
+        # What nobody should overlook, though all went well; told once.
+        left_out = {line for line in rest if line.startswith("  left out ")}
+        for line in rest:
+            is_news = line.startswith(("  changed on ", "  left behind "))
+            if is_news or line in left_out - self._left_out:
+                terminal.line(line, "yellow")
+        self._left_out = left_out
+
+    def failed(self, error: str) -> None:
+        mark = "x" if self._terminal.ascii_only else "✗"
+        self._terminal.line(f"{mark} {error}", "red")
+
+    def note(self, event: str, text: str, **data: Any) -> None:
+        self._terminal.line(text, dim=True)
+
+    @contextmanager
+    def busy(self, source: Source) -> Iterator[None]:
+        if not self._terminal.is_live:
+            yield
+            return
+        meter = Meter(self._terminal, source)
+        try:
+            yield
+        finally:
+            meter.close()
+
+
+class JsonLines:
+    """An object a line, each with ``schema`` and ``event``; see docs/sync.md."""
+
+    SCHEMA = 1
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = sys.stdout if out is None else out
+
+    def say(self, event: str, data: dict[str, Any]) -> None:
+        line = json.dumps({"schema": self.SCHEMA, "event": event, **data})
+        print(line, file=self._out, flush=True)
+
+    def pushed(self, report: SyncReport) -> None:
+        self.say("push", report.to_dict())
+
+    def failed(self, error: str) -> None:
+        self.say("error", {"ok": False, "message": error})
+
+    def note(self, event: str, text: str, **data: Any) -> None:
+        self.say(event, {"message": text, **data})
+
+    def busy(self, source: Source) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+def listed(names: Sequence[object]) -> str:
+    """Names from outside, fit for a line."""
+    return ", ".join(printable(str(name)) for name in names)

@@ -1,0 +1,233 @@
+"""``monarch sync --watch``: pushes at every save, and outlives what happens meanwhile.
+
+Allocations end and come back, ``monarch.toml`` changes, the workspace's folder is moved away: each
+is told once, nothing is lost, and the next push brings all that was saved until then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project
+from monarch.cli.sync.following import Following
+from monarch.cli.sync.setting import workspace_of
+from monarch.cli.sync.visitor import Visitor
+from monarch.cli.sync.voice import Voice, listed
+from monarch.config_file import ConfigError
+from monarch.errors import MonarchError
+from monarch.job import JobTrait
+from monarch.runtime.client_agent import client
+from monarch.runtime.workspace.session import session_of
+from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
+
+__all__ = ["Watching"]
+
+_TICK_SECONDS = 1.0
+
+
+class Watching:
+    """One ``monarch sync --watch``, from the first push until Ctrl-C."""
+
+    def __init__(
+        self, project: Project, job: JobTrait, voice: Voice, *, best_effort: bool = False
+    ) -> None:
+        self._here = Path.cwd()
+        self._voice = voice
+        self._is_best_effort = best_effort
+        self._project = project
+        self._workspace = workspace_of(project)
+        self._visitor: Visitor | None = Visitor(job)
+        self._file = project.directory / PROJECT_FILE
+        self._file_mark = _mark(self._file)
+        self._following: Following | None = None
+        self._is_behind = False
+        self._told: tuple[str, list[str]] = "", []
+        self._failure = ""
+        self._is_pushing = False
+
+    def run(self) -> None:
+        """Until interrupted."""
+        try:
+            self._push(None, is_first=True)
+            self._follow()
+            while True:
+                self._step()
+        except KeyboardInterrupt:
+            self._tell_end()
+        finally:
+            self._unfollow()
+
+    def _step(self) -> None:
+        """Wait for a save, or for what else may have changed."""
+        if self._following is None:
+            self._wait_for_folder()
+            return
+        try:
+            touched = self._following.next(_TICK_SECONDS)
+        except (WatchEnded, OSError):
+            self._lose_folder()
+            return
+        if not self._workspace_is_there():
+            self._lose_folder()
+            return
+        is_new = self._look_at_project()
+        is_new |= self._look_at_allocation(is_idle=touched is None)
+        if self._visitor is None:
+            self._is_behind |= touched is not None
+        elif is_new or self._is_behind:
+            self._push(None)
+        elif touched is not None:
+            self._push(touched or None)
+
+    def _push(self, touched: Iterable[Path] | None, *, is_first: bool = False) -> None:
+        assert self._visitor is not None
+        self._is_pushing = True
+        try:
+            report = self._visitor.push(
+                self._workspace, touched, self._voice, best_effort=self._is_best_effort
+            )
+        except WorkspaceMissing:
+            self._is_behind = True
+            self._lose_folder()
+        except (MonarchError, SyncError) as error:
+            # What was touched before a push that failed half-way may not have been looked at.
+            self._is_behind = True
+            if not self._look_at_allocation(is_idle=True) and self._visitor is not None:
+                self._tell_failure(str(error))
+        else:
+            self._is_behind, self._failure = False, ""
+            self._tell(report, is_first)
+        self._is_pushing = False
+
+    def _tell(self, report: SyncReport, is_first: bool) -> None:
+        # One save may come as several events; its refusal is told once.
+        said, self._told = self._told, (report.digest, report.errors)
+        is_news = bool(report.changed_files) or bool(report.errors)
+        if is_first or (is_news and said != self._told):
+            self._voice.pushed(report)
+
+    def _tell_failure(self, error: str) -> None:
+        if error != self._failure:
+            self._voice.failed(error)
+        self._failure = error
+
+    def _tell_end(self) -> None:
+        where = ""
+        if self._is_pushing and self._visitor is not None:
+            with contextlib.suppress(MonarchError):
+                where = f"; a push was interrupted, {self._visitor.generations()}"
+        self._voice.note(
+            "stopped", f"stopped watching; hosts and processes stay as they are{where}"
+        )
+
+    # The folders
+
+    def _follow(self) -> None:
+        self._following = Following(session_of(client()).watcher(self._workspace))
+        folders = [str(folder.local) for folder in self._workspace.folders]
+        text = f"watching {listed(folders)}; Ctrl-C ends it"
+        self._voice.note("watching", text, folders=folders)
+
+    def _unfollow(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.close()
+
+    def _workspace_is_there(self) -> bool:
+        return all(folder.local.is_dir() for folder in self._workspace.folders)
+
+    def _lose_folder(self) -> None:
+        self._unfollow()
+        gone = [str(f.local) for f in self._workspace.folders if not f.local.is_dir()]
+        if not gone:
+            return  # Replaced rather than gone: the next step follows the new one.
+        self._voice.note(
+            "folder-lost",
+            f"{listed(gone)} is gone; hosts keep what they have. Waiting for it to come back",
+            folders=gone,
+        )
+
+    def _wait_for_folder(self) -> None:
+        if not self._workspace_is_there():
+            time.sleep(_TICK_SECONDS)
+            return
+        # The working directory may be the folder that was away: names below it are dead.
+        with contextlib.suppress(OSError):
+            os.chdir(self._here)
+        try:
+            self._follow()
+        except SyncError:
+            return
+        self._look_at_allocation(is_idle=True)
+        self._is_behind = True
+
+    # What the project says
+
+    def _look_at_project(self) -> bool:
+        """Whether there is another workspace now."""
+        mark = _mark(self._file)
+        if mark == self._file_mark:
+            return False
+        self._file_mark = mark
+        if mark is None:
+            self._voice.note("project", f"{PROJECT_FILE} is gone; going on with what it said")
+            return False
+        try:
+            project = load_project(str(self._file))
+            workspace = workspace_of(project)
+        except (ConfigError, MonarchError) as error:
+            self._voice.failed(f"{error}\n  going on with what {PROJECT_FILE} said before")
+            return False
+        if project.file.job != self._project.file.job:
+            self._voice.note(
+                "project",
+                f"[job] in {PROJECT_FILE} has changed; the hosts stay as they are until "
+                "`monarch apply`",
+            )
+        self._project = project
+        if workspace == self._workspace:
+            return False
+        self._workspace = workspace
+        self._unfollow()
+        self._follow()
+        return True
+
+    # The allocation
+
+    def _look_at_allocation(self, *, is_idle: bool) -> bool:
+        """Whether there is another allocation now. Looks only where there is time for it."""
+        visitor = self._visitor
+        if visitor is not None and not is_idle:
+            return False
+        job = find_job()
+        if visitor is None:
+            if job is None:
+                return False
+            self._visitor = Visitor(job)
+            self._voice.note("allocation", "the allocation is up again")
+            return True
+        if job is not None and job.urls() != visitor.job.urls():
+            self._visitor = Visitor(job)
+            self._voice.note("allocation", "another allocation is up")
+            return True
+        # Somebody may have tidied the file away that tells of it: it runs all the same.
+        if job is None and not visitor.job.is_running():
+            self._visitor = None
+            self._voice.note(
+                "allocation-lost",
+                "the allocation has ended. What you save is pushed as soon as there is one "
+                "again: `monarch apply`",
+            )
+        return False
+
+
+def _mark(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,70 @@
+"""Deaths that a recipe expects to survive: noted, instead of ending the program."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+import monarch.actor
+from monarch.errors import MeshFailure
+
+__all__ = ["Deaths"]
+
+
+class Deaths:
+    """Within its ``with`` block, what dies or fails below this program does not end it.
+
+    The calls that waited for a dead process raise ``SupervisionError`` all the same; ``take`` gives
+    what was told of it since last asked, in order. Blocks may be nested or run side by side in
+    threads: each is told of everything.
+    """
+
+    _lock = threading.Condition()
+    _open: list[Deaths] = []  # noqa: RUF012 - of the program, whose hook there is only one of
+    _hook_before = staticmethod(monarch.actor.unhandled_fault_hook)
+
+    def __init__(self) -> None:
+        self._failures: list[MeshFailure] = []
+
+    def take(self) -> list[MeshFailure]:
+        """The failures since the last time."""
+        with Deaths._lock:
+            taken, self._failures = self._failures, []
+        return taken
+
+    def wait(self, seconds: float) -> list[MeshFailure]:
+        """As ``take``, once something was told, or after ``seconds``: news of a death and the
+        error of a call that it broke travel on different ways."""
+        with Deaths._lock:
+            Deaths._lock.wait_for(lambda: self._failures, seconds)
+        return self.take()
+
+    def __enter__(self) -> Deaths:
+        with Deaths._lock:
+            if not Deaths._open:
+                Deaths._hook_before = staticmethod(monarch.actor.unhandled_fault_hook)
+                monarch.actor.unhandled_fault_hook = _note
+            Deaths._open.append(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        with Deaths._lock:
+            Deaths._open.remove(self)
+            if not Deaths._open:
+                monarch.actor.unhandled_fault_hook = Deaths._hook_before
+
+    @staticmethod
+    def _told(failure: MeshFailure) -> None:
+        with Deaths._lock:
+            for deaths in Deaths._open:
+                deaths._failures.append(failure)
+            Deaths._lock.notify_all()
+
+
+def _note(failure: MeshFailure) -> None:
+    Deaths._told(failure)

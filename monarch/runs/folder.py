@@ -1,0 +1,211 @@
+"""Run folders: ``runs/NAME-STAMP``, what lies in them, and how a run stands.
+
+    config.toml  origin.json  command  env.json     what was run
+    metrics.jsonl  events.jsonl  logs/rank*.log     what happened
+    checkpoints/  report.html                       what came of it
+
+How a run stands is told by its last ``begun`` or ``ended`` event, and by whether the program that
+began it still lives; so a run that was killed needs nobody to say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from monarch.errors import JobError
+from monarch.job.process import process_start
+from monarch.runs.record import EVENTS, METRICS
+
+__all__ = ["RUNS", "RunFolder", "find_run", "new_run", "read_rows", "runs_in", "steps_of"]
+
+RUNS = Path("runs")
+CONFIG = "config.toml"
+
+Status = Literal["running", "finished", "stopped", "failed", "killed", "empty"]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run on disk."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / CONFIG
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def command(self) -> list[str]:
+        """The command that began it, as its arguments."""
+        try:
+            return shlex.split((self.path / "command").read_text())
+        except (OSError, ValueError):
+            return []
+
+    def events(self) -> list[dict[str, Any]]:
+        """Everything that happened, the oldest first."""
+        return read_rows(self.path / EVENTS)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row a step that counts: what a resumed run did again is there once."""
+        return steps_of(read_rows(self.path / METRICS))
+
+    def environment(self) -> dict[str, Any]:
+        """Of the last program that ran it."""
+        return read_json(self.path / "env.json")
+
+    def origins(self) -> dict[str, str]:
+        """Where each value of the config came from."""
+        return read_json(self.path / "origin.json")
+
+    @property
+    def status(self) -> Status:
+        last = next((e for e in reversed(self.events()) if e["kind"] in ("begun", "ended")), None)
+        if last is None:
+            return "empty"
+        if last["kind"] == "ended":
+            status: Status = last.get("status", "failed")
+            return status
+        is_alive = process_start(last.get("pid", 0)) == last.get("started", -1)
+        return "running" if is_alive else "killed"
+
+    @property
+    def has_checkpoint(self) -> bool:
+        try:
+            return any(self.checkpoint_dir.iterdir())
+        except OSError:
+            return False
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write one of its files, whole or not at all."""
+        path = self.path / name
+        unfinished = path.with_name(f".{name}.{os.getpid()}")
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, path)
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
+
+    def link_as_latest(self) -> None:
+        """Have ``latest`` beside it lead to it."""
+        link = self.path.parent / "latest"
+        made = link.with_name(f".latest.{os.getpid()}")
+        made.unlink(missing_ok=True)
+        made.symlink_to(self.name)
+        os.replace(made, link)
+
+
+def new_run(name: str, base: Path = RUNS) -> RunFolder:
+    """An empty folder for a run that begins now; folders of runs are no part of a workspace."""
+    base.mkdir(parents=True, exist_ok=True)
+    ignore = base / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    number = 1
+    while True:
+        path = base / (f"{name}-{stamp}" + (f"-{number}" if number > 1 else ""))
+        try:
+            path.mkdir()
+            return RunFolder(path)
+        except FileExistsError:
+            number += 1
+
+
+def runs_in(base: Path = RUNS) -> list[RunFolder]:
+    """All runs, the one that began last at the end."""
+    found = [path for path in base.glob("*") if path.is_dir() and not path.is_symlink()]
+    found = [path for path in found if (path / "command").exists()]
+    return [RunFolder(path) for path in sorted(found, key=_began)]
+
+
+def find_run(wanted: str = "latest", base: Path = RUNS) -> RunFolder:
+    """The run that ``wanted`` names: a folder, its name, ``latest``, or the beginning of a name,
+    which means the last such run. Raises ``JobError``."""
+    path = Path(wanted)
+    if (path / "command").exists():
+        return RunFolder(path)
+    runs = runs_in(base)
+    if not runs:
+        raise JobError(f"there are no runs in {base}: `monarch run ddp` makes one")
+    if wanted == "latest":
+        return runs[-1]
+    for run in reversed(runs):
+        if run.name == wanted:
+            return run
+    for run in reversed(runs):
+        if run.name.startswith(wanted):
+            return run
+    names = ", ".join(run.name for run in runs[-5:])
+    raise JobError(f"there is no run {wanted!r} in {base}. The last ones: {names}")
+
+
+def _began(path: Path) -> tuple[int, str]:
+    # The command is written once, when a run begins.
+    return (path / "command").stat().st_mtime_ns, path.name
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of JSON; an empty dictionary where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ``.jsonl`` file. A line that a full disk or a crash cut short is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def steps_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as they were reported, as one row a step.
+
+    A step may have been reported in parts. Where steps begin again further back, the run was
+    resumed: what came after that point before is given up.
+    """
+    steps: list[dict[str, Any]] = []
+    for row in rows:
+        step = row.get("step")
+        if not isinstance(step, int):
+            continue
+        while steps and steps[-1]["step"] > step:
+            steps.pop()
+        if steps and steps[-1]["step"] == step:
+            steps[-1].update(row)
+        else:
+            steps.append(dict(row))
+    return steps
+
+
+def shell_line(arguments: Sequence[str]) -> str:
+    """A command as one would type it."""
+    return shlex.join(arguments)

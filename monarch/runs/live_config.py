@@ -1,0 +1,131 @@
+"""A run's config file, followed while it runs: some keys may change between two steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from monarch.config_file import ConfigError, changed_keys, live_keys, with_keys_of
+
+__all__ = ["ConfigChange", "LiveConfig"]
+
+C = TypeVar("C")
+
+_Stamp = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True)
+class ConfigChange:
+    """What an edit came to. ``applied`` and ``waiting`` give old and new by dotted key;
+    ``waiting`` needs a restart. ``error`` says why the file cannot be used."""
+
+    path: Path
+    applied: Mapping[str, tuple[Any, Any]]
+    waiting: Mapping[str, tuple[Any, Any]]
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        """One line for a person; with an error, its lines."""
+        if self.error:
+            return f"{self.path} was changed, and cannot be used; nothing changes. {self.error}"
+        parts = []
+        if self.applied:
+            parts.append("now " + _listed(self.applied))
+        if self.waiting:
+            parts.append(f"{_listed(self.waiting)} needs a restart: stop, and run again")
+        return f"{self.path} was changed: " + "; ".join(parts or ["nothing that matters"])
+
+    def data(self) -> dict[str, Any]:
+        """As an event has it."""
+        return {
+            "file": str(self.path),
+            "applied": {key: list(map(_plain, pair)) for key, pair in self.applied.items()},
+            "waiting": {key: list(map(_plain, pair)) for key, pair in self.waiting.items()},
+            **({"error": self.error} if self.error else {}),
+        }
+
+
+class LiveConfig(Generic[C]):
+    """``config`` as the files say it now, in the keys that may change live.
+
+    ``files`` says for each file how a config is read from it. Looking costs one ``stat`` a file.
+    The first is the run's own: ``write`` keeps it up with what another one changed.
+    """
+
+    def __init__(
+        self,
+        config: C,
+        files: Mapping[Path, Callable[[], C]],
+        write: Callable[[C], None] = lambda config: None,
+    ) -> None:
+        self.config = config
+        self._files = dict(files)
+        self._stamps = {path: _stamp(path) for path in files}
+        self._live = set(live_keys(type(config)))
+        self._seen = dict.fromkeys(files, config)
+        self._own = next(iter(files), None)
+        self._write = write
+
+    def poll(self) -> ConfigChange | None:
+        """Take over what was changed since the last look; ``None`` if nothing was."""
+        for path, read in self._files.items():
+            stamp = _stamp(path)
+            if stamp in (self._stamps[path], None):
+                continue
+            self._stamps[path] = stamp
+            change = self._read(path, read)
+            if change is not None:
+                return change
+        return None
+
+    def _read(self, path: Path, read: Callable[[], C]) -> ConfigChange | None:
+        try:
+            wanted = read()
+        except ConfigError as error:
+            return ConfigChange(path, {}, {}, str(error))
+        # What counts is what was edited: a key that another file changed live stays so.
+        edited = changed_keys(self._seen[path], wanted)
+        self._seen[path] = wanted
+        changes = {key: (_at(self.config, key), _at(wanted, key)) for key in edited}
+        changes = {key: pair for key, pair in changes.items() if pair[0] != pair[1]}
+        if not changes:
+            return None
+        applied = {key: pair for key, pair in changes.items() if key in self._live}
+        waiting = {key: pair for key, pair in changes.items() if key not in self._live}
+        try:
+            self.config = with_keys_of(self.config, wanted, list(applied))
+        except ConfigError as error:
+            return ConfigChange(path, {}, {}, str(error))
+        if applied and self._own not in (path, None):
+            assert self._own is not None
+            self._write(self.config)
+            self._stamps[self._own], self._seen[self._own] = _stamp(self._own), self.config
+        return ConfigChange(path, applied, waiting)
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _at(config: Any, key: str) -> Any:
+    for name in key.split("."):
+        config = getattr(config, name)
+    return config
+
+
+def _plain(value: Any) -> Any:
+    return (
+        value if isinstance(value, (bool, int, float, str, list, dict, type(None))) else str(value)
+    )
+
+
+def _listed(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{key} = {new} (was {old})" for key, (old, new) in changes.items())

@@ -1,0 +1,168 @@
+"""A recipe: where its code is found, and what it says of itself.
+
+A recipe is a function ``run(config, procs, record)``, in a module of its own. What kind of mesh it
+gets is told by the annotation of its second parameter: ``ProcMesh``, spawned for it, or
+``HostMesh``, to spawn its own. A class may stand in for the function: it is made with the config,
+and its method ``run(procs, record)`` is called. Either may be ``async``.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from monarch.actor import HostMesh
+from monarch.config_file import LoadedConfig
+from monarch.config_file.types import is_config
+from monarch.errors import JobError
+from monarch.runs.record import Record
+
+__all__ = ["Recipe", "built_in_recipes", "find_recipe", "summary_of"]
+
+RECIPES = "monarch.recipes"
+_SHAPE = "`run(config: YourConfig, procs: ProcMesh, record: Record)`"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """``name`` is what its runs are called; ``wanted`` is what the person wrote."""
+
+    name: str
+    wanted: str
+    module: ModuleType
+    config_class: type[Any]
+    takes_hosts: bool
+    is_cooperative: bool
+    _call: Callable[[Any, Any, Record], Any]
+
+    def run(self, config: Any, mesh: Any, record: Record) -> Any:
+        """Run it to its end, and return what it returns."""
+        outcome = self._call(config, mesh, record)
+        if inspect.iscoroutine(outcome):
+            return asyncio.run(outcome)
+        return outcome
+
+    @property
+    def summary(self) -> str:
+        """The first line of the module's docstring."""
+        return (inspect.getdoc(self.module) or "").partition("\n")[0]
+
+    def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
+        """Ask its own ``check`` whether a config fits so many procs; raises ``ConfigError``."""
+        check = self.function("check")
+        if check is not None:
+            with loaded.locating_errors():
+                check(loaded.config, num_hosts, procs_per_host)
+
+    @property
+    def path(self) -> Path | None:
+        """The file it is written in."""
+        file = getattr(self.module, "__file__", None)
+        return Path(file) if file else None
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """One of the functions that a recipe may have besides: ``plan``, ``check``, ``prepare``."""
+        found = getattr(self.module, name, None)
+        return found if callable(found) else None
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """Modules that its procs should find imported; the recipe's ``PRELOAD`` says which."""
+        return tuple(getattr(self.module, "PRELOAD", ()))
+
+
+def built_in_recipes() -> dict[str, str]:
+    """The recipes that are installed: the module of each, by name."""
+    points = importlib.metadata.entry_points(group=RECIPES)
+    return {point.name: point.value for point in sorted(points, key=lambda point: point.name)}
+
+
+def summary_of(module: str) -> str:
+    """The first line of a module's docstring, without importing it."""
+    try:
+        spec = importlib.util.find_spec(module)
+        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+        return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    except (OSError, ImportError, SyntaxError):
+        return ""
+
+
+def find_recipe(wanted: str) -> Recipe:
+    """The recipe that ``wanted`` names: a built-in one, a file, a module, or ``module:name``.
+
+    Imports it. Raises ``JobError``.
+    """
+    place, _, attribute = wanted.partition(":")
+    module = _load_module(place)
+    entry = getattr(module, attribute or "run", None)
+    if entry is None and attribute:
+        raise JobError(f"{place} has no {attribute!r}")
+    name = attribute if inspect.isclass(entry) else Path(place).stem.rpartition(".")[2]
+    if inspect.isclass(entry):
+        return _of_class(name or place, wanted, module, entry)
+    parameters = _parameters(entry) if callable(entry) else []
+    if len(parameters) < 3 or not is_config(parameters[0][1]):
+        raise JobError(f"{wanted} is no recipe: it needs a function {_SHAPE}")
+    return Recipe(
+        name, wanted, module, parameters[0][1], parameters[1][1] is HostMesh,
+        parameters[2][1] is Record, typing.cast(Callable[..., Any], entry),
+    )  # fmt: skip
+
+
+def _of_class(name: str, wanted: str, module: ModuleType, cls: type[Any]) -> Recipe:
+    made = _parameters(cls.__init__)[1:]
+    runs = _parameters(cls.run)[1:] if callable(getattr(cls, "run", None)) else []
+    if len(made) != 1 or not is_config(made[0][1]) or len(runs) < 2:
+        raise JobError(
+            f"{wanted} is no recipe: a class needs `__init__(self, config: YourConfig)` and "
+            "`run(self, procs: ProcMesh, record: Record)`"
+        )
+    return Recipe(
+        name, wanted, module, made[0][1], runs[0][1] is HostMesh, runs[1][1] is Record,
+        lambda config, mesh, record: cls(config).run(mesh, record),
+    )  # fmt: skip
+
+
+def _parameters(function: Any) -> list[tuple[str, Any]]:
+    """The names and types of what a function takes by position."""
+    hints = typing.get_type_hints(function)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = inspect.Parameter
+    positional = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    return [(p.name, hints.get(p.name)) for p in parameters if p.kind in positional]
+
+
+def _load_module(name: str) -> ModuleType:
+    known = built_in_recipes()
+    path = Path(name)
+    if path.suffix == ".py":
+        if not path.exists():
+            raise JobError(f"there is no recipe {name}")
+        sys.path.insert(0, str(path.resolve().parent))
+        return importlib.import_module(path.stem)
+    try:
+        return importlib.import_module(known.get(name, name))
+    except ModuleNotFoundError as error:
+        if error.name not in (name, name.partition(".")[0]):
+            raise JobError(
+                f"the recipe {name} needs {error.name}, which is not installed here: "
+                "pip install 'monarch-loop[train]'"
+            ) from None
+        raise JobError(
+            f"there is no recipe {name!r}. Built in: {', '.join(known)}; or give a "
+            "Python file, or a module"
+        ) from None

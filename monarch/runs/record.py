@@ -1,0 +1,133 @@
+"""What a run writes down while it goes on, and what it is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from monarch.runs.code import RunCode
+from monarch.runs.live_config import LiveConfig
+from monarch.runs.start import seconds_since_start
+
+__all__ = ["EVENTS", "METRICS", "Display", "Record"]
+
+METRICS = "metrics.jsonl"
+EVENTS = "events.jsonl"
+
+C = TypeVar("C")
+
+
+class Display(Protocol):
+    """Shows a run to a person. Called on the client, between two steps."""
+
+    def message(self, text: str) -> None:
+        """Something happened that is worth a line."""
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        """The numbers of a step. Steps count from 1; one step may report more than once."""
+
+
+class Record:
+    """A run's folder, as a recipe sees it: every recipe gets one, beside its config.
+
+    ``folder`` holds ``metrics.jsonl``, ``events.jsonl`` and ``checkpoints/``. Metrics and events
+    are data first; ``display`` shows them. ``procs_per_host`` is for recipes that spawn their own
+    procs. May be used from any thread.
+    """
+
+    def __init__(self, folder: Path | str, display: Display, *, procs_per_host: int = 1) -> None:
+        self.folder = Path(folder)
+        self.procs_per_host = procs_per_host
+        self.display = display
+        self.config_file: LiveConfig[Any] | None = None
+        self.code: RunCode | None = None
+        self._generation: float | None = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Where the recipe keeps its checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the recipe should save a checkpoint and return; look between two steps."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Ask the recipe to save and return."""
+        self._stop.set()
+
+    def message(self, text: str) -> None:
+        """Something happened that is worth a line."""
+        self.display.message(text)
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        """The numbers of a step. Steps count from 1; one step may report more than once.
+
+        Where they have a ``generation``, a change of it becomes an event, with the diff of the
+        code. Report that of the rank that is furthest behind.
+        """
+        now = time.time()
+        self._append(METRICS, {"step": step, "num_steps": num_steps, "time": now, **values})
+        self._look_at_generation(step, values, now)
+        self.display.metrics(step, num_steps, values)
+
+    def event(self, kind: str, text: str, **data: Any) -> None:
+        """Something that a later reader of the run wants to know: a death, a heal, new code.
+
+        ``kind`` is one word (``died``, ``respawned``, ``healed``, ``saved``, ``resumed``,
+        ``generation``, ``config``, ``chaos``); ``data`` is what JSON can hold.
+        """
+        self.note(kind, text, **data)
+        self.display.message(text)
+
+    def note(self, kind: str, text: str, **data: Any) -> None:
+        """An event that is written down and not shown."""
+        self._append(EVENTS, {"time": time.time(), "kind": kind, "text": text, **data})
+
+    def live(self, config: C) -> C:
+        """``config``, with what was changed in its file since and may change while it runs.
+
+        Call it between two steps. What was changed, and what needs a restart, becomes an event.
+        """
+        if self.config_file is None:
+            return config
+        change = self.config_file.poll()
+        if change is not None:
+            self.event("config", change.text, **change.data())
+        now: C = self.config_file.config
+        return now
+
+    def _look_at_generation(self, step: int, values: Mapping[str, float], now: float) -> None:
+        generation = values.get("generation")
+        if generation is None or generation == self._generation:
+            return
+        before, self._generation = self._generation, generation
+        if before is None:
+            seconds = seconds_since_start()
+            self.note("first_step", f"first step after {seconds:.1f} s", seconds=seconds, step=step)
+            return
+        text = f"generation {generation:.0f} from step {step}"
+        change = self.code.look() if self.code is not None else None
+        if change is None:
+            self.event("generation", text, generation=generation, step=step)
+            return
+        seconds = max(0.0, now - change.saved_at)
+        self.event(
+            "generation",
+            f"{text}: {', '.join(change.files)}, {seconds * 1000:.0f} ms after the save",
+            generation=generation, step=step, files=change.files, diff=change.diff,
+            digest=change.digest, save_to_step_seconds=seconds,
+        )  # fmt: skip
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        # One write a line, so that a reader never sees half of one, and a kill leaves whole lines.
+        with self._lock, open(self.folder / name, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row, default=str) + "\n")

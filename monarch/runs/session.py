@@ -1,0 +1,147 @@
+"""One go of a run, from ``begun`` to ``ended``: a program that runs a recipe in a run's folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from monarch import __version__
+from monarch.config_file import LoadedConfig, load_config, to_toml
+from monarch.job.process import process_start
+from monarch.runs.code import RunCode
+from monarch.runs.folder import RunFolder, shell_line
+from monarch.runs.live_config import LiveConfig
+from monarch.runs.record import Display, Record
+from monarch.runs.report import write_report
+
+__all__ = ["RunSession"]
+
+_GIT_SECONDS = 5.0
+
+
+@dataclass
+class RunSession:
+    """Writes down what is run before it begins, and how it ended; a ``with`` block.
+
+    ``record`` is for the recipe. An exception that leaves the block is the run's end: "stopped" for
+    ``KeyboardInterrupt``, else "failed".
+    """
+
+    folder: RunFolder
+    display: Display
+    loaded: LoadedConfig[Any]
+    command: Sequence[str]
+    config_file: Path | None = None
+    overrides: Sequence[str] = ()
+    environment: Mapping[str, str] | None = None
+    procs_per_host: int = 1
+    code: RunCode | None = None
+    generation: int = 0
+    outcome: Any = None
+
+    def __post_init__(self) -> None:
+        self.record = Record(self.folder.path, self.display, procs_per_host=self.procs_per_host)
+        self.record.code = self.code
+
+    def __enter__(self) -> RunSession:
+        folder = self.folder
+        self._write_config(self.loaded.config)
+        folder.write_json(
+            "origin.json", {key: origin.text for key, origin in self.loaded.origins.items()}
+        )
+        folder.write_json("env.json", self._surroundings())
+        if not (folder.path / "command").exists():
+            folder.write_text("command", shell_line(self.command) + "\n")
+        folder.link_as_latest()
+        self.record.config_file = self._live_config()
+        pid = os.getpid()
+        self.record.note(
+            "begun", "begun", pid=pid, started=process_start(pid), generation=self.generation,
+            digest=self.code.digest if self.code else "",
+        )  # fmt: skip
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        status = "finished"
+        if isinstance(error, KeyboardInterrupt) or (error is None and self.record.is_stopping):
+            status = "stopped"
+        elif error is not None:
+            status = "failed"
+        text = status if error is None else f"{status}: {_in_words(error)}"
+        outcome = _plain(self.outcome)
+        self.record.note("ended", text, status=status, outcome=outcome)
+        write_report(self.folder)
+
+    def _live_config(self) -> LiveConfig[Any]:
+        """The run's own file, and the one that the person gave."""
+        cls, config = type(self.loaded.config), self.loaded.config
+
+        def of_run() -> Any:
+            return load_config(cls, self.folder.config_path).config
+
+        def of_person() -> Any:
+            return load_config(cls, self.config_file, self.overrides, self.environment).config
+
+        files = {self.folder.config_path: of_run}
+        if self.config_file is not None:
+            files[self.config_file] = of_person
+        return LiveConfig(config, files, self._write_config)
+
+    def _write_config(self, config: Any) -> None:
+        self.folder.write_text("config.toml", to_toml(config, self.loaded.origins))
+
+    def _surroundings(self) -> dict[str, Any]:
+        """What else the run depends on; no variable that could hold a secret."""
+        torch = sys.modules.get("torch")
+        named = ("MONARCH_CONFIG_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NCCL_", "GLOO_")
+        return {
+            "python": platform.python_version(),
+            "monarch_loop": __version__,
+            "torch": getattr(torch, "__version__", None),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "folder": os.getcwd(),
+            "git_commit": _git_commit(),
+            "code_generation": self.generation,
+            "code_digest": self.code.digest if self.code else "",
+            "procs_per_host": self.procs_per_host,
+            "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(named)},
+            "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True, text=True, timeout=_GIT_SECONDS, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _in_words(error: BaseException) -> str:
+    first = str(error).strip() or type(error).__name__
+    return f"{type(error).__name__}: {first}"
+
+
+def _plain(outcome: Any) -> Any:
+    if is_dataclass(outcome) and not isinstance(outcome, type):
+        return asdict(outcome)
+    is_plain = outcome is None or isinstance(outcome, (bool, int, float, str, dict, list))
+    return outcome if is_plain else None

@@ -1,0 +1,148 @@
+"""The fences and halts of one process: where all its actors stand while new code is switched in.
+
+A fence stands in the order of one sender: an actor has reached it when it is done with what that
+sender sent before. What comes from others passes, so that an actor which is still busy may ask
+one that already waits. Once the actors of all ranks stand at their fences, a halt stops the rest:
+each is done with the message in hand, and takes up no other until it may go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Reached, Resume
+from monarch.runtime.context import ActorRecord
+from monarch.wire.address import Uid
+
+__all__ = ["Fenced", "Fences"]
+
+
+class Fenced(Protocol):
+    """What is needed of an actor's cell."""
+
+    record: ActorRecord
+    method: str
+
+    def deliver(self, event: Delivery | Fence | Lift | Halt | Resume) -> None: ...
+
+
+class _Open:
+    """A fence that is up, and, once it was called for, its halt. What is missing, by uid."""
+
+    def __init__(self, sender: Uid, exempt: Uid, missing: dict[Uid, Fenced]) -> None:
+        self.sender = sender
+        self.exempt = exempt
+        self.missing = missing
+        self.reached: Callable[[], None] = lambda: None
+        self.is_halted = False
+        self.moving: dict[Uid, Fenced] = {}
+        self.halted: Callable[[], None] = lambda: None
+
+
+class Fences:
+    """Raises fences in front of all cells of a process, and says who has yet to reach them.
+
+    ``lock`` guards the cells as well, so that an actor is in front of a fence or behind it.
+    """
+
+    def __init__(self, cells: Callable[[], Iterable[Fenced]], lock: threading.Lock) -> None:
+        self._cells = cells
+        self._lock = lock
+        self._open: dict[int, _Open] = {}
+
+    def raise_for(
+        self, sender: Uid, number: int, reached: Callable[[], None], exempt: Uid = ""
+    ) -> None:
+        """Hold back what ``sender`` sends from here on; ``reached`` once all came this far.
+
+        It is called on the thread of the last actor to get there. ``exempt`` is not waited for:
+        it is the actor that waits for the switch.
+        """
+        with self._lock:
+            cells = {c.record.uid: c for c in self._cells() if c.record.uid != exempt}
+            fence = self._open[number] = _Open(sender, exempt, dict(cells))
+            fence.reached = reached
+        for cell in cells.values():
+            cell.deliver(Fence(sender, number))
+        if not cells:
+            reached()
+
+    def halt(self, number: int, halted: Callable[[], None]) -> None:
+        """Stop every actor once it is done with the message in hand."""
+        with self._lock:
+            fence = self._open.get(number)
+            if fence is None:
+                cells = {}
+            else:
+                cells = {c.record.uid: c for c in self._cells() if c.record.uid != fence.exempt}
+                fence.moving = dict(cells)
+                fence.halted = halted
+                fence.is_halted = True
+        for cell in cells.values():
+            cell.deliver(Halt(number))
+        if not cells:
+            halted()
+
+    def resume(self, number: int) -> None:
+        """End the halt, and leave the fence."""
+        with self._lock:
+            fence = self._open.get(number)
+            if fence is None or not fence.is_halted:
+                return
+            fence.is_halted = False
+            fence.moving = {}
+            cells = list(self._cells())
+        for cell in cells:
+            cell.deliver(Resume(number))
+
+    def lift(self, number: int) -> None:
+        """Let everybody go."""
+        with self._lock:
+            if self._open.pop(number, None) is None:
+                return
+            cells = list(self._cells())
+        for cell in cells:
+            cell.deliver(Lift(number))
+
+    def begins(self, cell: Fenced, sender: Uid) -> None:
+        """An actor is made by ``sender``, and not among the cells yet. Under the lock."""
+        for number, fence in self._open.items():
+            # Sent after the fence: it must wait behind it like everything of that sender.
+            if fence.sender == sender:
+                fence.missing[cell.record.uid] = cell
+                cell.deliver(Fence(sender, number))
+            if fence.is_halted:
+                cell.deliver(Halt(number))
+
+    def reached(self, cell: Fenced, item: Reached) -> None:
+        """A cell has taken a fence or a halt out of its mailbox."""
+        with self._lock:
+            fence = self._open.get(item.number)
+        if fence is None:
+            cell.deliver(Lift(item.number))
+        else:
+            self._strike(fence, cell.record.uid, is_halt=item.is_halt)
+
+    def ended(self, actor: Uid) -> None:
+        """An actor has ended: nobody waits for it."""
+        with self._lock:
+            fences = list(self._open.values())
+        for fence in fences:
+            self._strike(fence, actor, is_halt=False)
+            self._strike(fence, actor, is_halt=True)
+
+    def waiting_for(self, number: int) -> list[Fenced]:
+        """Who has yet to reach the fence, or, where there is a halt, to stop."""
+        with self._lock:
+            fence = self._open.get(number)
+            return [] if fence is None else [*(fence.missing or fence.moving).values()]
+
+    def _strike(self, fence: _Open, actor: Uid, *, is_halt: bool) -> None:
+        with self._lock:
+            missing = fence.moving if is_halt else fence.missing
+            if missing.pop(actor, None) is None or missing:
+                return
+            over = fence.halted if is_halt else fence.reached
+        over()

@@ -1,0 +1,118 @@
+"""The orders with which actors were made, for procs that give way to new ones.
+
+An actor that is made again gets the arguments of the first time, as they were then: what was sent
+is kept, and not the objects, which may have changed. What is too large is not kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from monarch.wire.address import Uid
+from monarch.wire.codec import Bytes
+from monarch.wire.message import SpawnActor
+from monarch.wire.payload import Borrowed, Payload
+
+__all__ = ["KEPT_BYTES", "KeptSpawn", "KeptSpawns"]
+
+KEPT_BYTES = 16 * 2**20
+"""The arguments of one mesh are kept up to this size."""
+
+
+class KeptSpawn(NamedTuple):
+    """How a mesh of actors was made. ``data`` is ``None`` where that was too large to keep.
+
+    ``arguments`` are there apart from the class where that may be upgraded.
+    """
+
+    mesh: Uid
+    name: str
+    procs: Sequence[Uid]
+    make: Callable[[int], SpawnActor]
+    data: Payload | None
+    num_bytes: int
+    arguments: list[bytes] | None = None
+
+
+class KeptSpawns:
+    """What this process has spawned, in its order. From any thread.
+
+    ``is_alive`` tells whether a mesh has a member in that proc that has not failed or been stopped.
+    """
+
+    def __init__(self, is_alive: Callable[[Uid, Uid], bool]) -> None:
+        self._is_alive = is_alive
+        self._spawns: dict[Uid, KeptSpawn] = {}
+        self._held: dict[Uid, list[KeptSpawn]] = {}
+        self._lock = threading.Lock()
+
+    def keep(
+        self,
+        mesh: Uid,
+        name: str,
+        procs: Sequence[Uid],
+        make: Callable[[int], SpawnActor],
+        data: Payload,
+        arguments: Callable[[], list[bytes]] | None = None,
+    ) -> None:
+        """Call it where the order is sent, under the lock that keeps casts in order."""
+        size = len(data.data) + sum(map(len, data.buffers))
+        is_small = size <= KEPT_BYTES
+        kept = KeptSpawn(
+            mesh, name, procs, make, _copied(data) if is_small else None, size,
+            arguments() if is_small and arguments is not None else None,
+        )  # fmt: skip
+        with self._lock:
+            self._spawns[mesh] = kept
+
+    def upgraded(self, mesh: Uid, order: Callable[[list[bytes]], Payload]) -> None:
+        """The mesh has a new class: ``order`` makes the order with it from the arguments."""
+        with self._lock:
+            spawn = self._spawns.get(mesh)
+        if spawn is not None and spawn.arguments is not None:
+            data = _copied(order(spawn.arguments))
+            with self._lock:
+                self._spawns[mesh] = spawn._replace(data=data)
+
+    def forget(self, mesh: Uid) -> None:
+        with self._lock:
+            self._spawns.pop(mesh, None)
+
+    def forget_proc(self, proc: Uid) -> None:
+        """A proc is gone for good."""
+        with self._lock:
+            self._held.pop(proc, None)
+            over = [s.mesh for s in self._spawns.values() if proc in s.procs]
+        for mesh in over:
+            if not any(self._is_alive(mesh, uid) for uid in self._spawns[mesh].procs):
+                self.forget(mesh)
+
+    def on(self, proc: Uid) -> list[KeptSpawn]:
+        """What lives in a proc, in the order in which it was made."""
+        with self._lock:
+            spawns = [spawn for spawn in self._spawns.values() if proc in spawn.procs]
+        return [spawn for spawn in spawns if self._is_alive(spawn.mesh, proc)]
+
+    def hold(self, proc: Uid) -> None:
+        """What was sent to a proc so far has to be made again, what follows not."""
+        self._held[proc] = self.on(proc)
+
+    def release(self, proc: Uid) -> None:
+        self._held.pop(proc, None)
+
+    def again(self, proc: Uid) -> Iterator[tuple[SpawnActor, Payload]]:
+        """The orders for a new proc in the place of one, but for what was not kept."""
+        held = self._held.pop(proc, None)
+        for spawn in self.on(proc) if held is None else held:
+            if spawn.data is not None and self._is_alive(spawn.mesh, proc):
+                yield spawn.make(spawn.procs.index(proc)), spawn.data
+
+
+def _copied(data: Payload) -> Payload:
+    """What it holds now, whatever becomes of the sender's objects."""
+    buffers: Sequence[Bytes] = data.buffers
+    if isinstance(buffers, Borrowed):
+        buffers = list(buffers.copied())
+    return Payload(data.data, buffers)

@@ -1,0 +1,82 @@
+"""Procs of a host that give way to new ones of the same uid, because their code cannot change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from monarch.runtime.node import Node
+from monarch.wire.address import Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import ReplaceProcs
+
+__all__ = ["Replacements"]
+
+End = Callable[[Sequence[Uid], str, float], None]
+
+
+class Replacements:
+    """Answers orders to replace procs. Everything here runs on the node's I/O loop.
+
+    ``procs`` are the procs that there are; ``end`` ends some: it is given their uids, the reason,
+    and the seconds that they have for it.
+    """
+
+    def __init__(self, node: Node, procs: Collection[Uid], end: End) -> None:
+        self._node = node
+        self._procs = procs
+        self._end = end
+        self._wanted: set[Uid] = set()
+        self._orders: list[_Order] = []
+        node.handle(ReplaceProcs, self._on_order)
+
+    def _on_order(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, ReplaceProcs)
+        there = [uid for uid in order.uids if uid in self._procs]
+        waiting = _Order(order, set(there), sorted(set(order.uids) - set(there)))
+        self._orders.append(waiting)
+        self._end(there, order.reason, order.grace_seconds)
+        self._wanted.update(there)
+        self._settle()
+
+    def is_wanted(self, uid: Uid) -> bool:
+        """Whether a proc that has ended is to be replaced; asked once."""
+        if uid not in self._wanted:
+            return False
+        self._wanted.discard(uid)
+        return True
+
+    def cancel(self, uids: Sequence[Uid]) -> None:
+        """These are to end for good."""
+        for uid in self._wanted.intersection(uids):
+            self._wanted.discard(uid)
+
+    def is_up(self, uid: Uid) -> None:
+        for order in self._orders:
+            if uid not in self._wanted:
+                order.missing.discard(uid)
+        self._settle()
+
+    def is_lost(self, uid: Uid, reason: str) -> None:
+        """A new proc has ended before it was up, or could not be made."""
+        for order in self._orders:
+            if uid in order.missing:
+                order.missing.discard(uid)
+                order.lost.append(f"{uid}: {reason}")
+        self._settle()
+
+    def _settle(self) -> None:
+        done = [order for order in self._orders if not order.missing]
+        self._orders = [order for order in self._orders if order.missing]
+        for order in done:
+            error = f"not replaced: {'; '.join(order.lost)}" if order.lost else ""
+            self._node.answer(order.message.sender, order.message.port, error=error)
+
+
+class _Order:
+    """An order, and the procs of it that are not up yet."""
+
+    def __init__(self, message: ReplaceProcs, missing: set[Uid], lost: list[str]) -> None:
+        self.message = message
+        self.missing = missing
+        self.lost = lost

@@ -1,0 +1,37 @@
+"""Which generation of the workspace a process runs, and whose calls it may therefore run.
+
+Every call carries the generation of the process that sent it. A rank that is behind it would meet
+the others of its mesh on other code, in a collective for instance: it refuses, by name. One that
+is ahead runs the call: old code cannot come back. Generations are counted by the client at the
+root, so those of another client's processes say nothing here.
+"""
+
+from __future__ import annotations
+
+from monarch.wire.address import Uid
+from monarch.wire.message import Call
+
+__all__ = ["RunGate"]
+
+
+class RunGate:
+    """``root`` is the client that we belong to, ``why_behind`` words for a refusal."""
+
+    def __init__(self, root: Uid) -> None:
+        self.root = root
+        self.generation = 0
+        self.why_behind = ""
+        self._taken_back = 0
+
+    def take_back(self, generation: int, before: int) -> None:
+        """A generation was switched to and is given up: what it sent may still be under way."""
+        self._taken_back = max(self._taken_back, generation)
+        self.generation = before
+
+    def is_behind(self, call: Call) -> bool:
+        """Whether a call must not run here. Asked only where its generation is above ours."""
+        return (
+            call.generation > self.generation
+            and call.root == self.root
+            and call.generation > self._taken_back
+        )

@@ -1,0 +1,61 @@
+"""Holds spawns back while the files under new processes change.
+
+A process that is made before the gate closes is switched with all others; one that is made after
+it has opened again begins on the new code. In between it would import some of both.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from monarch.errors import MonarchError
+
+__all__ = ["SpawnGate"]
+
+_PATIENCE_SECONDS = 20.0
+
+
+class SpawnGate:
+    """Open as long as no push is between its first file and its last rank."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._generation = 0
+        self._num_inside = 0
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Spawn within the block. Waits while the gate is closed.
+
+        Raises ``MonarchError`` after 20 s: who waits for the push may be whom it waits for.
+        """
+        with self._changed:
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while self._generation:
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise MonarchError(
+                        f"generation {self._generation} of the workspace is being switched to, "
+                        f"and has not got there in {_PATIENCE_SECONDS:g} s: spawn again when it has"
+                    )
+            self._num_inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_inside -= 1
+                self._changed.notify_all()
+
+    def close(self, generation: int) -> None:
+        """Let nobody in; returns when nobody is inside."""
+        with self._changed:
+            self._generation = generation
+            while self._num_inside:
+                self._changed.wait()
+
+    def open(self) -> None:
+        with self._changed:
+            self._generation = 0
+            self._changed.notify_all()

@@ -1,0 +1,137 @@
+"""Orders to make procs that wait, because the host's workspace is not what they are for.
+
+A host that was added, or was started again, or missed a push, is brought to the state that the
+rest of the mesh runs before anything runs on it. Its client sees to that; where it cannot, the
+procs are refused, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from monarch.runtime.answers import Outcome
+from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import Bring, SpawnProcs
+
+__all__ = ["WaitingSpawns"]
+
+
+class Host(Protocol):
+    """What is needed of the host agent."""
+
+    node: Node
+    generation: Callable[[], int]
+    workspace_digest: Callable[[], str]
+    workspace_moves: Callable[[], bool]
+
+    @property
+    def num_running(self) -> int: ...
+
+    def start_procs(self, envelope: Envelope) -> None: ...
+
+    def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None: ...
+
+
+class WaitingSpawns:
+    """Everything here runs on the node's I/O loop."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._orders: list[Envelope] = []
+        self._asked: str = ""
+
+    def holds(self, envelope: Envelope) -> bool:
+        """Whether an order has to wait; it is started, or refused, when that is over."""
+        order = envelope.message
+        assert isinstance(order, SpawnProcs)
+        if not self._is_early(order):
+            return False
+        self._orders.append(envelope)
+        self.changed()
+        return True
+
+    def has(self, uid: Uid) -> bool:
+        """Whether the order to make this proc waits."""
+        return any(spec.uid == uid for order in self._messages() for spec in order.procs)
+
+    def changed(self) -> None:
+        """The workspace is another one, or at rest: start what was waiting for that."""
+        due = [e for e in self._orders if not self._is_early(_order(e))]
+        self._orders = [e for e in self._orders if e not in due]
+        for envelope in due:
+            self._host.start_procs(envelope)
+        if self._orders and not self._host.workspace_moves() and not self._asked:
+            self._ask(_order(self._orders[0]))
+
+    def drop(self, uids: Iterable[Uid]) -> None:
+        """These procs are not wanted any more."""
+        gone = set(uids)
+        self._refuse(lambda uid: uid in gone, "it was stopped")
+
+    def clear(self) -> None:
+        """Nobody waits any more: the client has left."""
+        self._orders.clear()
+
+    def _messages(self) -> list[SpawnProcs]:
+        return [_order(envelope) for envelope in self._orders]
+
+    def _is_early(self, order: SpawnProcs) -> bool:
+        host = self._host
+        if host.workspace_moves():
+            return True
+        return order.digest not in ("", host.workspace_digest()) and bool(host.workspace_digest())
+
+    def _ask(self, order: SpawnProcs) -> None:
+        """Have the client bring the state that is wanted."""
+        host, root = self._host, order.root or order.owner
+        self._asked = order.digest
+        node = host.node
+        answer = node.request(
+            root,
+            lambda port: Bring(
+                node.address, host.generation(), host.workspace_digest(), order.digest,
+                host.num_running, port, node.uid,
+            ),
+        )  # fmt: skip
+
+        def answered() -> None:
+            node.loop.call_soon(lambda: self._answered(answer))
+
+        answer.on_set(answered)
+
+    def _answered(self, answer: Promise[Outcome]) -> None:
+        wanted, self._asked = self._asked, ""
+        now = self._host.workspace_digest()
+        outcome = answer.value
+        if outcome.body.get("digest") == now:
+            # This is what the others have, too: somebody else has pushed it.
+            wanted_now = [e for e in self._orders if _order(e).digest == wanted]
+            self._orders = [e for e in self._orders if e not in wanted_now]
+            for envelope in wanted_now:
+                self._host.start_procs(envelope)
+        elif wanted != now:
+            why = outcome.error or "its workspace is not what the rest of the mesh runs"
+            specs = {spec.uid for o in self._messages() if o.digest == wanted for spec in o.procs}
+            self._refuse(lambda uid: uid in specs, why)
+        self.changed()
+
+    def _refuse(self, is_meant: Callable[[Uid], bool], why: str) -> None:
+        left = []
+        for envelope in self._orders:
+            order = _order(envelope)
+            meant = [spec.uid for spec in order.procs if is_meant(spec.uid)]
+            for uid in meant:
+                self._host.never_started(order.owner, uid, ValueError(why))
+            order.procs = tuple(spec for spec in order.procs if spec.uid not in meant)
+            if order.procs:
+                left.append(envelope)
+        self._orders = left
+
+
+def _order(envelope: Envelope) -> SpawnProcs:
+    assert isinstance(envelope.message, SpawnProcs)
+    return envelope.message

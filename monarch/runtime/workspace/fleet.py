@@ -1,0 +1,240 @@
+"""The hosts of one push: has them meet, stage, commit and go back, all of them at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from monarch.errors import MonarchError
+from monarch.runtime.answers import Outcome
+from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.memory import Memory
+from monarch.runtime.workspace.patience import Patience
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
+from monarch_sync.disk import Content
+from monarch_sync.errors import PushRefused
+from monarch_sync.manifest import Manifest
+from monarch_sync.messages import Abort, Commit, Message, decode, encode
+from monarch_sync.progress import progress
+from monarch_sync.push import HostView, Outgoing, Push
+
+__all__ = ["Busy", "Fleet", "HostInPush", "Stale"]
+
+
+class Stale(MonarchError):
+    """A host has a later generation than the one that was proposed."""
+
+
+class Busy(MonarchError):
+    """Somebody else is in the middle of a push."""
+
+
+class HostInPush(NamedTuple):
+    """A host in a push. ``push`` is ``None`` where the files are the author's own."""
+
+    address: ProcAddress
+    push: Push | None
+
+    @property
+    def uid(self) -> Uid:
+        return self.address.uid
+
+    @property
+    def is_staged(self) -> bool:
+        return self.push is not None and self.push.staged is not None
+
+
+class Fleet:
+    """The author's end of all its conversations with host agents.
+
+    ``failed`` says which hosts could not follow, and why. ``roots`` are their replicas, ``kept``
+    the files that they saved under other names.
+    """
+
+    def __init__(self, memory: Memory, node: Node) -> None:
+        self._memory = memory
+        self._node = node
+        self._patience = Patience(node)
+        self._progress = progress()
+        self.failed: dict[Uid, str] = {}
+        self.roots: dict[Uid, str] = {}
+        self.kept: dict[Uid, list[str]] = {}
+        self._committed: set[Uid] = set()
+
+    def name(self, uid: Uid) -> str:
+        """A host, for people."""
+        return self._memory.host_names.get(uid, uid)
+
+    def meet(self, addresses: Sequence[ProcAddress]) -> None:
+        """Ask hosts that we have not pushed to yet which generation they have."""
+        memory = self._memory
+        new = [a for a in addresses if a.uid not in memory.views and a.uid != self._node.uid]
+        asked = [
+            (a, self._node.request(a, lambda port: Inspect(port, self._node.uid))) for a in new
+        ]
+        for address, answer in asked:
+            body = self._body(address, answer)
+            if body is None:
+                continue
+            view = memory.views[address.uid] = HostView()
+            view.generation = int(body["generation"])
+            memory.host_names[address.uid] = str(body["host"])
+            memory.found[address.uid] = str(body["digest"])
+            self._watch(address, int(body.get("pid", 0)))
+        generations = [view.generation for view in memory.views.values()]
+        memory.generation = max([memory.generation, *generations])
+
+    def _watch(self, host: ProcAddress, pid: int) -> None:
+        """Notice when a host ends: one that is started again may have anything."""
+        down = ProcDown(host.uid, "the host agent's process ended")
+        self._node.lives.watch(host, pid, lambda: self._node.peer_down(down))
+
+    def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
+        """A push to each host that we know how to reach."""
+        memory = self._memory
+        generation = memory.generation + 1
+        found = []
+        for address in addresses:
+            push = None
+            if address.uid != self._node.uid:
+                view = memory.views.get(address.uid)
+                if view is None or address.uid in self.failed:
+                    continue
+                contents = memory.scanner.contents
+                push = Push(memory.workspace, manifest, view, generation, contents)
+            found.append(HostInPush(address, push))
+        return found
+
+    def stage(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
+        """Have every host get ready; all of them at once, round by round.
+
+        Raises ``Stale`` and ``Busy`` where another author was, or is, at a host.
+        """
+        going: list[tuple[HostInPush, Outgoing]] = []
+        for host in hosts:
+            if host.push is not None and not self._has_it(host.uid, manifest):
+                going.append((host, host.push.first()))
+        self._progress.num_hosts = len(hosts)
+        again: MonarchError | None = None
+        while going:
+            self._show(hosts)
+            asked = [(h, out, self._send(h, out.message, out.blobs)) for h, out in going]
+            going = []
+            for host, out, answer in asked:
+                assert host.push is not None
+                num_bytes = sum(map(len, out.blobs))
+                body = self._body(host.address, answer, num_bytes, len(manifest))
+                if body is None:
+                    continue
+                self.roots[host.uid] = str(body.get("root", ""))
+                try:
+                    step = host.push.receive(decode(body["reply"]))
+                except PushRefused as error:
+                    if error.code == "stale":
+                        again = Stale(error.reason)
+                    elif error.code == "busy":
+                        again = again or Busy(f"{self.name(host.uid)}: {error.reason}")
+                    else:
+                        self._fail(host.uid, str(error))
+                else:
+                    if isinstance(step, Outgoing):
+                        going.append((host, step))
+        if again is not None:
+            raise again
+
+    def _show(self, hosts: Sequence[HostInPush]) -> None:
+        """Tell whoever follows how much is on its way."""
+        pushes = [host.push for host in hosts if host.push is not None]
+        self._progress.step = "stage"
+        self._progress.bytes_to_send = sum(push.bytes_sent for push in pushes)
+        self._progress.num_ready = sum(push.staged is not None for push in pushes)
+
+    def commit(self, hosts: Sequence[HostInPush]) -> None:
+        """Have every host show what it has staged. Who cannot is among the failed ones."""
+        asked = []
+        for host in hosts:
+            if host.is_staged and host.push is not None and host.uid not in self.failed:
+                # Asked is as good as done: the answer may be lost, and the commit not.
+                self._committed.add(host.uid)
+                asked.append((host, self._send(host, Commit(host.push.generation))))
+        for host, answer in asked:
+            assert host.push is not None
+            assert host.push.staged is not None
+            body = self._body(host.address, answer, 0, len(host.push.staged.files))
+            if body is None:
+                continue
+            try:
+                self.kept[host.uid] = host.push.committed(decode(body["reply"]))
+            except PushRefused as error:
+                self._fail(host.uid, str(error))
+
+    def abort(self, hosts: Sequence[HostInPush]) -> None:
+        """Have every host drop what it has staged, as far as it still answers."""
+        asked = [
+            (host, self._send(host, Abort(host.push.generation)))
+            for host in hosts
+            if host.push is not None and host.uid not in self.failed
+        ]
+        for host, answer in asked:
+            self._patience.why_given_up(host.address, answer, 0, 0)
+
+    def take_back(self, hosts: Sequence[HostInPush]) -> None:
+        """Files were committed, and then somebody could not switch: put the old files back.
+
+        The old contents are in the hosts' stores, so this moves no bytes.
+        """
+        uid = self._node.uid
+        asked = []
+        for host in hosts:
+            if host.push is not None and host.uid in self._committed:
+                asked.append((host, self._node.request(host.address, _take_back(host.push, uid))))
+        for host, answer in asked:
+            # One by one: a host that is lost must not keep the others from going back.
+            why = self._patience.why_given_up(host.address, answer, 0, 0)
+            if why or answer.value.error:
+                self._fail(host.uid, f"it could not go back: {why or answer.value.error}")
+        self._committed.clear()
+
+    def _fail(self, uid: Uid, why: str) -> None:
+        self.failed.setdefault(uid, why)
+
+    def _has_it(self, uid: Uid, manifest: Manifest) -> bool:
+        """Whether a host has this state already, pushed by us or by another author."""
+        view = self._memory.views[uid]
+        if view.manifest is None and self._memory.found.pop(uid, "") == manifest.digest.hex():
+            view.manifest = manifest
+        return view.manifest == manifest
+
+    def _send(
+        self, host: HostInPush, message: Message, blobs: Sequence[Content] = ()
+    ) -> Promise[Outcome]:
+        folders = tuple(folder.remote for folder in self._memory.workspace.folders)
+        data = encode(message)
+        if host.push is not None:
+            host.push.bytes_sent += len(data)
+        sender, pid = self._node.uid, os.getpid()
+        return self._node.request(
+            host.address, lambda port: Sync(port, sender, folders, pid), data, blobs
+        )
+
+    def _body(
+        self, host: ProcAddress, answer: Promise[Outcome], num_bytes: int = 0, num_files: int = 0
+    ) -> dict[str, Any] | None:
+        """What a host has answered; ``None``, and it has failed, if it has not."""
+        why = self._patience.why_given_up(host, answer, num_bytes, num_files)
+        if not why and answer.value.error:
+            why = f"it did not answer a push: {answer.value.error}"
+        if not why:
+            return answer.value.body
+        where = host.urls[0] if host.urls else host.uid
+        self._memory.host_names.setdefault(host.uid, where)
+        self._memory.views.pop(host.uid, None)
+        self._fail(host.uid, why)
+        return None
+
+
+def _take_back(push: Push, sender: Uid) -> Callable[[int], TakeBack]:
+    return lambda port: TakeBack(push.generation, port, sender)

@@ -1,0 +1,59 @@
+"""Which author a host is busy with, from the first message of a push until its files are shown."""
+
+from __future__ import annotations
+
+from monarch.runtime.host_agent import HostAgent
+from monarch.wire.address import Uid
+from monarch.wire.message import ProcDown
+
+__all__ = ["Lease"]
+
+
+class Lease:
+    """One author at a time. It ends with the push, or with the author; what was staged stays, so
+    that whoever owns the processes here can still finish it.
+    """
+
+    def __init__(self, agent: HostAgent) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._holder: Uid = ""
+        self._visitors: set[Uid] = set()
+        self.author = ""
+        self.generation = 0
+        self._node.on_peer_down.append(self._on_peer_down)
+
+    def is_anothers(self, sender: Uid) -> bool:
+        """Whether ``sender`` has to wait."""
+        return self._holder not in ("", sender)
+
+    def take(self, sender: Uid, pid: int, author: str, generation: int) -> None:
+        """``sender`` pushes from here on."""
+        self.author, self.generation = author, generation
+        if self._holder == sender:
+            return
+        self._holder = sender
+        if pid and sender not in self._visitors and not self._is_client(sender):
+            self._visitors.add(sender)
+            address = self._node.address_of(sender)
+            self._node.lives.watch(address, pid, lambda: self._has_left(sender))
+
+    def end(self) -> None:
+        """The push is over here."""
+        sender, self._holder = self._holder, ""
+        if sender and not self._is_client(sender):
+            self._node.lives.unexpect(sender)
+
+    def _has_left(self, sender: Uid) -> None:
+        self._on_peer_down(sender, ProcDown(sender, "it has ended"))
+        self._node.forget_peer(sender)
+
+    def _is_client(self, sender: Uid) -> bool:
+        """Our client is watched already, as are its procs here."""
+        client = self._agent.client()
+        return (client is not None and client.uid == sender) or sender in self._agent.procs
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        self._visitors.discard(uid)
+        if uid == self._holder:
+            self._holder = ""

@@ -1,0 +1,27 @@
+"""What an author remembers of one workspace from one push to the next."""
+
+from __future__ import annotations
+
+from monarch.wire.address import Uid
+from monarch_sync.manifest import Manifest
+from monarch_sync.push import HostView
+from monarch_sync.scanner import Scanner
+from monarch_sync.workspace import Workspace
+
+__all__ = ["Memory"]
+
+
+class Memory:
+    """``views`` is what each host has, ``found`` the digest that a host told of itself.
+
+    ``last`` is the state that everybody runs, ``generation`` its number.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.scanner = Scanner(workspace)
+        self.views: dict[Uid, HostView] = {}
+        self.host_names: dict[Uid, str] = {}
+        self.found: dict[Uid, str] = {}
+        self.last: Manifest | None = None
+        self.generation = 0

@@ -1,0 +1,42 @@
+"""What a push asks of whoever owns the procs on its hosts."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+
+__all__ = ["Owner"]
+
+
+class Owner(Protocol):
+    """Takes its processes through a change of generation, step by step. Calls block.
+
+    Until ``patch`` nothing has changed for anybody, and from ``halt`` to ``go`` nobody runs
+    anything; so the files change while no code runs, and no rank runs the new code before all
+    have it. ``revert`` ends a change from any step.
+    """
+
+    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
+        """Get the new code ready beside the old."""
+        ...
+
+    def fence(self, generation: int) -> ReloadOutcome:
+        """Wait until every actor is done with what its owner has sent it so far."""
+        ...
+
+    def halt(self, generation: int) -> ReloadOutcome:
+        """Stop every actor between two messages; refused where one is busy for too long."""
+        ...
+
+    def patch(self, generation: int) -> ReloadOutcome:
+        """Change the code of all processes, and tell their actors."""
+        ...
+
+    def go(self, generation: int) -> ReloadOutcome:
+        """Let everybody run it, and replace those who cannot; says what went wrong with that."""
+        ...
+
+    def revert(self, generation: int) -> None:
+        """Go back to what ran before, and let everybody run that."""
+        ...

@@ -1,0 +1,73 @@
+"""Which files a push changes, as each process will see them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from monarch.runtime.workspace.fleet import HostInPush
+from monarch.runtime.workspace.memory import Memory
+from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
+from monarch.wire.address import Uid, machine_id
+from monarch_sync.entry import from_wire
+from monarch_sync.manifest import Manifest
+from monarch_sync.push import author_name
+
+__all__ = ["Planned", "plan_of"]
+
+
+class Planned(NamedTuple):
+    """The plan for the processes, and the files that changed, for the report."""
+
+    plan: ReloadPlan
+    changed_files: list[str]
+
+
+def plan_of(
+    memory: Memory,
+    manifest: Manifest,
+    hosts: Sequence[HostInPush],
+    roots: Mapping[Uid, str],
+    behind: Sequence[Uid],
+    mode: str,
+) -> Planned:
+    """What the owners are told. ``hosts`` are those that take part, ``roots`` their replicas."""
+    folders = memory.workspace.folders
+    plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode)
+    changed: dict[str, None] = {}
+    for host in hosts:
+        plan.covers.append(host.uid)
+        if host.push is None or host.push.staged is None:
+            continue
+        root = roots[host.uid]
+        changes = plan.hosts[host.uid] = []
+        for raw_path, raw_place in host.push.files():
+            path, place = from_wire(raw_path), from_wire(raw_place)
+            place = place and os.path.join(root, place)
+            changes.append(FileChange(os.path.join(root, path), place))
+            changed[path] = None
+        plan.paths[host.uid] = [
+            os.path.join(root, folder.remote) if folder.remote else root for folder in folders
+        ]
+    plan.author, plan.author_machine = author_name(), machine_id()
+    plan.folders = [folder.remote for folder in folders]
+    plan.behind = list(behind)
+    plan.local_paths = [str(folder.local) for folder in folders]
+    own = _own_changes(memory.last, manifest)
+    plan.local = [
+        FileChange(str(local), str(local) if path in manifest else "")
+        for path in own
+        for local in list(memory.workspace.locate(path))[:1]
+    ]
+    return Planned(plan, sorted({*changed, *own} if memory.last else changed or own))
+
+
+def _own_changes(last: Manifest | None, manifest: Manifest) -> list[str]:
+    """Python files that changed here since the last push; at the first, all there are."""
+    if last is None:
+        return [entry.path for entry in manifest if entry.path.endswith(".py")]
+    entries = (
+        (path, manifest.get(path) or last.get(path)) for path in manifest.changed_paths(last)
+    )
+    return sorted(path for path, entry in entries if entry is not None and entry.is_file)

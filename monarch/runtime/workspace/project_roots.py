@@ -1,0 +1,22 @@
+"""Which of a process's import folders it follows."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+__all__ = ["project_roots"]
+
+
+def project_roots(paths: Sequence[str]) -> list[str]:
+    """Of import folders, those that hold somebody's project rather than installed packages."""
+    installed = tuple({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)})
+    found = []
+    for path in paths:
+        real = os.path.realpath(path or ".")
+        # The runtime does not reload itself, even from a source tree.
+        is_ours = os.path.isdir(f"{real}/monarch_sync") or os.path.isdir(f"{real}/monarch/runtime")
+        if os.path.isdir(real) and not real.startswith(installed) and not is_ours:
+            found.append(real)
+    return found

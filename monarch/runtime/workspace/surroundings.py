@@ -1,0 +1,108 @@
+"""Surroundings: what comes along with a workspace, though it lies elsewhere.
+
+Editable installs of the author's environment, and the environment that was installed for it with
+`--env`. What was noted of a workspace is kept in the user's cache folder, by the workspace's
+folders, so that a later `monarch sync`, a program of its own, goes on with the same environment and
+knows which lock file the hosts have packages for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from monarch.runtime.workspace.environment import FOLDER, HostPython, build
+from monarch.runtime.workspace.lock_files import needs_of
+from monarch_sync.digest import digest_bytes
+from monarch_sync.editable import editable_folders
+from monarch_sync.workspace import Folder, Workspace
+
+__all__ = ["Surroundings", "cache_folder"]
+
+
+class _Noted(msgspec.Struct):
+    """``needs``: the digest of what the code needed at the last push, or at the last install, if
+    there was one; then ``environment`` is the folder with it."""
+
+    needs: str = ""
+    environment: str = ""
+
+
+def cache_folder() -> Path:
+    """Where environments are kept, and what is known of workspaces."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "monarch"
+
+
+class Surroundings:
+    """Of one workspace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._editable = editable_folders(workspace)
+        name = digest_bytes(repr(workspace.folders).encode("utf-8", "surrogateescape")).hex()
+        self._file = cache_folder() / "workspaces" / f"{name}.json"
+        self._noted = self._read()
+
+    def whole(self) -> Workspace:
+        """The workspace, with all that comes along."""
+        more = list(self._editable)
+        if self._noted.environment and os.path.isdir(self._noted.environment):
+            more.append(Folder(Path(self._noted.environment), FOLDER, follows_git=False))
+        return self._workspace.with_folders(more) if more else self._workspace
+
+    def arrivals(self) -> list[str]:
+        """What to tell at a first push: which folders come along unasked."""
+        return [
+            f"{folder.local} comes along as {folder.remote}: it is installed in editable mode here"
+            for folder in self._editable
+        ]
+
+    def install(self, hosts: Sequence[HostPython], pip_arguments: Sequence[str] = ()) -> str:
+        """Have the environment that the lock file asks for at hand; what to tell of it.
+
+        Raises ``EnvironmentFailed``; then all is as it was.
+        """
+        needs = needs_of(self._workspace)
+        if not needs:
+            return "there is no lock file, so there is no environment to install"
+        built = build(needs, hosts, cache_folder(), pip_arguments)
+        self._note(_Noted(needs.digest, str(built or "")))
+        where = ", ".join(needs.files)
+        if built is None:
+            return f"every host has what {where} asks for"
+        return f"packages of {where} come along as {FOLDER}"
+
+    def changes(self) -> list[str]:
+        """Which lock file asks for something else than what the hosts have been given."""
+        needs = needs_of(self._workspace)
+        if needs.digest == self._noted.needs:
+            return []
+        is_first = not self._noted.needs
+        if not self._noted.environment:
+            self._note(_Noted(needs.digest))
+        if is_first or not needs:
+            return []
+        return [
+            f"{', '.join(needs.files)} changed: hosts still have the packages of before; "
+            "`monarch sync --env` installs what it asks for now"
+        ]
+
+    def _read(self) -> _Noted:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=_Noted)
+        except (OSError, msgspec.MsgspecError):
+            return _Noted()
+
+    def _note(self, noted: _Noted) -> None:
+        self._noted = noted
+        # Without a cache folder, it is known as long as this process lives.
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            beside = self._file.with_suffix(f".{os.getpid()}")
+            beside.write_bytes(msgspec.json.encode(noted))
+            beside.replace(self._file)

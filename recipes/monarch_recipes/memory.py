@@ -1,0 +1,71 @@
+"""What a step of training needs of a rank's memory, worked out without allocating any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+__all__ = ["StepMemory", "memory_of_step"]
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes, by what they are for. Adam keeps two moments of each parameter."""
+
+    num_parameters: int
+    weights: int
+    gradients: int
+    moments: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.moments + self.activations
+
+    def __str__(self) -> str:
+        parts = ", ".join(
+            f"{name} {getattr(self, name) / _MIB:,.1f}"
+            for name in ("weights", "gradients", "moments", "activations")
+        )
+        return f"{self.total / _MIB:,.1f} MiB ({parts}), besides Python and torch"
+
+
+def memory_of_step(
+    build: Callable[[], nn.Module],
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+) -> StepMemory:
+    """For one micro-batch like ``inputs`` and ``labels``, of which only the shapes matter.
+
+    Activations are what the backward pass keeps of a forward one, on torch's meta device.
+    """
+    kept: dict[int, int] = {}
+    with torch.device("meta"):
+        model = build().to("meta")
+    own = {tensor.untyped_storage()._cdata for tensor in model.state_dict().values()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        value = loss(model(inputs.to("meta")), labels.to("meta"))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    bytes_trained = sum(p.numel() * p.element_size() for p in trained)
+    weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    del value  # It holds the graph, and with it what was counted, until here.
+    return StepMemory(
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        weights=weights,
+        gradients=bytes_trained,
+        moments=2 * bytes_trained,
+        activations=sum(kept.values()),
+    )

@@ -1,0 +1,1 @@
+"""What keeps replica groups training: chaos, restarts, fingerprints, a lighthouse, a controller."""

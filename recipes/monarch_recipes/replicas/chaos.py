@@ -1,0 +1,198 @@
+"""Faults on purpose: who is to suffer what, and at which step.
+
+    kill@40 group=1; hang@80 group=0 rank=1 when=commit; slow@60 seconds=2; lighthouse@100
+    random every=50 seed=7 kinds=kill,exit
+
+Faults are separated by ``;``. A fault is ``KIND@STEP`` and what it may have besides:
+
+- ``group=``, ``rank=`` (within the group): who; one drawn by the seed where it is left out.
+- ``when=``: ``before`` the quorum, ``inside`` the step, where the others wait for this one's
+  gradients (as by default), or ``commit``, after these have been averaged.
+- ``seconds=``: how long ``slow`` takes.
+
+``random`` makes one fault in every so many steps, the same ones for the same seed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["KINDS", "ChaosError", "Fault", "read_chaos"]
+
+KINDS = ("kill", "exit", "hang", "slow", "lighthouse")
+MOMENTS = ("before", "inside", "commit")
+_RANDOM = "random"
+_FAULT_KEYS = ("group", "rank", "when", "seconds")
+_RANDOM_KEYS = ("every", "seed", "kinds", "seconds")
+_SLOW_SECONDS = 2.0
+
+
+class ChaosError(ValueError):
+    """A text that is no chaos; ``column`` counts from 1."""
+
+    def __init__(self, reason: str, column: int, suggestion: str | None = None) -> None:
+        super().__init__(reason, column, suggestion)
+        self.reason = reason
+        self.column = column
+        self.suggestion = suggestion
+
+    def __str__(self) -> str:
+        return f"column {self.column}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one process while it makes ``step``; steps count from 1.
+
+    ``kill`` is SIGKILL, ``exit`` a status that is not 0, ``hang`` SIGSTOP, ``slow`` a sleep of
+    ``seconds``; ``lighthouse`` kills that, whoever ``group`` and ``rank`` say.
+    """
+
+    kind: str
+    step: int
+    group: int
+    rank: int
+    when: str
+    seconds: float
+
+    def __str__(self) -> str:
+        if self.kind == "lighthouse":
+            return f"lighthouse@{self.step}"
+        return f"{self.kind}@{self.step} group={self.group} rank={self.rank} when={self.when}"
+
+
+@dataclass(frozen=True)
+class _Word:
+    text: str
+    column: int
+
+    def error(self, reason: str, word: str = "", known: Sequence[str] = ()) -> ChaosError:
+        near = difflib.get_close_matches(word, known, 1)
+        return ChaosError(reason, self.column, near[0] if near else None)
+
+
+def read_chaos(
+    text: str, *, num_steps: int, num_groups: int, procs_per_group: int, seed: int = 0
+) -> list[Fault]:
+    """The faults of a text, in the order of their steps; ChaosError where there is a mistake."""
+    size = _Size(num_steps, num_groups, procs_per_group)
+    faults: list[Fault] = []
+    for words in _phrases(text):
+        if words[0].text == _RANDOM:
+            faults += _random_faults(words, size)
+        else:
+            faults.append(_fault(words, size, random.Random(f"{seed} {words[0].text}")))
+    return sorted(faults, key=lambda fault: fault.step)
+
+
+@dataclass(frozen=True)
+class _Size:
+    num_steps: int
+    num_groups: int
+    procs_per_group: int
+
+
+def _phrases(text: str) -> Iterator[list[_Word]]:
+    start = 0
+    for part in text.split(";"):
+        words = [_Word(m[0], start + m.start() + 1) for m in re.finditer(r"\S+", part)]
+        if words:
+            yield words
+        start += len(part) + 1
+
+
+def _fault(words: list[_Word], size: _Size, dice: random.Random) -> Fault:
+    first = words[0]
+    kind, at, step_text = first.text.partition("@")
+    if kind not in KINDS:
+        raise first.error(f"there is no fault '{kind}'", kind, (*KINDS, _RANDOM))
+    if not at or not step_text.isdigit() or not 1 <= int(step_text) <= size.num_steps:
+        raise first.error(f"expected {kind}@STEP, with a step from 1 to {size.num_steps}")
+    given = _values(words[1:], _FAULT_KEYS)
+    return Fault(
+        kind,
+        int(step_text),
+        _within(given, "group", size.num_groups, dice),
+        _within(given, "rank", size.procs_per_group, dice),
+        _moment(given),
+        _seconds(given),
+    )
+
+
+def _random_faults(words: list[_Word], size: _Size) -> list[Fault]:
+    given = _values(words[1:], _RANDOM_KEYS)
+    if "every" not in given:
+        raise words[0].error("random needs every=, the number of steps that have one fault")
+    every = _integer(given["every"], 1)
+    dice = random.Random(_integer(given["seed"], 0) if "seed" in given else 0)
+    kinds = _kinds(given.get("kinds"))
+    return [
+        Fault(
+            dice.choice(kinds),
+            dice.randint(first, min(first + every - 1, size.num_steps)),
+            dice.randrange(size.num_groups),
+            dice.randrange(size.procs_per_group),
+            dice.choice(MOMENTS),
+            _seconds(given),
+        )
+        for first in range(1, size.num_steps + 1, every)
+    ]
+
+
+def _values(words: list[_Word], known: Sequence[str]) -> dict[str, _Word]:
+    """The words after the first, ``key=value`` each, by key."""
+    given: dict[str, _Word] = {}
+    for word in words:
+        key, equals, value = word.text.partition("=")
+        if key not in known or not equals:
+            raise word.error(f"expected one of {', '.join(f'{k}=' for k in known)}", key, known)
+        given[key] = _Word(value, word.column + len(key) + 1)
+    return given
+
+
+def _integer(word: _Word, least: int) -> int:
+    if not word.text.isdigit() or int(word.text) < least:
+        raise word.error(f"expected a whole number from {least}, got '{word.text}'")
+    return int(word.text)
+
+
+def _within(given: dict[str, _Word], key: str, count: int, dice: random.Random) -> int:
+    drawn = dice.randrange(count)
+    if key not in given:
+        return drawn
+    value = _integer(given[key], 0)
+    if value >= count:
+        raise given[key].error(f"there is no {key} {value}: they count from 0 to {count - 1}")
+    return value
+
+
+def _moment(given: dict[str, _Word]) -> str:
+    word = given.get("when", _Word("inside", 0))
+    if word.text not in MOMENTS:
+        raise word.error(f"there is no moment '{word.text}'", word.text, MOMENTS)
+    return word.text
+
+
+def _seconds(given: dict[str, Any]) -> float:
+    word = given.get("seconds")
+    if word is None:
+        return _SLOW_SECONDS
+    try:
+        return float(word.text)
+    except ValueError:
+        raise word.error(f"expected a number of seconds, got '{word.text}'") from None
+
+
+def _kinds(word: _Word | None) -> Sequence[str]:
+    if word is None:
+        return KINDS
+    kinds = word.text.split(",")
+    for kind in kinds:
+        if kind not in KINDS:
+            raise word.error(f"there is no fault '{kind}'", kind, KINDS)
+    return kinds

@@ -1,0 +1,297 @@
+"""Keeps replica groups training, whoever dies.
+
+The rules:
+
+- Each group is a proc mesh of its own. If one of its processes dies, hangs or raises, the whole
+  group is ended and started again, and no other; after a budget of restarts the run goes on
+  without it.
+- A group that is started again heals from a living one. Where none lives, all begin again from
+  the last checkpoint.
+- A lighthouse that dies is started again on its port. As it knows nothing of the one before, all
+  groups join it anew, together.
+- An error of the model's or the data's code ends the run: it would be raised again.
+- A group that comes back when others have finished does not train. It takes over the last
+  checkpoint, and is compared with the rest.
+- Groups whose parameters differ are started again until they do not.
+
+It is an actor of the client's process, so that what it spawns is its own: deaths are told to it
+and do not end the program. It says what happens through a port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from monarch.actor import Actor, HostMesh, Port, endpoint
+from monarch.errors import MeshFailure
+from monarch_recipes.replicas.chaos import Fault
+from monarch_recipes.replicas.chronicle import Chronicle
+from monarch_recipes.replicas.crew import Crew, GroupsError, Limits
+from monarch_recipes.replicas.ending import conclude, save_the_end
+from monarch_recipes.replicas.gathering import Gathering
+from monarch_recipes.replicas.group import Disconnected, Group, GroupLate, GroupLost
+from monarch_recipes.replicas.lighthouse import LighthouseError
+from monarch_recipes.replicas.lighthouse_keeper import LighthouseKeeper
+from monarch_recipes.replicas.messages import (
+    Failed,
+    Finished,
+    Order,
+    Outcome,
+    Rendezvous,
+    StepResult,
+)
+
+__all__ = ["Controller"]
+
+# All wait for it, so it is never away for long.
+_LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
+
+
+class Controller(Actor):
+    """Made with the limits, the trainers' class and config, and where they may live."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        trainer_class: type[Actor],
+        config: Any,
+        hosts: HostMesh,
+        procs_per_host: int,
+        checkpoint_dir: Path,
+        news: Port[Any],
+    ) -> None:
+        hosts = hosts.flatten("hosts")
+        self.limits = limits
+        self.news = news
+        self.chronicle = Chronicle(limits.num_groups, limits.num_steps, news)
+        self.keeper = LighthouseKeeper(
+            hosts, limits.lighthouse, limits.lighthouse_port, limits.times,
+            limits.new_budget(_LONGEST_LIGHTHOUSE_DELAY_SECONDS), self.chronicle,
+        )  # fmt: skip
+        self.crew = Crew(
+            limits, trainer_class, config, hosts, procs_per_host, checkpoint_dir,
+            self.chronicle, self.keeper,
+        )  # fmt: skip
+        self.last_step = limits.num_steps
+        self.learning_rate = limits.learning_rate
+        self.checkpoint_every = limits.checkpoint_every
+        self.faults = list(limits.faults)
+        self.is_stopping = False
+
+    # What the client asks.
+
+    @endpoint
+    async def begin(self) -> None:
+        """Train. What comes of it is told through the port, the end last."""
+        self.whole = asyncio.ensure_future(self.train())
+
+    @endpoint
+    async def stop_soon(self) -> None:
+        """Let all groups finish together, one of the next steps, and save."""
+        if not self.is_stopping:
+            self.is_stopping = True
+            self.last_step = min(self.last_step, self.crew.newest_step() + 2)
+
+    @endpoint
+    async def reconfigure(self, learning_rate: float, checkpoint_every: int) -> None:
+        """From the next step on."""
+        self.learning_rate, self.checkpoint_every = learning_rate, checkpoint_every
+
+    async def __supervise__(self, failure: MeshFailure) -> bool:
+        # Who drives a group learns of its death from the call that waits for it.
+        self.keeper.is_told(failure.mesh_name)
+        return True
+
+    # The whole run.
+
+    async def train(self) -> None:
+        """Tells how it ended, whatever that is."""
+        try:
+            outcome = await self.train_to_the_end()
+        except Exception as error:
+            self.chronicle.tell("failed", str(error))
+            # What led to it may not be fit to be sent.
+            error.__cause__ = error.__context__ = None
+            self.news.send(Failed(error))
+        else:
+            self.news.send(Finished(outcome))
+
+    async def train_to_the_end(self) -> Outcome:
+        try:
+            await self.keeper.begin()
+            await self.train_until_saved()
+            return await conclude(
+                self.crew, self.chronicle, self.last_step, self.checkpoint, self.is_stopping
+            )
+        finally:
+            await self.crew.end()
+            await self.keeper.end()
+
+    async def train_until_saved(self) -> None:
+        """All groups may die when they have finished, before one has saved: then once more."""
+        keeping = asyncio.ensure_future(self.keeper.keep(self.join_anew))
+        try:
+            while True:
+                await self.train_groups(keeping)
+                checkpoint = await save_the_end(self.crew, self.chronicle, self.last_step)
+                if checkpoint is not None:
+                    self.checkpoint = checkpoint
+                    return
+        except LighthouseError as error:
+            if not keeping.done():
+                raise
+            raise GroupsError(f"{error}. {self.crew.how_to_go_on()}") from None
+        finally:
+            keeping.cancel()
+
+    async def train_groups(self, keeping: asyncio.Future[None]) -> None:
+        """Every group to the last step, or given up."""
+        groups = [group for group in self.crew.groups if not group.is_given_up]
+        self.set_up = Gathering(group.number for group in groups)
+        self.joined = Gathering(group.number for group in groups)
+        tasks = [asyncio.ensure_future(self.keep_training(group)) for group in groups]
+        try:
+            await _all_of(tasks, keeping)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if not self.crew.is_over():
+            raise GroupsError(
+                "no group is left: each has used up its restarts. " + self.crew.how_to_go_on()
+            )
+
+    async def keep_training(self, group: Group) -> None:
+        """One group to the last step: start it, drive it, and start it again when it is lost."""
+        while not self.crew.is_over():
+            try:
+                await self.crew.start(group)
+                await self.drive(group)
+                return
+            except GroupLate:
+                return
+            except (GroupLost, Disconnected) as lost:
+                # Nobody is to wait for it.
+                self.set_up.arrive(group.number)
+                self.joined.arrive(group.number)
+                await self.crew.lose(group, str(lost))
+            if self.crew.is_over() or not await self.crew.may_restart(group):
+                return
+
+    # One group.
+
+    async def drive(self, group: Group) -> None:
+        """To the last step, through as many lighthouses as it takes."""
+        # At first all begin together; later a group is not waited for.
+        self.set_up.arrive(group.number)
+        await self.set_up.wait()
+        self.skip_faults(group.step)
+        while group.step < self.last_step:
+            if self.crew.is_over():
+                raise GroupLate
+            try:
+                await self.join(group)
+                await self.make_steps(group)
+            except Disconnected:
+                await self.crew.ask(group, group.trainers.leave.call())
+        group.has_finished, group.is_training = True, False
+        await self.crew.ask(group, group.trainers.leave.call())
+
+    async def join(self, group: Group) -> None:
+        """Meet the others at the lighthouse. From here on they wait for this group."""
+        await self.keeper.wait_until_up()
+        group.lighthouse_number = self.keeper.number
+        first = group.trainers.slice(ranks=0)
+        host, port = (await self.crew.ask(group, first.open_store.call()))[0]
+        meet = Rendezvous(host, port, self.keeper.url)
+        await self.crew.ask(group, group.trainers.join.call(meet))
+        # Who asks for a quorum before all are known at the lighthouse might get one alone.
+        self.joined.arrive(group.number)
+        await self.joined.wait(self.limits.times.join_timeout)
+        if group.lighthouse_number != self.keeper.number:
+            raise Disconnected("the lighthouse has died")
+        group.is_training = True
+
+    def join_anew(self) -> None:
+        """The lighthouse has died: let go of all who wait for it, to meet again at the next."""
+        training = self.crew.training()
+        self.joined = Gathering(group.number for group in training)
+        for group in training:
+            group.bells.lighthouse_is_gone.broadcast()
+
+    async def make_steps(self, group: Group) -> None:
+        """Step after step, with a message each, so that code can change between two of them."""
+        committed_at = time.monotonic()
+        while group.step < self.last_step:
+            order = Order(
+                least_step=self.crew.step_of_others(group),
+                last_step=self.last_step,
+                learning_rate=self.learning_rate,
+                fault=self.take_fault(group),
+            )
+            results: list[StepResult] = await self.crew.ask(group, group.trainers.step.call(order))
+            if group.accused_of is not None:
+                raise GroupLost(group.accused_of)
+            if results[0].committed:
+                committed_at = time.monotonic()
+                group.step = results[0].step
+                self.accuse(self.chronicle.committed(group.number, results))
+                await self.save_if_due(group)
+                continue
+            self.chronicle.discarded(group.number, group.step + 1, results)
+            if time.monotonic() - committed_at > self.limits.step_timeout_seconds:
+                raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")
+
+    def accuse(self, complaints: dict[int, str]) -> None:
+        """Have groups started again whose parameters are not the others'."""
+        for number, what in complaints.items():
+            self.crew.groups[number].accused_of = f"its parameters have come apart: {what}"
+
+    async def save_if_due(self, group: Group) -> None:
+        """One group saves: the first that has committed the step."""
+        every, step, crew = self.checkpoint_every, group.step, self.crew
+        if not every or step % every or step <= crew.saved_step or step >= self.last_step:
+            return
+        before, crew.saved_step = crew.saved_step, step
+        try:
+            await crew.save(group)
+        except BaseException:
+            crew.saved_step = before
+            raise
+
+    # Faults on purpose.
+
+    def take_fault(self, group: Group) -> Fault | None:
+        """The fault that is due in this group's next step."""
+        for fault in self.faults:
+            if fault.step > group.step + 1:
+                break
+            if fault.kind != "lighthouse" and fault.group != group.number:
+                continue
+            self.faults.remove(fault)
+            self.chronicle.tell("chaos", f"chaos: {fault}", step=group.step + 1, fault=str(fault))
+            if fault.kind == "lighthouse":
+                self.keeper.crash()
+                return None
+            if fault.kind != "slow":
+                self.chronicle.recovery.ordered(group.name, time.monotonic())
+            return fault
+        return None
+
+    def skip_faults(self, step: int) -> None:
+        """Those of a run before this one, which has got as far as ``step``."""
+        if not self.crew.training():
+            self.faults = [fault for fault in self.faults if fault.step > step]
+
+
+async def _all_of(tasks: Iterable[asyncio.Future[None]], beside: asyncio.Future[None]) -> None:
+    """Wait for all ``tasks``; raises what one of them, or ``beside``, raises first."""
+    waiting = set(tasks)
+    while waiting:
+        done, _ = await asyncio.wait({*waiting, beside}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        waiting -= done

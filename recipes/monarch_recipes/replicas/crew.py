@@ -1,0 +1,240 @@
+"""The groups together: starting one, asking it, losing it, and who is how far."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
+from monarch_recipes.replicas.chaos import Fault
+from monarch_recipes.replicas.chronicle import Chronicle
+from monarch_recipes.replicas.group import (
+    Disconnected,
+    Group,
+    GroupLate,
+    GroupLost,
+    end_procs,
+)
+from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseTimes
+from monarch_recipes.replicas.lighthouse_keeper import LighthouseKeeper
+from monarch_recipes.replicas.messages import Ready, TaskError
+from monarch_recipes.replicas.placement import place_groups
+from monarch_recipes.replicas.restarts import RestartBudget
+from monarch_recipes.replicas.torchft_cures import LeftBehind
+
+__all__ = ["Crew", "GroupsError", "Limits"]
+
+_LOOK_SECONDS = 0.2
+
+
+class GroupsError(RuntimeError):
+    """The groups cannot go on."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run goes by; see the recipe's config for each."""
+
+    num_groups: int
+    procs_per_group: int
+    num_steps: int
+    learning_rate: float
+    checkpoint_every: int
+    lighthouse: str
+    lighthouse_port: int
+    times: LighthouseTimes
+    hang_timeout_seconds: float
+    step_timeout_seconds: float
+    max_restarts: int
+    restart_window_seconds: float
+    faults: tuple[Fault, ...]
+
+    def new_budget(self, longest_delay_seconds: float = 30.0) -> RestartBudget:
+        """For one that may be started again."""
+        return RestartBudget(self.max_restarts, self.restart_window_seconds, longest_delay_seconds)
+
+
+class Crew:
+    """Groups on ``hosts``, with trainers of one class, which get ``config``."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        trainer_class: type[Actor],
+        config: Any,
+        hosts: HostMesh,
+        procs_per_host: int,
+        checkpoint_dir: Path,
+        chronicle: Chronicle,
+        keeper: LighthouseKeeper,
+    ) -> None:
+        places = place_groups(
+            limits.num_groups, limits.procs_per_group, hosts.size(), procs_per_host
+        )
+        self.groups = [
+            Group(number, place, limits.new_budget()) for number, place in enumerate(places)
+        ]
+        self.saved_step = 0
+        self.saved_path: Path | None = None
+        self._limits = limits
+        self._trainer_class = trainer_class
+        self._config = config
+        self._hosts = hosts
+        self._checkpoint_dir = checkpoint_dir
+        self._chronicle = chronicle
+        self._keeper = keeper
+
+    # Who is how far.
+
+    def is_over(self) -> bool:
+        """Whether somebody has finished: from then on nobody may begin."""
+        return any(group.has_finished for group in self.groups)
+
+    def training(self) -> list[Group]:
+        """Those that take part, or are to as soon as there is a lighthouse."""
+        return [group for group in self.groups if group.is_training]
+
+    def newest_step(self) -> int:
+        """The last step that anybody alive has committed, or that is on disk."""
+        return max([self.saved_step, *(group.step for group in self.training())])
+
+    def step_of_others(self, group: Group) -> int:
+        """What the living have committed, but for this one."""
+        others = (
+            other.step
+            for other in self.groups
+            if other is not group and (other.is_training or other.has_finished)
+        )
+        return max(others, default=0)
+
+    # Starting and losing one.
+
+    async def start(self, group: Group) -> None:
+        """New processes, which build the model and load the last checkpoint of this run.
+
+        Before there is one, they load what the config asks for.
+        """
+        group.lighthouse_number = self._keeper.number
+        group.spawn(
+            self._hosts, len(self.groups), self._trainer_class, self._config, self._checkpoint_dir
+        )
+        ready: list[Ready] = await self.ask(group, group.trainers.setup.call(self.saved_path))
+        first = ready[0]
+        group.step = first.step
+        if self.saved_path is None:
+            self.saved_step, self.saved_path = first.step, first.resumed_from
+        self._chronicle.recovery.ready(group.name, time.monotonic())
+        is_new = group.num_starts == 1
+        text = f"{group.name} is {'there' if is_new else 'there again'}"
+        if first.resumed_from is not None:
+            text += f", with {first.resumed_from}, after step {first.step}"
+        self._chronicle.tell(
+            "started" if is_new else "respawned", text, group=group.number, step=first.step,
+            pids=[one.pid for one in ready], hosts=[one.hostname for one in ready],
+            num_parameters=first.num_parameters,
+        )  # fmt: skip
+
+    async def lose(self, group: Group, why: str) -> None:
+        """End what is left of a group."""
+        self._chronicle.died(group.name, group.step, why, group=group.number)
+        self._chronicle.fingerprints.forget(group.number)
+        await end_procs(group.let_go())
+        if not any(other.is_training or other.has_finished for other in self.groups):
+            self._chronicle.rolled_back(self.saved_step)
+
+    async def may_restart(self, group: Group) -> bool:
+        """Wait for a group's turn to be started again; false if it has none left."""
+        delay = group.budget.next_delay(time.monotonic())
+        if delay is None:
+            group.is_given_up = True
+            self._chronicle.tell(
+                "given_up",
+                f"{group.name} is given up after {group.budget.max_restarts} restarts within "
+                f"{group.budget.window_seconds:g} s",
+                group=group.number,
+            )  # fmt: skip
+            return False
+        await asyncio.sleep(delay)
+        return True
+
+    async def save(self, group: Group) -> Path:
+        """Have a group write a checkpoint."""
+        first = group.trainers.slice(ranks=0)
+        path: Path = (await self.ask(group, first.save.call()))[0]
+        self.saved_step, self.saved_path = group.step, path
+        self._chronicle.tell(
+            "saved", f"saved {path}", step=group.step, path=str(path), group=group.number
+        )
+        return path
+
+    def how_to_go_on(self) -> str:
+        """For whoever reads why a run has ended."""
+        place = "the beginning" if self.saved_path is None else self.saved_path
+        return f"What happened is in events.jsonl; the same command goes on from {place}"
+
+    async def end(self) -> None:
+        """End all of them."""
+        await end_procs(*(group.let_go() for group in self.groups))
+
+    # Asking one.
+
+    async def ask(self, group: Group, call: Any) -> list[Any]:
+        """What all ranks answer, by rank; GroupLost when they cannot, or take too long."""
+        waiting = call.as_asyncio()
+        asked_at = time.monotonic()
+        try:
+            while True:
+                done, _ = await asyncio.wait({waiting}, timeout=_LOOK_SECONDS)
+                if done:
+                    return [value for _, value in waiting.result().items()]
+                why = self.why_hung(group, asked_at, time.monotonic())
+                if why is not None:
+                    raise GroupLost(why)
+        except SupervisionError as error:
+            raise GroupLost(_first_cause(error)) from None
+        except ActorError as error:
+            raise self.meaning_of(group, error.exception) from None
+        finally:
+            waiting.cancel()
+
+    def meaning_of(self, group: Group, error: BaseException) -> BaseException:
+        """What an exception in a trainer comes to."""
+        is_first_start = group.num_starts == 1 and not group.is_training
+        if isinstance(error, TaskError) or (isinstance(error, LighthouseError) and is_first_start):
+            return error
+        if group.lighthouse_number != self._keeper.number:
+            return Disconnected("the lighthouse has died")
+        if isinstance(error, LeftBehind) and self.is_over():
+            return GroupLate()
+        return GroupLost(f"{type(error).__name__}: {error}")
+
+    def why_hung(self, group: Group, asked_at: float, now: float) -> str | None:
+        """Why a group that has not answered is not worth waiting for, if that is so.
+
+        Groups go in step. Others that are further than one step have gone on without it, which
+        the lighthouse lets them as soon as its heartbeats stay out.
+        """
+        limits = self._limits
+        if now - asked_at > limits.step_timeout_seconds:
+            return f"it has not answered for {limits.step_timeout_seconds:g} s"
+        if not group.is_training or self.step_of_others(group) <= group.step + 1:
+            group.ahead_since = None
+            return None
+        if group.ahead_since is None:
+            group.ahead_since = now
+        if now - group.ahead_since > limits.hang_timeout_seconds:
+            return (
+                "it hangs: the others have gone on without it for "
+                f"{limits.hang_timeout_seconds:g} s"
+            )
+        return None
+
+
+def _first_cause(error: SupervisionError) -> str:
+    """Why, in one line, without who."""
+    if error.failure is not None:
+        return error.failure.root_cause.reason.strip().splitlines()[0]
+    return str(error).strip().splitlines()[0]

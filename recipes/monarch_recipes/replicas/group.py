@@ -1,0 +1,121 @@
+"""One replica group: its processes, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from monarch.actor import Actor, HostMesh, ProcMesh
+from monarch.config import configured
+from monarch_recipes.replicas.messages import Seat
+from monarch_recipes.replicas.placement import Place
+from monarch_recipes.replicas.restarts import RestartBudget
+from monarch_recipes.replicas.torchft_cures import Bell
+
+__all__ = [
+    "ENVIRONMENT", "PRELOAD", "Disconnected", "Group", "GroupLate", "GroupLost", "end_procs",
+]  # fmt: skip
+
+PRELOAD = ("monarch_recipes.replicas.preload",)
+ENVIRONMENT = {"RUST_LOG": "warn"}
+_STOP_SECONDS = 5.0
+
+
+class GroupLost(Exception):
+    """A group is of no use any more, and is to be started again."""
+
+
+class Disconnected(Exception):
+    """The lighthouse has died, and the group is to join the next one."""
+
+
+class GroupLate(Exception):
+    """A group is there, but the others have finished."""
+
+
+@dataclass
+class Group:
+    """One replica group, dead or alive.
+
+    ``lighthouse_number`` is of the lighthouse that it has joined, of those one after the other.
+    ``step`` is what it has committed as far as is known; ``ahead_since`` the time since when
+    others are further than a group that takes part can be.
+    """
+
+    number: int
+    place: Place
+    budget: RestartBudget
+    procs: ProcMesh | None = None
+    trainers: Any = None
+    bells: Any = None
+    lighthouse_number: int = 0
+    is_training: bool = False
+    has_finished: bool = False
+    is_given_up: bool = False
+    num_starts: int = 0
+    step: int = 0
+    accused_of: str | None = None
+    ahead_since: float | None = None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"group {self.number}"
+
+    def spawn(
+        self,
+        hosts: HostMesh,
+        num_groups: int,
+        trainer_class: type[Actor],
+        config: Any,
+        checkpoint_dir: Path,
+    ) -> None:
+        """New processes with a trainer each; ``hosts`` are all that there are."""
+        place = self.place
+        mine = hosts.slice(hosts=slice(place.first_host, place.first_host + place.num_hosts))
+        self.num_starts += 1
+        self.procs = mine.spawn_procs(
+            {"procs": place.procs_per_host},
+            name=f"group{self.number}",
+            env=ENVIRONMENT,
+            preload=PRELOAD,
+        )
+        procs = self.procs.flatten("ranks")
+        seats = [
+            Seat(
+                group=self.number,
+                rank=rank,
+                num_groups=num_groups,
+                num_ranks=len(procs),
+                slot=place.first_slot + rank % place.procs_per_host,
+            )
+            for rank in range(len(procs))
+        ]
+        self.trainers = procs.spawn(
+            f"trainer{self.number}", trainer_class, config, checkpoint_dir, seats
+        )
+        self.bells = procs.spawn(f"bell{self.number}", Bell)
+
+    def let_go(self) -> ProcMesh | None:
+        """Forget the processes; they are returned, to be ended."""
+        procs, self.procs, self.trainers, self.bells = self.procs, None, None, None
+        self.is_training = self.has_finished = False
+        self.accused_of = self.ahead_since = None
+        return procs
+
+
+async def end_procs(*meshes: ProcMesh | None) -> None:
+    """Kill procs, and wait a little for that: a host that is gone does not answer."""
+    ends = []
+    # What is worth saving has been saved, and what hangs has no last words.
+    with configured(stop_timeout_seconds=0.0):
+        for mesh in meshes:
+            if mesh is not None:
+                ends.append(mesh.stop().as_asyncio())
+    if ends:
+        await asyncio.wait(ends, timeout=_STOP_SECONDS)
+    for one in ends:
+        if one.done() and not one.cancelled():
+            one.exception()

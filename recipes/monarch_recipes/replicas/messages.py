@@ -1,0 +1,154 @@
+"""What the controller, the trainers of the groups and the client say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from monarch_recipes.replicas.chaos import Fault
+from monarch_recipes.replicas.recovery import RecoveryReport
+
+__all__ = [
+    "Event",
+    "Failed",
+    "Finished",
+    "Message",
+    "Metrics",
+    "Order",
+    "Outcome",
+    "Ready",
+    "Rendezvous",
+    "Seat",
+    "StepResult",
+    "TaskError",
+]
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which replica a process is a part of. ``slot`` counts the procs before it on its host."""
+
+    group: int
+    rank: int
+    num_groups: int
+    num_ranks: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A process that has built its model. ``resumed_from`` is the checkpoint that it loaded."""
+
+    step: int
+    num_parameters: int
+    pid: int
+    hostname: str
+    resumed_from: Path | None
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where a group meets: its own store, and the lighthouse that all groups share."""
+
+    store_host: str
+    store_port: int
+    lighthouse: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """Make one step.
+
+    ``least_step`` is what others have committed: a group that is behind that and does not heal
+    is alone, and must not train. ``last_step`` is where the run ends. ``learning_rate`` is the
+    highest of the schedule.
+    """
+
+    least_step: int
+    last_step: int
+    learning_rate: float
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step of one rank. ``step`` is how many are committed now, this one included if it was.
+
+    ``error`` is why it was not, as far as this rank knows.
+    """
+
+    step: int
+    committed: bool
+    healed: bool
+    participants: int
+    loss: float
+    accuracy: float
+    learning_rate: float
+    grad_norm: float
+    seconds: float
+    generation: int
+    fingerprint: str | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. ``fingerprints`` are of the parameters at its end, by group."""
+
+    step: int
+    held_out_accuracy: float
+    checkpoint: Path
+    fingerprints: dict[int, str]
+    report: RecoveryReport
+
+
+@dataclass(frozen=True)
+class Event:
+    """For ``Record.event``."""
+
+    kind: str
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Message:
+    """For ``Record.message``."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """For ``Record.metrics``."""
+
+    step: int
+    num_steps: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last of a run that has come to its end."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The last of a run that has not."""
+
+    error: Exception
+
+
+class TaskError(RuntimeError):
+    """The model or the data raised: the code's fault, which no restart mends."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where = where
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"

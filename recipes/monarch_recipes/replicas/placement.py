@@ -1,0 +1,59 @@
+"""Which hosts a replica group gets: one, where it fits on one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Place", "place_groups"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Consecutive hosts, with as many procs of the group on each.
+
+    ``first_slot`` counts the procs of other groups on its first host.
+    """
+
+    first_host: int
+    num_hosts: int
+    procs_per_host: int
+    first_slot: int
+
+
+def place_groups(
+    num_groups: int, procs_per_group: int, num_hosts: int, procs_per_host: int
+) -> list[Place]:
+    """A place for every group; ValueError when there is too little of it.
+
+    A group that fits on a host is never split, so that the loss of a host costs as few groups as
+    can be. One that is larger gets hosts of its own, the same number of procs on each.
+    """
+    if procs_per_group <= procs_per_host:
+        on_each = procs_per_host // procs_per_group
+        places = [
+            Place(host, 1, procs_per_group, number * procs_per_group)
+            for number in range(on_each)
+            for host in range(num_hosts)
+        ]
+    else:
+        span = -(-procs_per_group // procs_per_host)
+        if procs_per_group % span:
+            raise ValueError(
+                f"a group of {procs_per_group} procs cannot be shared evenly by {span} hosts of "
+                f"{procs_per_host} procs each"
+            )
+        places = [
+            Place(first, span, procs_per_group // span, 0)
+            for first in range(0, num_hosts - span + 1, span)
+        ]
+    if len(places) < num_groups:
+        raise ValueError(
+            f"{num_groups} groups of {_procs(procs_per_group)} need more than "
+            f"{num_hosts} host{'s' * (num_hosts > 1)} with {_procs(procs_per_host)} each: there "
+            f"is room for {len(places)}. Give fewer groups, or more procs with --procs"
+        )
+    return places[:num_groups]
+
+
+def _procs(number: int) -> str:
+    return f"{number} proc{'s' * (number > 1)}"

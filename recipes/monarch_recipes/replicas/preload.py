@@ -1,0 +1,17 @@
+"""Imported by the template process, so that a group that is started again is there at once.
+
+Only libraries: code of a workspace would stay as it was when the template was started.
+"""
+
+import os
+
+# Read when the libraries are imported. TorchFT prints ten lines a step by default, and
+# torch warns of `find_unused_parameters`, which TorchFT needs.
+os.environ.setdefault("RUST_LOG", "warn")
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+import sklearn.datasets
+import torch._dynamo
+import torchft.local_sgd
+
+__all__ = ["sklearn", "torch", "torchft"]

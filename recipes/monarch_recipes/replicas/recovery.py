@@ -1,0 +1,213 @@
+"""What each fault has cost: seconds to notice it, to restart, to heal, and of nobody training.
+
+Time is an argument, in seconds of a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Incident", "RecoveryBook", "RecoveryReport"]
+
+
+@dataclass
+class Incident:
+    """One fault, from its beginning to the first step that its victim committed again.
+
+    ``began_at`` is when a fault on purpose was sent off; for another kind it is when it was
+    noticed, and ``detection_seconds`` is not known.
+    """
+
+    victim: str
+    cause: str
+    step: int
+    began_at: float
+    detected_at: float
+    on_purpose: bool
+    ready_at: float | None = None
+    healed_at: float | None = None
+    stall_seconds: float = 0.0
+
+    @property
+    def detection_seconds(self) -> float | None:
+        """From the fault to its discovery."""
+        return self.detected_at - self.began_at if self.on_purpose else None
+
+    @property
+    def restart_seconds(self) -> float | None:
+        """From its discovery to processes that have the model built, the back-off included."""
+        return None if self.ready_at is None else self.ready_at - self.detected_at
+
+    @property
+    def heal_seconds(self) -> float | None:
+        """From there to the first step that it shares in again."""
+        if self.ready_at is None or self.healed_at is None:
+            return None
+        return self.healed_at - self.ready_at
+
+    def row(self) -> dict[str, Any]:
+        """As data, rounded to milliseconds."""
+        return {
+            "victim": self.victim,
+            "cause": self.cause,
+            "step": self.step,
+            "detection_seconds": _rounded(self.detection_seconds),
+            "restart_seconds": _rounded(self.restart_seconds),
+            "heal_seconds": _rounded(self.heal_seconds),
+            "stall_seconds": _rounded(self.stall_seconds),
+        }
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """A whole run.
+
+    ``goodput`` is the share of the batches that could have been learnt from which were: a group
+    that is away misses batches, a step that is discarded wastes them, and what was made after the
+    last checkpoint is lost when all groups die.
+    """
+
+    incidents: tuple[Incident, ...]
+    num_steps: int
+    num_batches_committed: int
+    num_batches_possible: int
+    total_seconds: float
+    stalled_seconds: float
+
+    @property
+    def goodput(self) -> float:
+        """0 to 1."""
+        return self.num_batches_committed / max(1, self.num_batches_possible)
+
+    def data(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        plain = asdict(self)
+        plain["incidents"] = [incident.row() for incident in self.incidents]
+        return {**plain, "goodput": round(self.goodput, 4)}
+
+    def lines(self) -> list[str]:
+        """A table for people."""
+        head = ("step", "victim", "detected", "restarted", "healed", "stall", "cause")
+        rows = [
+            (
+                str(one.step),
+                one.victim,
+                *map(
+                    _seconds,
+                    (
+                        one.detection_seconds,
+                        one.restart_seconds,
+                        one.heal_seconds,
+                        one.stall_seconds,
+                    ),
+                ),
+                one.cause,
+            )
+            for one in self.incidents
+        ]
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        table = [head, *rows] if rows else []
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        lines.append(
+            f"goodput {self.goodput:.1%}: {self.num_batches_committed} of "
+            f"{self.num_batches_possible} batches, in {self.total_seconds:.1f} s, of which "
+            f"{self.stalled_seconds:.1f} s were spent waiting for recoveries"
+        )
+        return lines
+
+
+class RecoveryBook:
+    """Takes down what happens, and draws the sum."""
+
+    def __init__(self, num_groups: int, now: float) -> None:
+        self._num_groups = num_groups
+        self._started_at = now
+        self._incidents: list[Incident] = []
+        self._ordered: dict[str, float] = {}
+        self._participants: dict[int, int] = {}
+        self._commit_times: list[float] = []
+        self._num_wasted = 0
+
+    def ordered(self, victim: str, now: float) -> None:
+        """A fault on purpose has been sent off."""
+        self._ordered[victim] = now
+
+    def detected(self, victim: str, cause: str, step: int, now: float) -> Incident:
+        """Something has died, or hangs, or has gone astray."""
+        began_at = self._ordered.pop(victim, None)
+        incident = Incident(
+            victim, cause, step, now if began_at is None else began_at, now, began_at is not None
+        )
+        self._incidents.append(incident)
+        return incident
+
+    def ready(self, victim: str, now: float) -> None:
+        """It has been started again."""
+        for incident in self._open(victim):
+            incident.ready_at = incident.ready_at or now
+
+    def committed(self, victim: str, step: int, participants: int, now: float) -> Incident | None:
+        """``victim`` has committed a step; the incident of it that this ends, if one was open."""
+        if step not in self._participants:
+            self._participants[step] = participants
+            self._commit_times.append(now)
+        ended = None
+        for incident in self._open(victim):
+            if incident.ready_at is not None:
+                incident.healed_at = now
+                ended = incident
+        return ended
+
+    def wasted(self) -> None:
+        """A group has made a step that was discarded."""
+        self._num_wasted += 1
+
+    def rolled_back(self, step: int) -> None:
+        """All groups have died: what came after ``step`` will be made again."""
+        lost = [self._participants.pop(late) for late in list(self._participants) if late > step]
+        self._num_wasted += sum(lost)
+
+    def report(self, now: float) -> RecoveryReport:
+        """The sum up to now."""
+        for incident in self._incidents:
+            end = incident.healed_at or incident.ready_at or incident.detected_at
+            incident.stall_seconds = self._longest_gap(incident.began_at, end, now)
+        usual = statistics.median(self._gaps()) if self._gaps() else 0.0
+        num_committed = sum(self._participants.values())
+        return RecoveryReport(
+            incidents=tuple(sorted(self._incidents, key=lambda incident: incident.began_at)),
+            num_steps=len(self._participants),
+            num_batches_committed=num_committed,
+            num_batches_possible=self._num_groups * len(self._participants) + self._num_wasted,
+            total_seconds=round(now - self._started_at, 3),
+            stalled_seconds=round(
+                sum(max(0.0, one.stall_seconds - usual) for one in self._incidents), 3
+            ),
+        )
+
+    def _open(self, victim: str) -> list[Incident]:
+        return [one for one in self._incidents if one.victim == victim and one.healed_at is None]
+
+    def _gaps(self) -> list[float]:
+        times = self._commit_times
+        return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+    def _longest_gap(self, begin: float, end: float, now: float) -> float:
+        """The longest time without a commit that has a part between ``begin`` and ``end``."""
+        times = [*self._commit_times, now] if not self._commit_times else self._commit_times
+        pairs = itertools.pairwise(times)
+        return max(
+            (later - earlier for earlier, later in pairs if later > begin and earlier < end),
+            default=0.0,
+        )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f} s"

@@ -1,0 +1,176 @@
+"""TorchFT 0.2 with what it needs to survive every fault; each cure says what it cures.
+
+All of it works unchanged with NCCL: only the process group that the manager is given differs.
+"""
+
+# Not `from __future__ import annotations`: DDP looks at the annotations of its hook.
+
+import logging
+import time
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torchft
+from torchft import Manager
+from torchft.checkpointing import HTTPTransport
+
+from monarch.actor import Actor, endpoint
+from monarch_recipes.replicas.lighthouse import host_name
+
+__all__ = [
+    "Bell",
+    "CarefulManager",
+    "DistributedDataParallel",
+    "LeftBehind",
+    "LighthouseGone",
+    "ReachableTransport",
+    "average_in_group",
+    "silence_logs",
+]
+
+_PAUSE_SECONDS = 0.1
+
+
+class LeftBehind(RuntimeError):
+    """This group is behind what others have committed, and there is nobody to heal from.
+
+    It must not train: it would end with parameters of its own.
+    """
+
+
+class LighthouseGone(RuntimeError):
+    """The lighthouse has died. Make a new manager, with a new store, once there is another."""
+
+
+class CarefulManager(Manager):  # type: ignore[misc]
+    """A manager with a synchronous quorum, after which the parameters are the newest there are.
+
+    - A new lighthouse counts its quorums from 1 again. A manager that knew the old one takes the
+      new first for its own, or meets the others where they met long ago, and they wait for each
+      other in vain. So ``give_up``, which any thread may call, ends whatever waits for the old one:
+      what this group does then raises.
+    - A quorum that fails for another reason is asked for again for ``patience_seconds``. As it is,
+      the manager would raise that first error for ever.
+    - A group that comes back when all others have finished would train alone from where it
+      is. Here the quorum raises LeftBehind.
+    - It tells of heals and commits: ``has_healed``, ``has_committed``, since the last quorum began.
+    """
+
+    def __init__(self, *, patience_seconds: float, **arguments: Any) -> None:
+        super().__init__(use_async_quorum=False, **arguments)
+        self.patience_seconds = patience_seconds
+        self.least_step = 0
+        self.has_healed = False
+        self.has_committed = False
+        self.is_given_up = False
+        _Current.manager = self
+
+    def give_up(self) -> None:
+        """The lighthouse is gone; whoever waits for a quorum is let go."""
+        self.is_given_up = True
+        # The server ends with its last reference, and with it the calls that it has not answered.
+        self._manager = None
+
+    def start_quorum(self, *arguments: Any, **options: Any) -> None:
+        """Wait for the others; afterwards the newest parameters are here."""
+        self.has_healed = self.has_committed = False
+        deadline = time.monotonic() + self.patience_seconds
+        while True:
+            try:
+                super().start_quorum(*arguments, **options)
+                break
+            except (RuntimeError, TimeoutError) as error:
+                if self.is_given_up:
+                    raise LighthouseGone("the lighthouse has died") from error
+                self._quorum_future = None
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+        if self.errored() is None and self.current_step() < self.least_step:
+            raise LeftBehind(
+                f"alone at step {self.current_step()}, where others had committed {self.least_step}"
+            )
+
+    def _apply_pending_state_dict(self) -> None:
+        self.has_healed = self._pending_state_dict is not None
+        super()._apply_pending_state_dict()
+
+    def should_commit(self, *arguments: Any, **options: Any) -> bool:
+        """Whether all of this group may take the step."""
+        self.has_committed = bool(super().should_commit(*arguments, **options))
+        return self.has_committed
+
+
+class _Current:
+    """The manager that this process has now."""
+
+    manager: CarefulManager | None = None
+
+
+class Bell(Actor):
+    """Beside a trainer, in a thread of its own: so it can be told something while it waits."""
+
+    @endpoint
+    def lighthouse_is_gone(self) -> None:
+        """Let go of whatever waits for it."""
+        if _Current.manager is not None:
+            _Current.manager.give_up()
+
+
+class ReachableTransport(HTTPTransport):  # type: ignore[misc]
+    """Serves checkpoints under a name of this machine that resolves, not merely its hostname."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        super().__init__(timeout=timeout, num_chunks=0)
+        # A line on stderr for each request.
+        self._server.RequestHandlerClass.log_message = lambda *arguments: None
+
+    def recv_checkpoint(self, *arguments: Any, **options: Any) -> Any:
+        """What a peer serves."""
+        with warnings.catch_warnings():
+            # Its tensors are only copied from.
+            warnings.filterwarnings("ignore", "The given buffer is not writable")
+            return super().recv_checkpoint(*arguments, **options)
+
+    def address(self) -> str:
+        """Where peers fetch from; the step comes after it."""
+        port = self._server.socket.getsockname()[1]
+        return f"http://{host_name()}:{port}/checkpoint/"
+
+    def shutdown(self, wait: bool = True) -> None:
+        """End the server. As it is, not waiting leaves its thread and its port."""
+        super().shutdown(wait=True)
+        self._server.server_close()
+
+
+class DistributedDataParallel(torchft.DistributedDataParallel):  # type: ignore[misc]
+    """Averages gradients within the group, then over the groups.
+
+    Its hook asserts in 0.2 that the allreduce went well, so that a group died of another's death.
+    Whether it went well is what ``should_commit`` asks; here the hook answers in either case.
+    """
+
+    @staticmethod
+    def _comm_hook(state: Manager, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        average_in_group(buffer)
+        state.allreduce(buffer).wait()
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+
+def silence_logs() -> None:
+    """Of what TorchFT logs: a traceback for each fault that it survives, and empty lines."""
+    for name in ("torchft", "torchft_quorums", "torchft_commits", "torchft_errors"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def average_in_group(tensor: torch.Tensor) -> None:
+    """The mean over the ranks of this group, in place; a group of one has no process group."""
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
+        tensor /= dist.get_world_size()

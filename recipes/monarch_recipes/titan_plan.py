@@ -1,0 +1,205 @@
+"""`monarch run titan --plan`: the model that a config means, on ranks that do not exist.
+
+TorchTitan's trainer is built in a process of its own, on torch's fake backend: meshes and shards
+are the real ones, of as many ranks as are asked for, but tensors have no storage. So a model of
+8 billion parameters on 128 ranks is planned in seconds, on a laptop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from monarch.config_file import ConfigError
+from monarch_recipes.titan_api import Trainer
+from monarch_recipes.titan_config import (
+    Degrees,
+    TitanConfig,
+    check_config,
+    look_up_model,
+    register_model,
+    with_values,
+)
+
+__all__ = ["Dimension", "TitanPlan", "build_plan", "plan"]
+
+_ADAMS = ("Adam", "AdamW")
+_ANSWER = "PLAN "
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of the mesh, with the ranks that rank 0 shares it with."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+    def text(self, procs_per_host: int) -> str:
+        shown = ", ".join(map(str, self.ranks[:3])) + (", ..." if len(self.ranks) > 3 else "")
+        if self.ranks[1] - self.ranks[0] == 1 and len(self.ranks) > 3:
+            shown = f"{self.ranks[0]} to {self.ranks[-1]}"
+        hosts = {rank // procs_per_host for rank in self.ranks}
+        where = "within a host" if len(hosts) == 1 else f"across {len(hosts)} hosts"
+        return f"{len(self.ranks)} ranks, {where}: rank 0 is with {shown}"
+
+
+@dataclass(frozen=True)
+class TitanPlan:
+    """What a run would be. Bytes are of rank 0, whose shard is among the largest."""
+
+    procs_per_host: int
+    degrees: Degrees
+    dimensions: tuple[Dimension, ...]
+    model: str
+    num_parameters: int  # of the whole model; of the first stage, in a pipeline
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int | None  # None for one whose state is not known
+    global_batch_size: int  # sequences
+    num_micro_batches: int
+    seq_len: int
+    num_steps: int
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Over all ranks."""
+        return self.global_batch_size * self.seq_len
+
+    def rows(self) -> dict[str, str]:
+        """For a person."""
+        stage = " in the first stage" if self.degrees.pp > 1 else ""
+        state = "unknown" if self.optimizer_bytes is None else _size(self.optimizer_bytes)
+        known = self.parameter_bytes + self.gradient_bytes + (self.optimizer_bytes or 0)
+        return {
+            "parallelism": str(self.degrees),
+            **{each.name: each.text(self.procs_per_host) for each in self.dimensions},
+            "model": self.model,
+            "parameters": f"{self.num_parameters:,}{stage}",
+            "memory of a rank": f"{_size(known)}: parameters {_size(self.parameter_bytes)}, "
+            f"gradients {_size(self.gradient_bytes)}, optimizer {state}; activations come on top",
+            "a step": f"{self.global_batch_size} x {self.seq_len} = {self.tokens_per_step:,} "
+            f"tokens, in {self.num_micro_batches} passes",
+            "steps": str(self.num_steps),
+        }
+
+
+def _size(num_bytes: int) -> str:
+    mib = num_bytes / 1024**2
+    return f"{mib:.1f} MiB" if mib < 1024 else f"{mib / 1024:.2f} GiB"
+
+
+def plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> dict[str, str]:
+    """`build_plan` in words."""
+    return build_plan(config, num_hosts, procs_per_host).rows()
+
+
+def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> TitanPlan:
+    """What `config` would be on so many procs. Raises ConfigError for what could not be built."""
+    world_size = num_hosts * procs_per_host
+    degrees = check_config(config, world_size)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "CUDA_VISIBLE_DEVICES": "",
+        "NGPU": str(world_size),
+        "WORLD_SIZE": str(world_size),
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "monarch_recipes.titan_plan"],
+        input=pickle.dumps(config),
+        capture_output=True,
+        env=environment,
+        check=False,
+    )
+    lines = done.stdout.decode().splitlines()
+    answer = next((line for line in lines if line.startswith(_ANSWER)), None)
+    if answer is None:
+        raise ConfigError(f"TorchTitan cannot build this:\n{done.stderr.decode().strip()[-2000:]}")
+    found = json.loads(answer.removeprefix(_ANSWER))
+    if "error" in found:
+        raise ConfigError(found["error"], key=found.get("key"))
+    dimensions = [Dimension(name, tuple(ranks)) for name, ranks in found.pop("dimensions")]
+    return TitanPlan(
+        procs_per_host,
+        degrees,
+        tuple(dimensions),
+        f"{config.model.name} {config.model.flavor}",
+        seq_len=config.training.seq_len,
+        num_steps=config.training.steps,
+        **found,
+    )
+
+
+def _build(config: TitanConfig) -> Mapping[str, Any]:
+    """What rank 0's trainer has. Runs in a process that ends with it."""
+    spec = look_up_model(config)
+    # A plan needs neither data nor a tokenizer, which may be only on the hosts.
+    register_model(
+        config.model.name,
+        dataclasses.replace(spec, build_tokenizer_fn=None, build_dataloader_fn=None),
+    )
+    config = with_values(
+        config,
+        comm={"mode": "fake_backend"},
+        checkpoint={"enable": False},
+        validation={"enable": False},
+        metrics={"enable_tensorboard": False, "enable_wandb": False},
+        # The fused one refuses tensors without storage; its state is the same.
+        optimizer={"implementation": "for-loop"},
+    )
+    torch.nn.Module.to_empty = lambda self, **device: self
+    spec.model_cls.init_weights = lambda self, **buffers: None
+    trainer = Trainer(config)
+    parameters = [p for part in trainer.model_parts for p in part.parameters()]
+    num_bytes = sum(_local(p).numel() * p.element_size() for p in parameters)
+    meshes = trainer.parallel_dims.get_all_one_dimensional_meshes()
+    degrees = Degrees.of(config, int(os.environ["WORLD_SIZE"]))
+    batch = config.training.local_batch_size * degrees.data * trainer.gradient_accumulation_steps
+    return {
+        # "batch" and "loss" are other views of the same ranks.
+        "dimensions": [
+            (name, mesh.mesh.tolist())
+            for name, mesh in meshes.items()
+            if name not in ("batch", "loss", "efsdp")
+        ],
+        "num_parameters": sum(p.numel() for p in parameters),
+        "parameter_bytes": num_bytes,
+        "gradient_bytes": num_bytes,
+        "optimizer_bytes": 2 * num_bytes if config.optimizer.name in _ADAMS else None,
+        "global_batch_size": batch,
+        "num_micro_batches": trainer.gradient_accumulation_steps,
+    }
+
+
+def _local(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def _main(data: bytes) -> None:
+    config: TitanConfig = pickle.loads(data)
+    found: Mapping[str, Any]
+    try:
+        found = _build(config)
+    except ConfigError as error:
+        found = {"error": str(error), "key": error.key}
+    except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
+        found = {"error": f"TorchTitan cannot build this: {error}"}
+    print(_ANSWER + json.dumps(found), flush=True)  # noqa: T201
+    # The fake process groups have nothing to shut down, and try.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main(sys.stdin.buffer.read())

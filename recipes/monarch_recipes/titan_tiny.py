@@ -1,0 +1,86 @@
+"""`monarch recipe prepare titan-tiny`: all that a small, real training needs, made from nothing.
+
+The text is the reference that Python carries in `pydoc_data.topics`: half a megabyte of English
+prose about the language. A tokenizer is trained on it. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import shutil
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+__all__ = ["prepare", "read_documents"]
+
+_BEGIN, _END = "<|begin_of_text|>", "<|end_of_text|>"
+_VOCABULARY = 1024
+_DOCUMENT_CHARACTERS = 1500
+_HELD_OUT = 20  # one document in so many is for validation
+
+
+def prepare(folder: Path) -> Path:
+    """Write data, tokenizer, model code and config into `folder`; returns the config's path.
+
+    Files that are there already are kept if somebody may have edited them: config and code.
+    """
+    folder = folder.resolve()
+    documents = read_documents()
+    random.Random(0).shuffle(documents)
+    num_held_out = len(documents) // _HELD_OUT
+    held_out, train = documents[:num_held_out], documents[num_held_out:]
+    for name, part in (("train", train), ("valid", held_out)):
+        path = folder / "data" / name / "documents.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in part))
+    _train_tokenizer(train, folder / "tokenizer")
+
+    configs = resources.files("monarch_recipes") / "configs"
+    config, code = folder / "titan.toml", folder / "tiny_llama.py"
+    if not code.exists():
+        with resources.as_file(configs / code.name) as path:
+            shutil.copyfile(path, code)
+    if not config.exists():
+        text = (configs / "titan_tiny.toml").read_text()
+        config.write_text(text.replace("FOLDER", json.dumps(str(folder))[1:-1]))
+    return config
+
+
+def read_documents() -> list[str]:
+    """The reference in pieces of a page or so, each made of whole paragraphs."""
+    topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
+    documents: list[str] = []
+    # Some texts are there under several names; what is held out may not be trained on as well.
+    for topic in sorted({*topics.values()}):
+        document = ""
+        for paragraph in topic.split("\n\n"):
+            document += paragraph + "\n\n"
+            if len(document) > _DOCUMENT_CHARACTERS:
+                documents.append(document)
+                document = ""
+        if document.strip():
+            documents.append(document)
+    return list(dict.fromkeys(documents))
+
+
+def _train_tokenizer(documents: Sequence[str], folder: Path) -> None:
+    """Byte-level BPE, in the files that a Hugging Face tokenizer has."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        special_tokens=[_BEGIN, _END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"bos_token": _BEGIN, "eos_token": _END, "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))

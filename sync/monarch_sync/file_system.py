@@ -1,0 +1,48 @@
+"""Which file systems tell this machine's kernel of every change.
+
+What another machine, or a server in user space, changes behind a mount raises no event here. So
+only file systems are trusted whose changes all go through this kernel; others are polled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+__all__ = ["tells_all"]
+
+_LOCAL = frozenset({
+    0xEF53,  # ext2, ext3, ext4
+    0x58465342,  # xfs
+    0x9123683E,  # btrfs
+    0x01021994,  # tmpfs
+    0x858458F6,  # ramfs
+    0x794C7630,  # overlay: what goes through it is told; its layers are not to be touched anyway
+    0xF2F52010,  # f2fs
+    0x2FC12FC1,  # zfs
+    0xCA451A4E,  # bcachefs
+    0x3153464A,  # jfs
+    0x3434,  # nilfs
+    0xF15F,  # ecryptfs
+    0x4D44,  # vfat
+    0x2011BAB0,  # exfat
+    0x7366746E,  # ntfs3
+})  # fmt: skip
+
+
+def tells_all(path: str) -> bool:
+    """Whether every change on the file system of ``path`` raises an event on this machine."""
+    kind = _kind(path)
+    return kind is not None and kind in _LOCAL
+
+
+def _kind(path: str) -> int | None:
+    """The number that names the kind of file system, from the first word of `struct statfs`."""
+    words = (ctypes.c_long * 64)()
+    try:
+        statfs = ctypes.CDLL(None, use_errno=True).statfs
+    except (AttributeError, TypeError, OSError):
+        return None
+    if statfs(os.fsencode(path), words) != 0:
+        return None
+    return int(words[0]) & 0xFFFFFFFF

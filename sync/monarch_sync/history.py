@@ -1,0 +1,217 @@
+"""History: which states a replica has had, and the way back to each of them.
+
+A record for every commit, appended before it begins: who, when, which digest, what changed, and the
+entries that stood there before. Walked from the newest on, and applied to what the replica holds
+now, the records give every earlier state; its digest proves it. The contents are the store's
+business, so a state can be known and yet not be whole. Bounded: the oldest records go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from monarch_sync.diff import find_moved_folders
+from monarch_sync.disk import Disk
+from monarch_sync.entry import Entry, Row
+from monarch_sync.errors import BadManifest
+from monarch_sync.frames import frame, frames_in
+from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_pairs, encode_paths
+
+__all__ = ["History", "Past"]
+
+_MAX_BYTES = 32 << 20
+_MAX_RECORDS = 500
+_MAX_PATHS = 20  # named in a record
+
+
+class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
+    """A commit. ``paths`` are the first of the ``num_changed`` files that it changed.
+
+    ``moves_back``, ``put_back`` and ``take_away`` lead to the state before; the first has none.
+    """
+
+    generation: int
+    seconds: float
+    author: str
+    digest: bytes
+    num_files: int
+    num_changed: int
+    paths: list[bytes]
+    put_back: list[Row] = []
+    take_away: list[bytes] = []
+    moves_back: list[tuple[bytes, bytes]] = []
+
+
+class _Lost(msgspec.Struct, tag="lost", array_like=True):
+    """Entries that the replica claims no more, though nobody pushed that."""
+
+    generation: int
+    put_back: list[Row]
+
+
+_Record = _Pushed | _Lost
+_decoder = msgspec.msgpack.Decoder(_Record)
+
+
+class Past(NamedTuple):
+    """One generation, as it is remembered. ``seconds`` since the epoch, by this host's clock.
+
+    ``manifest`` is None where the records do not lead to it any more. ``missing``: the digests of
+    contents that this host has no more.
+    """
+
+    generation: int
+    seconds: float
+    author: str
+    digest: bytes
+    num_files: int
+    num_changed: int
+    paths: list[str]
+    manifest: Manifest | None
+    missing: frozenset[bytes]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this host alone could go back to it."""
+        return self.manifest is not None and not self.missing
+
+
+class History:
+    """The records in a replica's state folder."""
+
+    def __init__(
+        self, folder: Path, disk: Disk, generation: int, max_bytes: int = _MAX_BYTES,
+        max_records: int = _MAX_RECORDS,
+    ) -> None:  # fmt: skip
+        self._file = folder / "history"
+        self._disk = disk
+        self._max_bytes = max_bytes
+        self._max_records = max_records
+        self._num_bytes = 0
+        self._num_records = 0
+        # What was noted for a commit that never began is none of the past.
+        for record, end in _records_in(self._read()):
+            if record.generation > generation:
+                break
+            self._num_bytes, self._num_records = end, self._num_records + 1
+
+    def add(
+        self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float
+    ) -> None:
+        """Note a commit that is about to begin."""
+        # Folders that only got another name are noted as such, not file by file.
+        moves = find_moved_folders(new, old) if len(old) else []
+        paths = sorted(old.changed_paths(new.replace(moves=moves)) if moves
+                       else new.changed_paths(old))  # fmt: skip
+        before = [entry for entry in map(old.get, paths) if entry is not None]
+        files = [path for path in paths if _is_file(new.get(path)) or _is_file(old.get(path))]
+        for after, _ in moves:
+            inside = (path for path in new.below(after) if _is_file(new.get(path)))
+            files += itertools.islice(inside, max(0, _MAX_PATHS - len(files)))
+        num_moved = sum(new.folder(after).num_files for after, _ in moves)
+        num_changed = num_moved + sum(not _is_within(path, moves) for path in files)
+        record = _Pushed(
+            generation, seconds, author, new.digest, new.num_files, num_changed,
+            encode_paths(files[:_MAX_PATHS]), moves_back=encode_pairs(moves),
+        )  # fmt: skip
+        if len(old):
+            record.put_back = [entry.to_row() for entry in before]
+            record.take_away = encode_paths(path for path in paths if old.get(path) is None)
+        self._append(record)
+
+    def lost(self, generation: int, entries: list[Entry]) -> None:
+        """Note that these are claimed no more."""
+        if entries:
+            self._append(_Lost(generation, [entry.to_row() for entry in entries]))
+
+    def walk(self, current: Manifest, has: Callable[[bytes], bool]) -> Iterator[Past]:
+        """The generations, newest first. ``has``: whether a content is on this host."""
+        state = current
+        missing: dict[str, bytes] = {}
+        known = {entry.digest: True for entry in current if entry.is_file}
+        data = self._read()[: self._num_bytes]
+        for record in reversed([record for record, _ in _records_in(data)]):
+            if isinstance(record, _Pushed):
+                is_proven = state.digest == record.digest
+                yield Past(
+                    record.generation, record.seconds, record.author, record.digest,
+                    record.num_files, record.num_changed, decode_paths(record.paths),
+                    state if is_proven else None, frozenset(missing.values()),
+                )  # fmt: skip
+            try:
+                entries = [Entry.from_row(row) for row in record.put_back]
+            except BadManifest:
+                return
+            gone = decode_paths(record.take_away) if isinstance(record, _Pushed) else []
+            moves = decode_pairs(record.moves_back) if isinstance(record, _Pushed) else []
+            try:
+                state = state.replace(entries, gone, moves)
+            except BadManifest:
+                return
+            for before, after in moves:
+                for path in [path for path in missing if path.startswith(f"{before}/")]:
+                    missing[after + path[len(before) :]] = missing.pop(path)
+            for path in gone:
+                missing.pop(path, None)
+            for entry in entries:
+                missing.pop(entry.path, None)
+                if not entry.is_file:
+                    continue
+                if entry.digest not in known:
+                    known[entry.digest] = has(entry.digest)
+                if not known[entry.digest]:
+                    missing[entry.path] = entry.digest
+
+    def _append(self, record: _Record) -> None:
+        framed = frame(msgspec.msgpack.encode(record))
+        self._disk.append(self._file, self._num_bytes, framed)
+        self._num_bytes += len(framed)
+        self._num_records += 1
+        if self._num_bytes > self._max_bytes or self._num_records > self._max_records:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """Keep the newest half."""
+        data = self._read()[: self._num_bytes]
+        ends = [end for _, end in frames_in(data)]
+        starts = [0, *ends[:-1]]
+        keep = [
+            start
+            for number, start in enumerate(starts)
+            if len(starts) - number <= self._max_records // 2
+            and self._num_bytes - start <= self._max_bytes // 2
+        ]
+        # The latest stays even where it alone is large: the way back from it is wanted most.
+        start = keep[0] if keep else starts[-1]
+        with contextlib.suppress(OSError):  # It is only shorter; the next one tries again.
+            self._disk.write(self._file, data[start:])
+            self._num_bytes -= start
+            self._num_records = sum(1 for one in starts if one >= start)
+
+    def _read(self) -> bytes:
+        try:
+            return self._file.read_bytes()
+        except FileNotFoundError:
+            return b""
+
+
+def _records_in(data: bytes) -> Iterator[tuple[_Record, int]]:
+    for body, end in frames_in(data):
+        try:
+            yield _decoder.decode(body), end
+        except msgspec.MsgspecError:
+            return
+
+
+def _is_within(path: str, moves: list[tuple[str, str]]) -> bool:
+    return any(path.startswith(f"{folder}/") for folder, _ in moves)
+
+
+def _is_file(entry: Entry | None) -> bool:
+    return entry is not None and entry.is_file

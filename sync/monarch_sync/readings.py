@@ -1,0 +1,137 @@
+"""Readings: what files held when they were last read, so that they need not be read again.
+
+The cache is not fooled by a change within the same clock tick: a file that was modified as late as
+it was read is read again next time, as git does; and one that claims to have been modified later
+than now, because a clock was wrong, every time. A file is taken as it is between two equal stats;
+one that moves while it is read is read again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from monarch_sync.chunks import cut
+from monarch_sync.contents import Contents
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.entry import Entry
+from monarch_sync.progress import progress
+
+__all__ = ["Reading", "Readings"]
+
+_TICK_NS = 20_000_000
+_MAX_TRIES = 5
+
+_Key = tuple[int, int]
+
+
+class Reading(NamedTuple):
+    """A file as it was when it was read, when that was, and under which name."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    digest: bytes
+    read_ns: int
+    local: str
+
+    def is_still(self, status: os.stat_result) -> bool:
+        same = (
+            self.size == status.st_size
+            and self.mtime_ns == status.st_mtime_ns
+            and self.ctime_ns == status.st_ctime_ns
+        )
+        return same and max(self.mtime_ns, self.ctime_ns) + _TICK_NS < self.read_ns
+
+
+class Readings:
+    """Of one workspace, by inode, so that a folder that was renamed is not read again."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._known: dict[_Key, Reading] = {}
+        self._before: dict[_Key, Reading] = {}
+        # Names of files with several: who writes to one, changes them all.
+        self._names: dict[_Key, set[str]] = {}
+        # Of which somebody may have a name that we do not see.
+        self._shared: set[_Key] = set()
+
+    def begin(self) -> None:
+        """A look at everything begins: what it does not meet is forgotten at its `end`."""
+        self._before, self._known = self._known, {}
+        self._names.clear()
+        self._shared.clear()
+
+    def end(self) -> None:
+        """All has been looked at."""
+        self._before = {}
+
+    def look(self, local: str, status: os.stat_result, last: Entry | None) -> Reading:
+        """What a regular file holds; ``last`` is what its path held. Raises ``OSError``."""
+        key = (status.st_dev, status.st_ino)
+        reading = self._known.get(key) or self._before.get(key)
+        if status.st_nlink > 1:
+            self._note_names(key, local, status.st_nlink, reading)
+        if reading is None or not reading.is_still(status):
+            reading = _read(local, status, self._contents, last)
+            progress().read(reading.size)
+        elif reading.local != local:
+            reading = reading._replace(local=local)
+        self._known[key] = reading
+        return reading
+
+    def same_files(self, paths: set[str]) -> set[str]:
+        """The other names of these files, and those of files that may be changed unseen."""
+        if not self._names:
+            return set()
+        found: set[str] = set()
+        for local in paths:
+            try:
+                status = os.lstat(local)
+            except OSError:
+                continue
+            found |= self._names.get((status.st_dev, status.st_ino), set())
+        return found.union(*(self._names[key] for key in self._shared))
+
+    def _note_names(self, key: _Key, local: str, num: int, reading: Reading | None) -> None:
+        names = self._names.setdefault(key, set())
+        names.add(local)
+        if reading is not None:
+            names.add(reading.local)
+        (self._shared.add if len(names) < num else self._shared.discard)(key)
+
+
+def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | None) -> Reading:
+    chunks = contents.chunks(last.digest) if last is not None else None
+    for _ in range(_MAX_TRIES):
+        read_ns = time.time_ns()
+        fd = os.open(local, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if status.st_size >= LARGE_BYTES:
+                with open(fd, "rb", buffering=0, closefd=False) as file:
+                    digest, size, chunks = cut(file, chunks)
+                contents.remember_chunks(digest, chunks)
+            else:
+                content = _read_all(fd, status.st_size)
+                digest, size = digest_bytes(content), len(content)
+                contents.remember(digest, content)
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+        unmoved = (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size)
+        status = after
+        if unmoved and size == after.st_size:
+            break
+    return Reading(size, status.st_mtime_ns, status.st_ctime_ns, digest, read_ns, local)
+
+
+def _read_all(fd: int, size: int) -> bytes:
+    # One byte more than expected: the end shows without another call.
+    content = os.read(fd, size + 1)
+    if len(content) == size:
+        return content
+    parts = [content]
+    while part := os.read(fd, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)

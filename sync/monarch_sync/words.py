@@ -1,0 +1,77 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+__all__ = ["byte_size", "clipped", "counted", "num_cells", "printable", "some", "took"]
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 file``, ``3 files``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def some(names: Sequence[str], limit: int = 3) -> str:
+    """The first of them: ``a, b, c and 4 more``."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def byte_size(number: float) -> str:
+    """``812 B``, ``1.2 KB``, ``34 MB``."""
+    if number < 1000:
+        return f"{number:.0f} B"
+    power = next((power for power in (1, 2) if number < 999.5 * 1000**power), 3)
+    number /= 1000**power
+    unit = ("KB", "MB", "GB")[power - 1]
+    return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+
+
+def took(seconds: float) -> str:
+    """``0.4 ms``, ``38 ms``, ``2.4 s``, ``3 min 20 s``."""
+    if seconds < 0.0005:
+        return "0 ms"
+    if seconds < 1:
+        milliseconds = seconds * 1000
+        return f"{milliseconds:.1f} ms" if milliseconds < 1 else f"{milliseconds:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
+
+
+def printable(text: str) -> str:
+    """A name that cannot steer a terminal: control characters, and what is no text, escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
+
+
+def num_cells(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(_cells(char) for char in text)
+
+
+def clipped(text: str, width: int, mark: str = "…") -> str:
+    """At most ``width`` columns of a text, the end cut off."""
+    if num_cells(text) <= width:
+        return text
+    room = max(0, width - len(mark))
+    kept = ""
+    for char in text:
+        room -= _cells(char)
+        if room < 0:
+            break
+        kept += char
+    return (kept.rstrip() + mark)[: max(width, 0)]
+
+
+def _cells(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

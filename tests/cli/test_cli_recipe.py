@@ -1,0 +1,89 @@
+"""``monarch recipe``: what there is, and how to make one your own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from monarch.config_file import ConfigError, load_config
+from monarch.errors import JobError
+from monarch.runs.recipe import built_in_recipes, summary_of
+from monarch_recipes.ddp import DDPConfig
+from tests.cli.runs_folder import RunsFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunsFolder:
+    return RunsFolder(tmp_path)
+
+
+def test_ls_names_all_with_their_first_line(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = folder.here(monkeypatch, "recipe", "ls").splitlines()
+    assert [line.split()[0] for line in said] == list(built_in_recipes())
+    assert "ddp" in built_in_recipes()
+    assert any("every rank has the whole model" in line for line in said)
+    for module in built_in_recipes().values():
+        assert summary_of(module)
+
+
+def test_show_prints_a_config_that_loads(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = folder.here(monkeypatch, "recipe", "show", "counting.py")
+    assert said == (
+        "Counts, and can be stopped and resumed.\n\nMore words about it.\n\n"
+        'num_steps = 4\namount = 1.0  # live\nsize = 8\nfail_at = 0\nwait_for = ""\n'
+    )
+
+
+def test_cp_gives_files_that_work(folder: RunsFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = folder.here(monkeypatch, "recipe", "cp", "counting.py")
+    assert said == "monarch run my_counting.py\n"
+    copied, original = folder.path / "my_counting.py", folder.path / "counting.py"
+    assert copied.read_text() == original.read_text()
+    copied.write_text("mine")
+    with pytest.raises(JobError, match="is there already"):
+        folder.here(monkeypatch, "recipe", "cp", "counting.py", "my_counting.py")
+    folder.here(monkeypatch, "recipe", "cp", "counting.py", "my_counting.py", "--force")
+    assert copied.read_text() == original.read_text()
+    with pytest.raises(JobError, match="name it like a Python module"):
+        folder.here(monkeypatch, "recipe", "cp", "counting.py", "my-counting.py")
+    folder.here(monkeypatch, "recipe", "cp", "ddp", "ddp.toml")
+    assert load_config(DDPConfig, folder.path / "ddp.toml").config == DDPConfig()
+
+
+def test_validate_runs_every_check_and_nothing_else(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = folder.here(monkeypatch, "recipe", "validate", "counting.py", "size=12", "--procs", "3")
+    assert said == "counting.py can run on this machine alone: 1 host x 3 procs\n"
+    with pytest.raises(ConfigError, match="override 'size=12': 'size' cannot be shared"):
+        folder.here(monkeypatch, "recipe", "validate", "counting.py", "size=12", "--procs", "5")
+    with pytest.raises(JobError, match="no recipe"):
+        folder.here(monkeypatch, "recipe", "validate", "countin")
+
+
+def test_prepare_makes_what_the_recipe_says(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = folder.here(monkeypatch, "recipe", "prepare", "counting.py", "made")
+    assert said == "made made/data.txt\n"
+    assert (folder.path / "made").is_dir()
+    with pytest.raises(JobError, match="ddp needs nothing prepared"):
+        folder.here(monkeypatch, "recipe", "prepare", "ddp")
+
+
+@pytest.mark.slow
+def test_a_copied_ddp_reaches_97_percent_in_under_30_seconds_of_training(
+    folder: RunsFolder,
+) -> None:
+    folder.monarch("recipe", "cp", "ddp", "my_recipe.py")
+    said = folder.monarch("run", "my_recipe.py", "evaluate_every=0")
+    accuracy = folder.rows("metrics.jsonl")[-1]["held_out_accuracy"]
+    assert accuracy > 0.97, said
+    steps = [row for row in folder.rows("metrics.jsonl") if "loss" in row]
+    assert len(steps) == 264
+    assert steps[-1]["time"] - steps[0]["time"] < 30

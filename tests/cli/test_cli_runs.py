@@ -1,0 +1,187 @@
+"""``monarch runs`` and ``monarch sweep``: what was run, and several at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from monarch.cli.place import Place
+from monarch.cli.sweep import Slot, choices_of, slots_of
+from monarch.errors import JobError
+from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
+from tests.cli.runs_folder import RunsFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunsFolder:
+    """Two runs, as a recipe would have left them."""
+    made = RunsFolder(tmp_path)
+    for rate, losses, status in ((0.1, (3.0, 2.0, 1.0), "finished"), (0.2, (3.0, 2.5), "failed")):
+        run = new_run("counting", tmp_path / "runs")
+        run.write_text("command", "monarch run counting.py\n")
+        run.write_text("config.toml", f"rate = {rate}\nsize = 8\n\n[data]\nseed = 1\n")
+        for step, loss in enumerate(losses, 1):
+            write(run, "metrics.jsonl", step=step, num_steps=3, time=100.0 + step, loss=loss)
+        write(run, "events.jsonl", time=100.0, kind="begun", text="begun", pid=1, started=0)
+        write(run, "events.jsonl", time=101.5, kind="died", text="rank 1 died <of> it")
+        write(run, "events.jsonl", time=104.0, kind="ended", text=status, status=status)
+        run.link_as_latest()
+    return made
+
+
+def write(run: RunFolder, name: str, **row: object) -> None:
+    with open(run.path / name, "a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def test_ls_lists_all_and_the_last_at_the_end(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [line.split() for line in folder.here(monkeypatch, "runs", "ls").splitlines()]
+    assert [row[1:4] for row in rows] == [
+        ["status", "step", "loss"], ["finished", "3/3", "1"], ["failed", "2/3", "2.5"],
+    ]  # fmt: skip
+    assert [row[0] for row in rows[1:]] == [path.name for path in folder.runs]
+
+
+def test_show_tells_the_story_and_writes_the_report(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = folder.here(monkeypatch, "runs", "show").splitlines()
+    name = folder.runs[-1].name
+    assert said[0] == f"{name}: failed"
+    assert "  steps: 2 of 3" in said
+    assert "  deaths and hangs: 1" in said
+    assert any("rank 1 died <of> it" in line for line in said)
+    assert said[-1] == f"runs/{name}/report.html"
+    report = (folder.runs[-1] / "report.html").read_text()
+    assert "rank 1 died &lt;of&gt; it" in report
+    assert "<of>" not in report
+
+
+def test_compare_shows_what_differs(folder: RunsFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [path.name for path in folder.runs]
+    rows = [
+        line.split() for line in folder.here(monkeypatch, "runs", "compare", *names).split("\n")
+    ]
+    assert rows[:5] == [
+        names, ["rate", "0.1", "0.2"], ["status", "finished", "failed"], ["step", "3", "2"],
+        ["loss", "1", "2.5"],
+    ]  # fmt: skip
+
+
+def test_plot_draws_in_the_terminal_and_into_a_file(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [path.name for path in folder.runs]
+    said = folder.here(monkeypatch, "runs", "plot", *names).splitlines()
+    assert said == [f"{names[0]}  loss from 1 to 3", "█▅▁", f"{names[1]}  loss from 2.5 to 3", "█▁"]
+    folder.here(monkeypatch, "runs", "plot", *names, "--svg", "loss.svg")
+    lines = ElementTree.parse(folder.path / "loss.svg").findall(".//{*}polyline")
+    assert [len(line.attrib["points"].split()) for line in lines] == [3, 2]
+    with pytest.raises(JobError, match="no run has 'los'; they have: loss"):
+        folder.here(monkeypatch, "runs", "plot", "--metric", "los")
+
+
+def test_a_run_is_found_by_what_one_would_call_it(folder: RunsFolder) -> None:
+    base = folder.path / "runs"
+    first, second = (run.name for run in runs_in(base))
+    assert find_run("latest", base).name == second
+    assert find_run(first, base).name == first
+    assert find_run("count", base).name == second
+    assert find_run(str(base / first)).name == first
+    with pytest.raises(JobError, match=f"there is no run 'other' in .*{second}"):
+        find_run("other", base)
+
+
+def test_how_a_run_stands_is_told_by_its_last_event_and_its_program(tmp_path: Path) -> None:
+    from monarch.job.process import process_start
+
+    run = new_run("one", tmp_path)
+    assert run.status == "empty"
+    pid = os.getpid()
+    write(run, "events.jsonl", time=1.0, kind="begun", text="", pid=pid, started=0)
+    assert run.status == "killed", "another process has its pid by now"
+    write(run, "events.jsonl", time=2.0, kind="begun", text="", pid=pid, started=process_start(pid))
+    assert run.status == "running"
+    write(run, "events.jsonl", time=3.0, kind="saved", text="")
+    assert run.status == "running"
+    write(run, "events.jsonl", time=4.0, kind="ended", text="", status="stopped")
+    assert run.status == "stopped"
+    with open(run.path / "events.jsonl", "a") as file:
+        file.write('{"kind": "begu')
+    assert run.status == "stopped", "a line that was cut short says nothing"
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    assert len({new_run("one", tmp_path).path for _ in range(5)}) == 5
+
+
+def test_steps_that_were_done_again_count_once() -> None:
+    rows = [
+        {"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 3, "loss": 1.0},
+        {"step": 3, "accuracy": 0.5}, {"step": 2, "loss": 2.1}, {"step": 2, "accuracy": 0.6},
+    ]  # fmt: skip
+    assert steps_of(rows) == [
+        {"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.1, "accuracy": 0.6},
+    ]  # fmt: skip
+
+
+# Sweeps
+
+
+@dataclass
+class Data:
+    seed: int = 1
+
+
+@dataclass
+class Config:
+    rate: float = 1.0
+    name: str = ""
+    betas: tuple[float, float] = (0.9, 0.95)
+    data: Data = field(default_factory=Data)
+
+
+def test_values_are_combined_and_lists_are_left_alone() -> None:
+    assert choices_of(Config, ["rate=1,2", "betas=0.1,0.2", "data.seed=3, 4"]) == [
+        ("rate=1", "betas=0.1,0.2", "data.seed=3"),
+        ("rate=1", "betas=0.1,0.2", "data.seed=4"),
+        ("rate=2", "betas=0.1,0.2", "data.seed=3"),
+        ("rate=2", "betas=0.1,0.2", "data.seed=4"),
+    ]
+    assert choices_of(Config, ['name="a,b"']) == [('name="a,b"',)]
+
+
+def test_slices_are_hosts_or_else_procs_of_hosts() -> None:
+    four_hosts = Place(None, "hosts", 4, 2)
+    assert slots_of(four_hosts, 2) == [Slot(0, 2, 2), Slot(2, 2, 2)]
+    assert slots_of(four_hosts, 8) == [Slot(index // 2, 1, 1) for index in range(8)]
+    assert slots_of(Place(None, "hosts", 1, 4), 2) == [Slot(0, 1, 2), Slot(0, 1, 2)]
+    with pytest.raises(JobError, match="3 slices need 3 procs on each host, and there are 2"):
+        slots_of(Place(None, "hosts", 1, 2), 3)
+
+
+def test_a_sweep_makes_a_run_of_each_choice_and_compares_them(folder: RunsFolder) -> None:
+    said = folder.monarch(
+        "sweep", "counting.py", "amount=1,2", "num_steps=3", "--procs", "2", "--slices", "2"
+    )
+    assert "2 runs of counting.py, 2 at a time, on this machine alone: 1 host x 2 procs" in said
+    assert "[amount=2] counted to 3" in said
+    made = folder.runs[2:]
+    assert len(made) == 2
+    totals = {
+        (path / "command").read_text(): [row["total"] for row in RunFolder(path).metrics()]
+        for path in made
+    }
+    assert totals == {
+        "monarch run counting.py amount=1 num_steps=3\n": [1.0] * 3,
+        "monarch run counting.py amount=2 num_steps=3\n": [2.0] * 3,
+    }
+    assert ["status", "finished", "finished"] in [line.split() for line in said.splitlines()]
+    assert all(RunFolder(path).status == "finished" for path in made)

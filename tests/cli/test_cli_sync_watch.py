@@ -1,0 +1,181 @@
+"""``monarch sync --watch``, through what happens while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.support import Program, wait_for
+
+from .conftest import PROJECT, Folder
+
+Command = Callable[..., Program]
+
+
+@pytest.fixture
+def up(folder: Folder) -> Folder:
+    """The folder, with its two hosts up."""
+    folder.monarch("apply")
+    return folder
+
+
+@pytest.fixture
+def watcher(up: Folder, command: Command) -> Program:
+    """A watch that has made its first push."""
+    started = command("sync", "--watch")
+    started.line("✓ gen 1  3 files → 2 hosts", timeout=60)
+    started.line("watching ")
+    return started
+
+
+def end(watcher: Program) -> None:
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait() == 0, watcher.story()
+    assert watcher.errors == []
+    assert watcher.lines[-1].startswith("stopped watching; hosts and processes stay as they are")
+
+
+def test_one_line_a_save_and_none_for_nothing(up: Folder, watcher: Program) -> None:
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("✓ gen 2  1 file → 2 hosts")
+    up.write("amounts.py", "AMOUNT = 2\n")  # saved again, with nothing changed
+    up.write("runs.txt", "1")
+    watcher.line("✓ gen 3  1 file → 2 hosts")
+    end(watcher)
+    assert sum(line.startswith("✓") for line in watcher.lines) == 3
+
+
+def test_it_talks_to_programs(up: Folder, command: Command) -> None:
+    watcher = command("sync", "--watch", "--json")
+    wait_for(lambda: len(watcher.lines) >= 2, 60.0)
+    up.write("amounts.py", "AMOUNT = 2\n")
+    wait_for(lambda: len(watcher.lines) >= 3, 30.0)
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait() == 0
+    said = [json.loads(line) for line in watcher.lines]
+    assert [one["event"] for one in said] == ["push", "watching", "push", "stopped"]
+    assert said[1]["folders"] == [str(up.path)]
+    assert [said[0]["generation"], said[2]["generation"]] == [1, 2]
+    assert said[2]["changed_files"] == ["amounts.py"]
+
+
+def test_it_outlives_the_allocation(up: Folder, watcher: Program) -> None:
+    up.monarch("kill")
+    watcher.line("the allocation has ended. What you save is pushed as soon as there is one")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    up.monarch("apply")
+    watcher.line("the allocation is up again", timeout=60)
+    watcher.line("✓ gen ")
+    assert (up.replica() / "amounts.py").read_text() == "AMOUNT = 2\n"
+    up.write("amounts.py", "AMOUNT = 3\n")
+    watcher.line("✓ gen ")
+    wait_for(lambda: (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 3\n")
+    end(watcher)
+
+
+def test_hosts_that_crash_are_missed_at_the_next_save(up: Folder, watcher: Program) -> None:
+    for host in up.job.hosts:
+        os.kill(host.pid, signal.SIGKILL)
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("the allocation has ended", timeout=20)
+    assert not any("Traceback" in line for line in (*watcher.lines, *watcher.errors))
+    end(watcher)
+
+
+def test_another_project_file(up: Folder, watcher: Program) -> None:
+    (up.path / "source").mkdir()
+    (up.path / "source/inner.py").write_text("1\n")
+    watcher.line("✓ gen 2")
+    up.write("monarch.toml", PROJECT.replace('["."]', '["sorce"]'))
+    watcher.line("✗ monarch.toml:5: [workspace] dirs names 'sorce'")
+    watcher.line("  going on with what monarch.toml said before")
+    up.write("monarch.toml", PROJECT.replace('["."]', '["source"]'))
+    assert watcher.line("watching ") == f"{up.path}/source; Ctrl-C ends it"
+    watcher.line("✓ gen ")
+    wait_for(lambda: (up.replica() / "inner.py").exists(), what="the new workspace")
+    assert not (up.replica() / "amounts.py").exists()
+    (up.path / "source/inner.py").write_text("2\n")
+    watcher.line("✓ gen ")
+    up.write("monarch.toml", PROJECT.replace('["."]', '["source"]').replace("= 2", "= 1"))
+    watcher.line("[job] in monarch.toml has changed; the hosts stay as they are until")
+    end(watcher)
+
+
+def test_a_workspace_that_vanishes_and_comes_back(up: Folder, command: Command) -> None:
+    (up.path / "source").mkdir()
+    (up.path / "source/inner.py").write_text("1\n")
+    up.write("monarch.toml", PROJECT.replace('["."]', '["source"]'))
+    watcher = command("sync", "--watch")
+    watcher.line("✓ gen 1  1 file", timeout=60)
+    watcher.line("watching ")
+    (up.path / "source").rename(up.path / "away")
+    lost = watcher.line(f"{up.path}/source is gone; hosts keep what they have")
+    assert "Waiting for it to come back" in lost
+    assert (up.replica() / "inner.py").read_text() == "1\n"
+    (up.path / "away/inner.py").write_text("2\n")
+    (up.path / "away").rename(up.path / "source")
+    watcher.line("watching ")
+    watcher.line("✓ gen 2  1 file → 2 hosts")
+    (up.path / "source/inner.py").write_text("3\n")
+    watcher.line("✓ gen 3  1 file → 2 hosts")
+    end(watcher)
+
+
+def test_a_rollback_beside_it_holds_until_the_next_save(up: Folder, watcher: Program) -> None:
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("✓ gen 2")
+    up.monarch("sync", "rollback")
+    assert (up.replica() / "amounts.py").read_text() == "AMOUNT = 1\n"
+    up.write("other.py", "\n")
+    watcher.line("✓ gen 4  2 files → 2 hosts")
+    assert (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 2\n"
+    end(watcher)
+
+
+SLOW_COMMIT = """
+import os, sys, threading
+from monarch.runtime.workspace.fleet import Fleet
+
+real = Fleet.commit
+
+def slow(self, hosts):
+    Fleet.commit = real  # the way back is as fast as ever
+    print("at it", flush=True)
+    threading.Event().wait({before})
+    real(self, hosts)
+    threading.Event().wait({after})
+
+Fleet.commit = slow
+sys.argv = ["monarch", "sync", *{arguments!r}]
+from monarch.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("moment", [{"before": 60, "after": 0}, {"before": 0, "after": 60}])
+@pytest.mark.parametrize("arguments", [[], ["--watch"]], ids=["once", "watch"])
+def test_an_interrupted_push_leaves_hosts_as_they_were_and_says_so(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch,
+    moment: dict[str, int], arguments: list[str],
+) -> None:  # fmt: skip
+    up.monarch("sync")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    monkeypatch.chdir(up.path)
+    pushing = program(SLOW_COMMIT.format(arguments=arguments, **moment))
+    pushing.line("at it", timeout=60)
+    if moment["after"]:
+        wait_for(lambda: (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 2\n")
+    pushing.send_signal(signal.SIGINT)
+    status = pushing.wait()
+    assert status == (0 if arguments else 130), pushing.story()
+    assert pushing.errors == []
+    text = "a push was interrupted, all 2 hosts have gen" if arguments else "interrupted; all 2"
+    assert text in pushing.lines[-1]
+    # Back where they were, once what was committed has been taken back.
+    for index in (0, 1):
+        assert (up.replica(index) / "amounts.py").read_text() == "AMOUNT = 1\n"
+    assert "1 file → 2 hosts" in up.monarch("sync")

@@ -1,0 +1,52 @@
+"""The examples about TorchTitan train a small Llama on two procs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples/titan"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        find_spec("torchtitan") is None,
+        reason="torchtitan is not installed: pip install 'monarch-loop[titan]'",
+    ),
+]
+
+EXPECTED = {
+    "workflow": [
+        "['[trainer_0] Ping!', '[trainer_1] Ping!']",
+        "steps done: [3, 3]",
+        "Job terminated successfully",
+        "Workflow completed!",
+    ],
+    "notebook": ["steps: [3, 3, 3, 3]", "the same processes: True"],
+}
+
+
+def test_every_example_is_tried() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*EXPECTED}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_example(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    for expected in EXPECTED[name]:
+        assert expected in lines
+    # Both wrote TorchTitan's own checkpoint of the last step.
+    assert list(tmp_path.glob("outputs/**/checkpoint/step-3/.metadata"))

@@ -1,0 +1,365 @@
+"""Replica groups for real: small ones, on this machine, that are made to suffer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
+
+from monarch.actor import this_host
+from monarch.runs import Record
+from monarch_recipes.checkpoint import checkpoint_paths
+from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
+from monarch_recipes.replicas.crew import GroupsError
+from monarch_recipes.replicas.lighthouse import LighthouseError
+from monarch_recipes.replicas.messages import TaskError
+from monarch_sync import Workspace
+
+SLOWLY = """
+import time
+
+from torch.nn import functional
+
+
+def compute_loss(logits, labels):
+    time.sleep(0.01)
+    return functional.cross_entropy(logits, labels)
+"""
+
+OnStep = Callable[["Run", int], None]
+
+
+class Run:
+    """One run, with what it wrote, and something to do at each of its steps."""
+
+    def __init__(self, folder: Path, on_step: OnStep | None = None) -> None:
+        self.texts: list[str] = []
+        self.rows: list[tuple[int, dict[str, float]]] = []
+        self.on_step = on_step
+        self.record = Record(folder, self, procs_per_host=4)
+
+    def go(self, **settings: Any) -> Outcome:
+        settings = {"hidden_size": 16, "num_steps": 60, "task": "slowly", **settings}
+        return run(FaultTolerantConfig(**settings), this_host(), self.record)
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        self.rows.append((step, dict(values)))
+        if self.on_step is not None:
+            self.on_step(self, step)
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        lines = (self.record.folder / "events.jsonl").read_text().splitlines()
+        found = [json.loads(line) for line in lines]
+        return [event for event in found if not kinds or event["kind"] in kinds]
+
+    def pid_of(self, group: int) -> int:
+        started = self.events("started", "respawned")
+        pids = [event["pids"] for event in started if event["group"] == group]
+        return int(pids[-1][0])
+
+    def lighthouse_pid(self) -> int:
+        return int(self.events("lighthouse")[-1]["pid"])
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # What was to be killed has just ended by itself.
+
+
+def at(wanted: int, act: Callable[[Run], None]) -> OnStep:
+    """Do something once, at a step."""
+    done: list[int] = []
+
+    def look(run: Run, step: int) -> None:
+        if step >= wanted and not done:
+            done.append(step)
+            act(run)
+
+    return look
+
+
+def check_identical(outcome: Outcome, num_groups: int = 2) -> None:
+    assert len(outcome.fingerprints) == num_groups, outcome
+    assert len(set(outcome.fingerprints.values())) == 1, outcome
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's folder, beside modules that procs can import."""
+    write(tmp_path, "slowly", SLOWLY)
+    monkeypatch.syspath_prepend(str(tmp_path / "tasks"))
+    return tmp_path / "run"
+
+
+def write(tmp_path: Path, name: str, text: str) -> Path:
+    path = tmp_path / "tasks" / f"{name}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+@pytest.mark.slow
+def test_a_killed_group_and_a_killed_lighthouse_come_back_and_all_end_identical(
+    folder: Path,
+) -> None:
+    one = Run(folder)
+    outcome = one.go(
+        num_steps=150,
+        chaos="kill@20 group=1; lighthouse@60; slow@90 group=0 seconds=0.3; exit@110 group=0",
+    )
+    check_identical(outcome)
+    assert outcome.step == 150
+    assert [step for step, _ in one.rows] == list(range(1, 151))
+    assert outcome.held_out_accuracy > 0.8
+    victims = [incident.victim for incident in outcome.report.incidents]
+    assert victims == ["group 1", "lighthouse", "group 0"]
+    assert all(incident.on_purpose for incident in outcome.report.incidents)
+    assert [event["group"] for event in one.events("respawned")] == [1, 0]
+    assert len(one.events("lighthouse")) == 2
+    assert one.events("lighthouse")[0]["url"] == one.events("lighthouse")[1]["url"]
+    finished = one.events("finished")[0]
+    assert set(finished["fingerprints"].values()) == set(outcome.fingerprints.values())
+    assert 0 < finished["goodput"] <= 1
+    assert one.texts[-1].startswith("goodput ")
+
+
+def test_a_group_that_is_late_does_not_train_alone(folder: Path) -> None:
+    one = Run(folder)
+    outcome = one.go(num_steps=30, chaos="kill@30 group=1")
+    check_identical(outcome)
+    assert one.events("adopted")[0]["group"] == 1
+    assert [step for step, _ in one.rows] == list(range(1, 31))
+    assert outcome.checkpoint.name == "step-00000030.pt"
+
+
+@pytest.mark.parametrize("algorithm", ["localsgd", "diloco"])
+def test_groups_that_seldom_meet_end_identical_too(folder: Path, algorithm: str) -> None:
+    one = Run(folder)
+    outcome = one.go(num_steps=20, algorithm=algorithm, chaos="kill@5 group=0", sync_every=4)
+    check_identical(outcome)
+    assert outcome.step == 20
+    assert one.events("respawned")[0]["group"] == 0
+
+
+def test_a_member_of_a_larger_group_takes_its_group_with_it_and_no_other(folder: Path) -> None:
+    one = Run(folder)
+    outcome = one.go(num_steps=60, procs_per_group=2, chaos="kill@10 group=1 rank=1")
+    check_identical(outcome)
+    assert [event["group"] for event in one.events("respawned")] == [1]
+    assert len(one.events("respawned")[0]["pids"]) == 2
+
+
+def test_a_group_that_hangs_is_left_out_and_started_again(folder: Path) -> None:
+    one = Run(folder)
+    outcome = one.go(num_steps=150, hang_timeout_seconds=0.5, chaos="hang@10 group=0 when=before")
+    check_identical(outcome)
+    assert "it hangs" in one.events("died")[0]["reason"]
+    assert one.events("died")[0]["group"] == 0
+
+
+DRIFTING = """
+import pathlib
+
+import torch
+from slowly import compute_loss
+from monarch.actor import current_actor_name
+
+MARKER = pathlib.Path(__file__).with_name("drifted")
+
+
+class Drifting(torch.nn.Linear):
+    calls = 0
+
+    def forward(self, images):
+        self.calls += 1
+        if self.calls == 15 and "trainer1" in current_actor_name() and not MARKER.exists():
+            MARKER.touch()
+            with torch.no_grad():
+                self.weight.add_(1e-3)
+        return super().forward(images.flatten(1))
+
+
+def build_model(config):
+    return Drifting(64, 10)
+"""
+
+
+def test_parameters_that_have_come_apart_are_found_and_healed(folder: Path, tmp_path: Path) -> None:
+    write(tmp_path, "drifting", DRIFTING)
+    one = Run(folder)
+    outcome = one.go(task="drifting", num_steps=100, fingerprint_every=10)
+    check_identical(outcome)
+    found = one.events("fingerprint")
+    assert [event["step"] for event in found] == [20]
+    assert found[0]["agreed_step"] == 10
+    assert "its parameters have come apart" in one.events("died")[0]["reason"]
+
+
+def test_an_edit_is_run_by_all_groups_and_by_one_that_is_started_later(
+    folder: Path, tmp_path: Path
+) -> None:
+    task = write(tmp_path, "edited", SLOWLY)
+
+    def edit(one: Run) -> None:
+        task.write_text(
+            SLOWLY.replace("cross_entropy(logits, labels)", "cross_entropy(logits, labels) + 1000")
+        )
+        report = asyncio.run(this_host().sync_workspace(Workspace(dirs={task.parent: ""})))
+        assert report.ok
+        assert report.modules_reloaded == ["edited.py"]
+        one.edited_at = one.rows[-1][0]  # type: ignore[attr-defined]
+        kill(one.pid_of(1))
+
+    asyncio.run(this_host().sync_workspace(Workspace(dirs={task.parent: ""})))
+    one = Run(folder, at(10, edit))
+    check_identical(one.go(task="edited", num_steps=100))
+    losses = [(values["loss"], values["participants"]) for _, values in one.rows]
+    # A step may be half of each code, that in which the switch came. Then all of it is new.
+    new = next(index for index, (loss, _) in enumerate(losses) if loss > 900)
+    assert 10 <= new <= one.edited_at + 3  # type: ignore[attr-defined]
+    assert all(loss > 900 for loss, _ in losses[new:])
+    assert losses[-1][1] == 2, "the group that was killed is back, with the new code"
+    assert len(one.events("generation")) == 1
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
+    first = Run(folder, at(20, lambda one: one.record.stop()))
+    stopped = first.go(num_steps=1000)
+    check_identical(stopped)
+    assert 20 < stopped.step < 100
+    assert first.events("stopped")
+
+    again = Run(folder)
+    outcome = again.go(num_steps=stopped.step + 10)
+    check_identical(outcome)
+    assert [step for step, _ in again.rows] == list(range(stopped.step + 1, stopped.step + 11))
+
+    other = Run(folder)
+    with pytest.raises(
+        TaskError, match=r"cannot be set up: CheckpointError: .* is of another model"
+    ):
+        other.go(hidden_size=24)
+    damaged = checkpoint_paths(other.record.checkpoint_dir)[-1]
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    with pytest.raises(TaskError, match=r"step-.*.pt cannot be read"):
+        other.go(resume=str(damaged))
+
+
+FAILING = """
+import pathlib
+
+from slowly import compute_loss as slowly
+from monarch.actor import current_actor_name
+
+calls = 0
+
+
+def compute_loss(logits, labels):
+    global calls
+    calls += 1
+    if calls == 8 and "trainer1" in current_actor_name():
+        {what}
+    return slowly(logits, labels)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [("raise OSError('sample is unreadable')", "OSError: sample is unreadable"),
+     ("return logits.sum() * float('nan')", "ValueError: the loss is nan")],
+)  # fmt: skip
+def test_an_error_of_the_task_ends_the_run_with_its_place(
+    folder: Path, tmp_path: Path, what: str, reason: str
+) -> None:
+    name = "failing" + str(len(what))
+    write(tmp_path, name, FAILING.format(what=what))
+    one = Run(folder)
+    with pytest.raises(TaskError) as caught:
+        one.go(task=name)
+    assert caught.value.where.startswith("group 1, rank 0, on ")
+    assert ", in batch 7, samples [" in caught.value.where
+    assert caught.value.reason == reason
+    assert one.events("failed")
+    assert not one.events("respawned"), "no restart mends it"
+
+
+def test_what_cannot_work_is_told_at_once(folder: Path) -> None:
+    one = Run(folder)
+    with pytest.raises(ValueError, match=r"5 groups of 1 proc need more than 1 host with 4 procs"):
+        one.go(num_groups=5)
+    with pytest.raises(
+        LighthouseError, match=r"no lighthouse can be reached at http://127\.0\.0\.1:1"
+    ):
+        one.go(lighthouse="http://127.0.0.1:1")
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LighthouseError, match=f"cannot have port {port} of .* lighthouse_port"):
+            one.go(lighthouse_port=port)
+    with pytest.raises(TaskError, match="ModuleNotFoundError: No module named 'no_such_task'"):
+        one.go(task="no_such_task")
+
+
+def test_a_group_without_restarts_is_given_up_and_the_last_ends_the_run(folder: Path) -> None:
+    one = Run(folder)
+    outcome = one.go(num_steps=30, max_restarts=0, chaos="kill@10 group=1")
+    check_identical(outcome, num_groups=1)
+    assert one.events("given_up")[0]["group"] == 1
+
+    one = Run(folder)
+    with pytest.raises(GroupsError, match=r"no group is left.*goes on from .*step-00000030.pt"):
+        one.go(num_steps=60, max_restarts=0, chaos="kill@40 group=1; kill@50 group=0")
+
+
+@pytest.mark.slow
+def test_any_process_may_be_killed_at_any_moment(folder: Path) -> None:
+    kill_some(folder, seed=1, num_kills=3)
+
+
+@pytest.mark.huge
+def test_many_processes_may_be_killed_at_any_moment(folder: Path) -> None:
+    kill_some(folder, seed=2, num_kills=20)
+
+
+def kill_some(folder: Path, seed: int, num_kills: int) -> None:
+    """A trainer, the lighthouse or the template of all, at random steps; and each at least once."""
+    dice = random.Random(seed)
+    victims = (["template", "lighthouse", "trainer"] * num_kills)[:num_kills]
+    dice.shuffle(victims)
+    due = sorted(dice.sample(range(20, num_kills * 60), num_kills))
+
+    def on_step(one: Run, step: int) -> None:
+        if not due or step < due[0]:
+            return
+        del due[0]
+        victim = victims.pop()
+        if victim == "trainer":
+            kill(one.pid_of(dice.randrange(2)))
+        elif victim == "lighthouse":
+            kill(one.lighthouse_pid())
+        else:
+            kill(psutil.Process(one.lighthouse_pid()).ppid())
+
+    one = Run(folder, on_step)
+    outcome = one.go(num_steps=num_kills * 60 + 40, max_restarts=1000, checkpoint_every=25)
+    check_identical(outcome)
+    assert not victims
+    assert outcome.step == num_kills * 60 + 40

@@ -1,0 +1,137 @@
+"""The titan recipe's config: TorchTitan's keys, checked before a process starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tests.recipes.titan_support  # noqa: F401
+from monarch.config_file import ConfigError, live_keys, load_config, resolve_config, to_toml
+from monarch.errors import JobError
+from monarch_recipes.titan import check
+from monarch_recipes.titan_api import check_version
+from monarch_recipes.titan_config import Degrees, TitanConfig, from_flags, in_folder
+from monarch_recipes.titan_tiny import prepare, read_documents
+
+
+def config(*overrides: str) -> TitanConfig:
+    return resolve_config(TitanConfig, "", None, overrides).config
+
+
+def test_a_titan_file_is_read_and_written(tmp_path: Path) -> None:
+    loaded = load_config(TitanConfig, prepare(tmp_path), ["training.steps=7"])
+    assert loaded.config.training.steps == 7
+    assert loaded.config.optimizer.lr == 3e-3
+    assert loaded.origins["optimizer.lr"].text.startswith(f"{tmp_path}/titan.toml:")
+    assert resolve_config(TitanConfig, to_toml(loaded.config)).config == loaded.config
+
+
+def test_flags_give_what_the_file_gives(tmp_path: Path) -> None:
+    path = prepare(tmp_path)
+    flags = ["--job.config_file", str(path), "--training.steps", "7", "--model.flavor=test"]
+    assert from_flags(flags) == load_config(
+        TitanConfig, path, ["training.steps=7", "model.flavor=test"]
+    ).config  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("trainin.steps=3", "did you mean 'training.steps'"),
+        (
+            "parallelism.tensor_paralel_degree=2",
+            "did you mean 'parallelism.tensor_parallel_degree'",
+        ),
+        ("training.steps=many", "expects an integer"),
+        ("activation_checkpoint.mode=som", "one of 'selective', 'full'"),
+    ],
+)
+def test_a_mistake_in_an_override(override: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        config(override)
+
+
+def test_a_mistake_in_a_file_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "titan.toml"
+    path.write_text("[training]\nstepss = 3\n")
+    with pytest.raises(ConfigError, match=r"titan.toml:2: unknown key .*'training.steps'"):
+        load_config(TitanConfig, path)
+
+
+def test_a_mistake_in_a_flag_does_not_end_the_program() -> None:
+    with pytest.raises(ConfigError, match=r"--training\.steps"):
+        from_flags(["--training.stepss", "3"])
+
+
+def test_a_missing_file_of_flags() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        from_flags(["--job.config_file", "nowhere.toml"])
+
+
+def test_a_file_given_as_a_key_would_not_be_read() -> None:
+    with pytest.raises(ConfigError, match=r"--config titan\.toml"):
+        check(config("job.config_file=titan.toml"), 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num_ranks", "degrees"),
+    [
+        ([], 4, Degrees(1, 1, 4, 1, 1)),
+        (["parallelism.tensor_parallel_degree=2"], 8, Degrees(1, 1, 4, 1, 2)),
+        (["parallelism.data_parallel_replicate_degree=2"], 2, Degrees(1, 2, 1, 1, 1)),
+    ],
+)
+def test_fsdp_takes_the_ranks_that_are_left(
+    overrides: list[str], num_ranks: int, degrees: Degrees
+) -> None:
+    assert Degrees.of(config(*overrides), num_ranks) == degrees
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["parallelism.tensor_parallel_degree=4"], "needs 4 ranks, and there are 2 procs"),
+        (["parallelism.data_parallel_shard_degree=3"], "needs 3 ranks, and there are 2 procs"),
+        (["parallelism.data_parallel_shard_degree=1"], "needs 1 ranks, and there are 2 procs"),
+        (["parallelism.pipeline_parallel_degree=0"], "must be at least 1"),
+        (["training.global_batch_size=7"], "no multiple of"),
+        (["training.seq_len=33"], "must be a multiple of 2"),
+    ],
+)
+def test_degrees_and_batches_that_do_not_fit(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        check(config(*overrides), 1, 2)
+
+
+def test_what_may_change_while_it_trains() -> None:
+    assert {"optimizer.lr", "training.max_norm", "checkpoint.interval"} <= {*live_keys(TitanConfig)}
+
+
+def test_outputs_lie_in_the_runs_folder_unless_said_otherwise(tmp_path: Path) -> None:
+    placed = in_folder(config(), tmp_path)
+    assert (placed.job.dump_folder, placed.checkpoint.folder) == (
+        str(tmp_path),
+        "checkpoints/titan",
+    )
+    assert in_folder(config("job.dump_folder=/data"), tmp_path).job.dump_folder == "/data"
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.1.0"])
+def test_another_torchtitan_is_refused_with_the_pin(version: str) -> None:
+    with pytest.raises(JobError, match=rf"torchtitan {version} .* pip install torchtitan==0.2.2"):
+        check_version(version)
+
+
+def test_what_is_prepared_is_made_again_but_for_what_may_be_edited(tmp_path: Path) -> None:
+    path = prepare(tmp_path)
+    tokenizer = (tmp_path / "tokenizer/tokenizer.json").read_bytes()
+    path.write_text("# mine\n")
+    (tmp_path / "data/train/documents.jsonl").unlink()
+    prepare(tmp_path)
+    assert path.read_text() == "# mine\n"
+    assert (tmp_path / "tokenizer/tokenizer.json").read_bytes() == tokenizer
+    lines = (tmp_path / "data/train/documents.jsonl").read_text().splitlines()
+    held_out = (tmp_path / "data/valid/documents.jsonl").read_text().splitlines()
+    assert len(lines) + len(held_out) == len(read_documents())
+    assert not {*lines} & {*held_out}

@@ -1,0 +1,33 @@
+"""The command of the README, as a person gives it, to the end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.huge,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        find_spec("torchtitan") is None,
+        reason="torchtitan is not installed: pip install 'monarch-loop[titan]'",
+    ),
+]
+
+
+def test_the_small_llama_reaches_a_validation_loss_below_4_5(tmp_path: Path) -> None:
+    prepare = "from pathlib import Path; from monarch_recipes.titan_tiny import prepare; "
+    subprocess.run([sys.executable, "-c", f"{prepare} prepare(Path())"], cwd=tmp_path, check=True)
+    command = [sys.executable, "-m", "monarch.cli.entry", "run", "titan", "--config", "titan.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [metrics] = tmp_path.glob("runs/*/metrics.jsonl")
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    losses = [row["validation_loss"] for row in rows if "validation_loss" in row]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 4.5

@@ -1,0 +1,301 @@
+"""What test_recipes_titan_ranks.py looks at, run once, on two procs: `titan_scenarios.py FOLDER`.
+
+Importing TorchTitan takes seconds, and so all happens in the same two processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from monarch.actor import Actor, endpoint, this_host
+from monarch.config_file import load_config
+from monarch.errors import ActorError
+from monarch.runs import LineDisplay, Record
+from monarch.runs.ranks import RunFailed
+from monarch_recipes import titan
+from monarch_recipes.titan_config import TitanConfig, in_folder
+from monarch_recipes.titan_tiny import prepare
+from monarch_sync import Workspace
+
+folder = Path(sys.argv[1])
+workspace = folder / "workspace"
+found: dict[str, Any] = {}
+SMALL = [
+    "model.flavor=test", "training.local_batch_size=2", "training.seq_len=32", "training.steps=4",
+    "metrics.log_freq=1", "lr_scheduler.warmup_steps=2", "debug.seed=1", "checkpoint.interval=2",
+    "validation.enable=false", "optimizer.lr=1e-2", "comm.init_timeout_seconds=100",
+]  # fmt: skip
+
+
+class Pid(Actor):
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Trainer(titan.TitanTrainer):
+    @endpoint
+    def digest(self) -> str:
+        """Of all parameters and all of the optimizer's state, whoever holds it."""
+        trainer = self.running().trainer
+        digest = hashlib.sha256()
+        for part in trainer.model_parts:
+            for parameter in part.parameters():
+                digest.update(whole(parameter).detach().numpy().tobytes())
+        for optimizer in trainer.optimizers.optimizers:
+            for state in optimizer.state.values():
+                digest.update(whole(state["exp_avg_sq"]).numpy().tobytes())
+        return digest.hexdigest()
+
+    @endpoint
+    def spoil(self, rank: int) -> None:
+        """Let this rank's data raise when it is next asked for."""
+        training = self.running()
+        if training.rank == rank:
+            dataset = training.trainer.dataloader.dataset
+            dataset._tokenizer = None
+            dataset._token_buffer.clear()
+
+    @endpoint
+    def process(self) -> tuple[int, bool]:
+        return os.getpid(), gc.isenabled()
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def config(*overrides: str, run: str = "fsdp") -> TitanConfig:
+    loaded = load_config(TitanConfig, workspace / "titan.toml", [*SMALL, *overrides])
+    return in_folder(loaded.config, folder / run)
+
+
+class Driver(titan.Driver):
+    def __init__(self, procs: Any) -> None:
+        super().__init__(procs)
+        self.trainers = procs.spawn("probe", Trainer)
+
+    def steps(self, number: int) -> list[float]:
+        losses = []
+        for _ in range(number):
+            results = self.step()
+            result = next(each for each in results if each.rank == self.metrics_rank)
+            losses.append(result.values["loss"])
+        return losses
+
+    def setup(self, config: TitanConfig) -> Any:
+        setup = super().setup(config)
+        self.metrics_rank = setup.metrics_rank
+        return setup
+
+    def digest(self) -> list[str]:
+        return sorted(self.ask(self.trainers.digest, doing="digest"))
+
+
+@contextmanager
+def scenario(name: str) -> Iterator[dict[str, Any]]:
+    report: dict[str, Any] = {}
+    try:
+        yield report
+    except BaseException:
+        report["traceback"] = traceback.format_exc()
+    found[name] = report
+
+
+def refusal(action: Callable[[], object]) -> str:
+    """What is told to the person, of something that must not work."""
+    try:
+        action()
+    except ActorError as error:
+        return f"{type(error.exception).__name__}: {error.exception}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "it worked"
+
+
+def bad_inputs(driver: Driver) -> None:
+    def tried(*overrides: str, run: str) -> str:
+        return refusal(lambda: driver.setup(config(*overrides, run=run)))
+
+    def copied(name: str, cut: int, *steps: int) -> str:
+        """The checkpoints of the first scenario, one file of some of them cut short."""
+        shutil.copytree(folder / "fsdp", folder / name)
+        for step in steps:
+            file = folder / name / f"checkpoints/titan/step-{step}/__1_0.distcp"
+            file.write_bytes(file.read_bytes()[:-cut])
+        return name
+
+    with scenario("bad") as bad:
+        bad["other model"] = tried("model.flavor=mini", run=copied("other", 0))
+        bad["all truncated"] = tried(run=copied("truncated", 10, 2, 4))
+        bad["no such step"] = tried("checkpoint.load_step=3", run="other")
+        setup = driver.setup(config(run=copied("half", 10, 4)))
+        bad["one truncated"] = [setup.first_step, *setup.notes]
+        bad["no tokenizer"] = tried(f"model.hf_assets_path={folder}/nowhere", run="bad")
+        bad["no data"] = tried(f"training.dataset_path={folder}/nowhere", run="bad")
+        bad["no module"] = tried("experimental.custom_import=tiny_lama", run="bad")
+        bad["no flavor"] = tried("model.flavor=minni", run="bad")
+        bad["context"] = tried("parallelism.context_parallel_degree=2", run="bad")
+        bad["profiler"] = tried("profiling.enable_profiling=true", run="bad")
+        driver.setup(config("checkpoint.enable=false", run="bad"))
+        driver.steps(1)
+        driver.ask(driver.trainers.spoil, 1, doing="spoil")
+        bad["data"] = refusal(driver.step)
+
+
+def reload(driver: Driver) -> None:
+    code = workspace / "tiny_llama.py"
+
+    def edit(old: str, new: str) -> list[str]:
+        text = code.read_text()
+        assert text.count(old) == 1
+        code.write_text(text.replace(old, new))
+        report = asyncio.run(driver.procs.sync_workspace(Workspace({workspace: ""})))
+        report.raise_for_errors()
+        return [new]
+
+    def step() -> dict[str, Any]:
+        results = driver.step()
+        values = results[0].values
+        generations = {result.generation for result in results}
+        return {
+            "step": results[0].step,
+            "generations": sorted(generations),
+            "loss": values["loss"],
+            "rate": values["learning_rate"],
+        }
+
+    with scenario("reload") as report:
+        asyncio.run(driver.procs.sync_workspace(Workspace({workspace: ""})))
+        driver.setup(config("training.steps=100", "checkpoint.enable=false", run="reload"))
+        report["before"] = [step() for _ in range(3)]
+        edit('reduction="sum")', 'reduction="sum") * 3')
+        report["loss"] = step()
+        edit("attention_masks, positions)\n", "attention_masks, positions) * 0\n")
+        report["model"] = step()
+        edit("return learning_rate_factor(step, num_warmup_steps, num_steps)", "return 0.125")
+        report["schedule"] = [step(), step()]
+
+
+def warm(driver: Driver) -> None:
+    with scenario("straight") as report:
+        setup = driver.setup(config())
+        report["setup"] = [setup.first_step, setup.num_parameters, setup.layout]
+        report["losses"] = driver.steps(4)
+        report["digests"] = driver.digest()
+        report["process"] = driver.ask(driver.trainers.process, doing="process")
+    with scenario("resumed") as report:
+        setup = driver.setup(config("checkpoint.load_step=2"))
+        report["setup"] = [setup.first_step, str(setup.resumed_from)]
+        report["losses"] = driver.steps(2)
+        report["digests"] = driver.digest()
+    for name, *overrides in (
+        ("tp", "parallelism.tensor_parallel_degree=2"),
+        ("ddp", "parallelism.data_parallel_replicate_degree=2"),
+        ("pp", "parallelism.pipeline_parallel_degree=2"),
+    ):
+        with scenario(name) as report:
+            setup = driver.setup(config(*overrides, "checkpoint.load_step=2"))
+            report["setup"] = [setup.first_step, setup.num_parameters, setup.layout]
+            report["notes"] = list(setup.notes)
+            report["losses"] = driver.steps(2)
+            report["digests"] = driver.digest() if name != "pp" else []
+            report["process"] = driver.ask(driver.trainers.process, doing="process")
+    with scenario("live") as report:
+        wanted = config("training.steps=10", "lr_scheduler.warmup_steps=0", run="live")
+        driver.setup(wanted)
+        report["before"] = driver.step()[0].values["learning_rate"]
+        halved = dataclasses.replace(
+            wanted, optimizer=dataclasses.replace(wanted.optimizer, lr=wanted.optimizer.lr / 2)
+        )
+        driver.configure(halved)
+        report["after"] = driver.step()[0].values["learning_rate"]
+        driver.close()
+        report["process"] = driver.ask(driver.trainers.process, doing="process")
+
+
+def runs(procs: Any) -> None:
+    class Impatient(Record):
+        def metrics(self, step: int, num_steps: int, values: Any) -> None:
+            super().metrics(step, num_steps, values)
+            if step == 5:
+                self.stop()
+
+    text = StringIO()
+    many = ["training.steps=30", "training.local_batch_size=8", "checkpoint.interval=10"]
+    valid = ["validation.enable=true", "validation.freq=15", "validation.steps=2"]
+    small = ["validation.local_batch_size=2", "validation.seq_len=32", "model.flavor=test"]
+    wanted = load_config(
+        TitanConfig, workspace / "titan.toml", [*SMALL, *many, *valid, *small]
+    ).config
+    with scenario("run") as report:
+        first = titan.run(wanted, procs, Impatient(folder / "run", LineDisplay(text, 10)))
+        report["first"] = dataclasses.asdict(first)
+        last = titan.run(wanted, procs, Record(folder / "run", LineDisplay(text, 10)))
+        report["last"] = dataclasses.asdict(last)
+        report["text"] = text.getvalue()
+        for name in ("metrics", "events"):
+            lines = (folder / f"run/{name}.jsonl").read_text().splitlines()
+            report[name] = [json.loads(line) for line in lines]
+
+    def failure(name: str, record: Record, *overrides: str, procs: Any = procs) -> dict[str, Any]:
+        bad = load_config(TitanConfig, workspace / "titan.toml", [*SMALL, *overrides]).config
+        try:
+            return dataclasses.asdict(titan.run(bad, procs, record))
+        except RunFailed as error:
+            return {"told": str(error)}
+
+    with scenario("failures") as report:
+        nan = Record(folder / "nan", LineDisplay(text, 10))
+        report["nan"] = failure("nan", nan, "optimizer.lr=1e30", "training.steps=9")
+        nowhere = Record(folder / "unmade", LineDisplay(text, 10))
+        report["tokenizer"] = failure("nowhere", nowhere, f"model.hf_assets_path={folder}/nowhere")
+
+    class Murderous(Record):
+        def metrics(self, step: int, num_steps: int, values: Any) -> None:
+            super().metrics(step, num_steps, values)
+            if step == 3:
+                os.kill(pids[1], signal.SIGKILL)
+
+    with scenario("death") as report:
+        mortal = this_host().spawn_procs({"gpus": 2}, preload=titan.PRELOAD)
+        pids = [pid for _, pid in mortal.spawn("pids", Pid).pid.call().get().items()]
+        display = LineDisplay(text, 10)
+        report["first"] = failure("death", Murderous(folder / "death", display), procs=mortal)
+        mortal.stop().get()
+        report["second"] = failure("death", Record(folder / "death", display))
+
+
+def main() -> None:
+    prepare(workspace)
+    sys.path.insert(0, str(workspace))
+    procs = this_host().spawn_procs({"gpus": 2}, preload=titan.PRELOAD)
+    driver = Driver(procs)
+    warm(driver)
+    runs(procs)
+    reload(driver)
+    # Last, as one of its errors leaves the other rank waiting.
+    bad_inputs(driver)
+    (folder / "found.json").write_text(json.dumps(found, default=str))
+    procs.stop().get()
+
+
+if __name__ == "__main__":
+    main()

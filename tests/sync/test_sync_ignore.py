@@ -1,0 +1,110 @@
+"""Whatever rule files say, what is taken is what git would take."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monarch_sync.gitignore import RuleFile
+from monarch_sync.ignore import walk
+
+PATTERNS = [
+    b"*.log", b"!keep.log", b"build/", b"/build", b"a/b", b"/a/", b"a/**", b"**/b", b"a/**/c",
+    b"**", b"!a", b"!*/", b"*", b"/*", b"!/a", b"[ab]", b"[!a]", b"[^a]*", b"[a-c].txt", b"[]a]",
+    b"[a", b"?", b"??", b"a?c", b"\\#x", b"#x", b"\\!x", b"!x", b"tail ", b"tail\\ ", b"a\\",
+    b"\\a", b"a**c", b"a/*c", b"*/b", b"foo/", b"foo//", b"/", b"", b" ", b"*.l[!o]g",
+    b"[[:alpha:]]", b"[[:digit:]x]*", b"a/b/", b"\xff", b"[\xff]", b"*\xff", b"x\r", b"b/**/",
+    b"**/a/**", b"***", b"a/***/c", b"!**/keep.log", b"[a-]", b"[-a]", b"[\\]]", b"a[/]b",
+    b"c/../a", b"./a", b"*a*c*", b"**/*.log", b"!build/",
+]  # fmt: skip
+NAMES = [b"a", b"b", b"c", b"abc", b"x.log", b"keep.log", b"build", b"#x", b"!x", b"tail ", b"tail",
+         b"\xff", b"a.txt", b"]", b"1x", b"foo", b"-"]  # fmt: skip
+
+rule_files = st.lists(st.sampled_from(PATTERNS), max_size=5).map(lambda lines: b"\n".join(lines))
+places = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(b"/".join)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    paths=st.lists(places, min_size=1, max_size=12),
+    root_rules=rule_files,
+    inner_rules=st.dictionaries(places, rule_files, max_size=2),
+    exclude=rule_files,
+)
+def test_any_rules_are_read_as_git_reads_them(
+    tmp_path_factory: pytest.TempPathFactory,
+    paths: list[bytes],
+    root_rules: bytes,
+    inner_rules: dict[bytes, bytes],
+    exclude: bytes,
+) -> None:
+    folder = tmp_path_factory.mktemp("work")
+    subprocess.run(["git", "init", "-q", "--template="], cwd=folder, check=True)
+    (folder / ".git/info").mkdir()
+    (folder / ".git/info/exclude").write_bytes(exclude)
+    for path in paths:
+        plant(folder, path, b"1")
+    plant(folder, b".gitignore", root_rules)
+    for place, rules in inner_rules.items():
+        plant(folder, place + b"/.gitignore", rules)
+    command = ["git", "ls-files", "-co", "-z", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout
+    expected = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
+    taken = [path for path in walk(folder) if not (folder / path).is_dir()]
+    assert sorted(taken) == expected
+
+
+def plant(folder: Path, path: bytes, content: bytes) -> None:
+    local = folder / os.fsdecode(path)
+    try:
+        local.parent.mkdir(parents=True, exist_ok=True)
+        local.write_bytes(content)
+    except OSError:
+        pass  # a file stands where a folder is needed
+
+
+def test_a_quick_no_is_a_no() -> None:
+    rules = RuleFile(b"*.log\nbuild\n/a/b\nx[0-9]\n!keep.log\n")
+    assert rules.verdict("a.py", "src/a.py", False) is None
+    assert rules.verdict("a.log", "src/a.log", False) is True
+    assert rules.verdict("keep.log", "keep.log", False) is False
+    assert rules.verdict("b", "a/b", True) is True
+    assert rules.verdict("b", "c/a/b", True) is None
+    assert rules.verdict("x7", "x7", False) is True
+
+
+def test_own_rules_have_the_last_word(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log", "c.py", "sub/d.py"):
+        plant(tmp_path, name.encode(), b"1")
+    plant(tmp_path, b".gitignore", b"*.log\n")
+    plant(tmp_path, b".monarchignore", b"!a.log\nsub/\n.*ignore\n")
+    assert sorted(walk(tmp_path)) == ["a.log", "c.py"]
+
+
+def test_the_users_own_rules_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, folder = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    plant(folder, b"a.tmp", b"1")
+    plant(folder, b"b", b"1")
+    plant(home, b".config/git/ignore", b"*.tmp\n")
+    assert list(walk(folder)) == ["b"]
+    plant(home, b".gitconfig", b"[core]\n\texcludesFile = ~/mine\n")
+    plant(home, b"mine", b"b\n")
+    assert list(walk(folder)) == ["a.tmp"]
+
+
+def test_another_repository_inside_has_its_own_rules(tmp_path: Path) -> None:
+    plant(tmp_path, b".gitignore", b"*.log\n")
+    plant(tmp_path, b".git/HEAD", b"")
+    plant(tmp_path, b"inner/.git/HEAD", b"")
+    plant(tmp_path, b"inner/.git/info/exclude", b"*.tmp\n")
+    for name in (b"a.log", b"a.tmp", b"inner/b.log", b"inner/b.tmp"):
+        plant(tmp_path, name, b"1")
+    assert sorted(walk(tmp_path)) == [".gitignore", "a.tmp", "inner", "inner/b.log"]

@@ -1,0 +1,62 @@
+"""An author in a process of its own, that may be made to die at one of its steps.
+
+    python -m tests.workspace.author '{"folder": ..., "urls": [...], "owner": [...], ...}'
+
+Prints a line for each push: "pushed GENERATION", "refused REASONS" or "failed ERROR".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from monarch.runtime.client_agent import client
+from monarch.runtime.workspace.remote_owner import RemoteOwner
+from monarch.runtime.workspace.session import session_of
+from monarch.wire.address import ProcAddress
+from monarch_sync import Workspace
+from tests.workspace.steps import Strike, struck
+
+__all__ = ["script"]
+
+
+def script(order: dict[str, Any]) -> str:
+    """A program for ``tests.support.Program``."""
+    return f"from tests.workspace.author import main; main({json.dumps(order)!r})"
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(text: str) -> None:
+    order = json.loads(text)
+    agent = client()
+    uid, urls, machine = order["owner"]
+    owner = RemoteOwner(agent.node, ProcAddress(uid, tuple(urls), machine))
+    hosts = [agent.visit(url) for url in order["urls"]]
+    folder = Path(order["folder"])
+    strike = Strike(order["step"], _die, is_after=order["is_after"]) if order.get("step") else None
+    for mark in order["marks"]:
+        path = folder / "player.py"
+        path.write_text(re.sub(r"MARK = \d+", f"MARK = {mark}", path.read_text()))
+        with struck(strike) if strike else contextlib.nullcontext():
+            try:
+                report = session_of(agent).push(hosts, Workspace(dirs={folder: ""}), owners=[owner])
+            except Exception as error:
+                print(f"failed {type(error).__name__}: {error}", flush=True)
+                continue
+        if report.ok:
+            print(f"pushed {report.generation}", flush=True)
+        else:
+            print(f"refused {' '.join(report.errors)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,127 @@
+"""Watching the messages of a push as this process sends them, to strike at one of them.
+
+The author, the owner and the steps between them are the real ones: only the moment at which
+somebody is killed, or a disk fills up, is chosen here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from monarch.runtime import process
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import AnyMessage, Inspect, Prepare, Replies, Reply, Step, Switch, Sync
+from monarch_sync.messages import decode
+
+__all__ = ["PLAYER", "STEPS", "Stamps", "Strike", "step_of", "struck"]
+
+PLAYER = """
+import os
+
+from monarch.actor import Actor, context, endpoint
+
+MARK = 0
+
+
+class Player(Actor):
+    @endpoint
+    def stamp(self):
+        return context().generation, MARK
+
+    @endpoint
+    def pid(self):
+        return os.getpid()
+"""
+
+STEPS = ["Stage", "Prepare", "Switch", "halt", "Commit", "patch"]
+"""What the author of a push asks of hosts and procs, in order."""
+
+
+def step_of(message: AnyMessage, payload: Any) -> str:
+    """Which step of a push a message is; empty for none."""
+    if isinstance(message, Sync):
+        return type(decode(bytes(payload))).__name__
+    if isinstance(message, Step):
+        return message.name
+    return type(message).__name__ if isinstance(message, Prepare | Switch | Inspect) else ""
+
+
+class Strike(NamedTuple):
+    """Do ``action`` once, before or after ``step`` is sent to ``target`` (to anybody: "")."""
+
+    step: str
+    action: Callable[[], object]
+    target: Uid = ""
+    is_after: bool = False
+
+
+@contextmanager
+def struck(strike: Strike) -> Iterator[list[str]]:
+    """Within the block the strike hits this process's pushes; gives the steps that were sent."""
+    node = process.current().node
+    request = node.request
+    seen: list[str] = []
+    lock = threading.Lock()
+    has_struck = False
+
+    def watched(
+        to: ProcAddress, make: Any, payload: Any = b"", buffers: Any = (), **how: Any
+    ) -> Any:
+        nonlocal has_struck
+        step = step_of(make(0), payload)
+        with lock:
+            seen.append(step)
+            is_due = step == strike.step and strike.target in ("", to.uid) and not has_struck
+            has_struck = has_struck or is_due
+        if is_due and not strike.is_after:
+            strike.action()
+        answer = request(to, make, payload, buffers, **how)
+        if is_due and strike.is_after:
+            answer.wait(30.0)
+            strike.action()
+        return answer
+
+    node.request = watched  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        del node.request  # type: ignore[method-assign]
+    assert has_struck, f"no {strike.step} was sent: {seen}"
+
+
+class Stamps:
+    """The generation on every answer that comes to this process, by the port it came to."""
+
+    def __init__(self) -> None:
+        self.by_port: dict[int, dict[int, int]] = {}
+        self._node = process.current().node
+        self._before = {kind: self._node._handlers[kind] for kind in (Reply, Replies)}
+        for kind in self._before:
+            self._node.handle(kind, self._watch, on_any_thread=kind is Reply)
+
+    def _watch(self, envelope: Envelope) -> None:
+        message = envelope.message
+        if isinstance(message, Reply):
+            if not message.refused:
+                self.by_port.setdefault(message.port, {})[message.rank] = message.generation
+        elif isinstance(message, Replies):
+            for item in message.items:
+                if not item.refused:
+                    self.by_port.setdefault(message.port, {})[item.rank] = item.generation
+        self._before[type(message)](envelope)
+
+    def seen(self) -> set[int]:
+        return {stamp for stamps in self.by_port.values() for stamp in stamps.values()}
+
+    def check(self) -> None:
+        """No call has met two generations."""
+        mixed = {p: stamps for p, stamps in self.by_port.items() if len(set(stamps.values())) > 1}
+        assert not mixed, f"calls that met several generations: {mixed}"
+
+    def close(self) -> None:
+        for kind, handler in self._before.items():
+            self._node.handle(kind, handler, on_any_thread=kind is Reply)

@@ -1,0 +1,124 @@
+"""Authors in other processes: killed at any step of a push, and several at once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import HostMesh, ProcMesh
+from monarch.job import ProcessJob
+from monarch.runtime import process
+from monarch.runtime.workspace.session import session_of
+from tests.support import Program, wait_for
+from tests.workspace.author import script
+from tests.workspace.conftest import Project, replica_of
+from tests.workspace.steps import PLAYER, STEPS, Stamps
+
+
+def _order(folder: Path, job: ProcessJob, marks: list[int], **how: Any) -> str:
+    owner = process.current().node.address
+    return script(
+        {
+            "folder": str(folder),
+            "urls": job.urls(),
+            "owner": [owner.uid, list(owner.urls), owner.machine],
+            "marks": marks,
+            **how,
+        }
+    )
+
+
+def _state(job: ProcessJob, players: Any) -> tuple[int, int]:
+    """What all ranks run, which is what all hosts have."""
+    values = list(players.stamp.call().get(timeout=60).values())
+    assert len(set(values)) == 1, f"ranks differ: {values}"
+    files = {(replica_of(job, index) / "player.py").read_text() for index in (0, 1)}
+    assert len(files) == 1, "hosts differ"
+    assert f"MARK = {values[0][1]}\n" in files.pop(), "code and files differ"
+    state: tuple[int, int] = values[0]
+    return state
+
+
+def _procs(project: Project, hosts: HostMesh) -> ProcMesh:
+    project.write("player.py", PLAYER)
+    procs = hosts.spawn_procs(name="trainers")
+    assert project.sync(procs).ok
+    return procs
+
+
+@pytest.mark.slow
+def test_an_author_killed_at_any_step(
+    project: Project, job: ProcessJob, hosts: HostMesh, program: Callable[..., Program]
+) -> None:
+    procs = _procs(project, hosts)
+    players: Any = procs.spawn("player", project.load("player").Player)
+    owner = session_of(process.current()).reload
+    came: dict[tuple[str, bool], bool] = {}
+    moments = [(step, is_after) for step in [*STEPS, "go"] for is_after in (False, True)]
+    for mark, (step, is_after) in enumerate(moments, 1):
+        old = _state(job, players)
+        stamps = Stamps()
+        author = program(_order(project.root, job, [mark], step=step, is_after=is_after))
+        assert author.wait(60) == -9, author.story()
+        wait_for(lambda: owner._turn is None, 60, what=f"an end of it, {step} {is_after}")
+        now = _state(job, players)
+        stamps.close()
+        stamps.check()
+        assert now == old or now[1] == mark
+        came[step, is_after] = now != old
+    # Once a host shows the files there is no way back, and before that no way on.
+    assert came == {moment: _is_past(moment) for moment in moments}
+
+    project.edit("player.py", f"MARK = {len(moments)}", "MARK = 99")
+    report = project.sync(procs)
+    assert report.ok, str(report)
+    assert _state(job, players) == (report.generation, 99)
+
+
+def _is_past(moment: tuple[str, bool]) -> bool:
+    step, is_after = moment
+    return step in ("patch", "go") or (step == "Commit" and is_after)
+
+
+@pytest.mark.slow
+def test_several_authors_at_once(
+    project: Project,
+    job: ProcessJob,
+    hosts: HostMesh,
+    program: Callable[..., Program],
+    tmp_path: Path,
+) -> None:
+    procs = _procs(project, hosts)
+    players: Any = procs.spawn("player", project.load("player").Player)
+    stamps = Stamps()
+    others = []
+    for number in (1, 2):
+        folder = tmp_path / f"author{number}"
+        shutil.copytree(project.root, folder)
+        marks = [100 * number + push for push in range(4)]
+        others.append(program(_order(folder, job, marks)))
+    ours = []
+    for mark in range(301, 305):
+        text = (project.root / "player.py").read_text()
+        old = text[text.index("MARK = ") :].split("\n")[0]
+        project.edit("player.py", old, f"MARK = {mark}")
+        report = project.sync(procs)
+        assert report.ok, str(report)
+        ours.append(report.generation)
+        values = list(players.stamp.call().get(timeout=60).values())
+        assert len(set(values)) == 1, f"ranks differ: {values}"
+    theirs = []
+    for author in others:
+        assert author.wait(90) == 0, author.story()
+        assert all(line.startswith("pushed ") for line in author.lines), author.story()
+        theirs += [int(line.split()[1]) for line in author.lines]
+    numbers = sorted([*ours, *theirs])
+    assert len(set(numbers)) == 12, f"a generation was counted twice: {numbers}"
+    generation, _ = _state(job, players)
+    assert generation == numbers[-1]
+    stamps.close()
+    stamps.check()

@@ -1,0 +1,129 @@
+"""Hosts that cannot follow: waited for no longer than sense allows, and left behind if so asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from monarch.actor import Channel, HostMesh, ProcMesh
+from monarch.config import configured
+from monarch.errors import GenerationBehind
+from monarch.job import ProcessJob
+from monarch.runtime import process
+from monarch.runtime.workspace.session import session_of
+from tests.support import wait_for
+from tests.workspace.conftest import Project, replica_of
+from tests.workspace.steps import PLAYER, Stamps
+
+BUSY = """
+from monarch.actor import Actor, Channel, endpoint
+
+ANSWER = 1
+
+
+class Busy(Actor):
+    @endpoint
+    def work(self, started):
+        gate, wait = Channel.open()
+        started.send(gate)
+        wait.recv().get(timeout=60)
+"""
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that hangs, within the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _edit(project: Project, mark: int) -> None:
+    project.write("player.py", PLAYER.replace("MARK = 0", f"MARK = {mark}"))
+
+
+def _players(project: Project, hosts: HostMesh) -> tuple[ProcMesh, Any]:
+    _edit(project, 0)
+    procs = hosts.spawn_procs(name="trainers")
+    assert project.sync(procs).ok
+    return procs, procs.spawn("player", project.load("player").Player)
+
+
+def test_a_host_that_hangs_does_not_hold_a_push_for_ever(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    procs, players = _players(project, hosts)
+    old = list(players.stamp.call().get(timeout=60).values())
+    _edit(project, 1)
+    with configured(host_answer_seconds=0.5), stopped(job.hosts[1].pid):
+        refused = project.sync(procs)
+    assert not refused.ok
+    assert "trainers1: it hangs: neither the push nor a question was answered" in str(refused)
+    assert list(players.stamp.call().get(timeout=60).values()) == old
+    assert "MARK = 0" in (replica_of(job) / "player.py").read_text()
+    mended = project.sync(procs)
+    assert mended.ok, str(mended)
+    assert list(players.stamp.call().get(timeout=60).values()) == [(mended.generation, 1)] * 2
+
+
+def test_best_effort_goes_on_without_a_host_and_its_ranks_refuse_by_name(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    procs, players = _players(project, hosts)
+    stamps = Stamps()
+    [(old, _), _] = players.stamp.call().get(timeout=60).values()
+    _edit(project, 1)
+    with configured(host_answer_seconds=0.5), stopped(job.hosts[1].pid):
+        report = project.sync(procs, best_effort=True)
+    assert report.ok
+    [_, left] = report.hosts
+    assert left.host == "trainers1"
+    assert "hangs" in left.error
+    assert "trainers1: it hangs" in str(report)
+    assert players.slice(hosts=0).stamp.call_one().get(timeout=60) == (report.generation, 1)
+    with pytest.raises(GenerationBehind, match=f"generation {old} of the workspace") as behind:
+        players.stamp.call().get(timeout=60)
+    assert "hosts': 1/2" in str(behind.value)
+    assert (behind.value.runs, behind.value.wanted) == (old, report.generation)
+    assert stamps.seen() == {old, report.generation}
+
+    # It catches up with the next push, whether anything has changed or not.
+    again = project.sync(procs)
+    assert again.ok, str(again)
+    assert players.stamp.call().get(timeout=60).values() == [(again.generation, 1)] * 2
+    stamps.close()
+
+
+def test_a_push_says_whom_it_waits_for(
+    project: Project, hosts: HostMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch.runtime.workspace.turnover._TELL_SECONDS", (0.05, 3.0))
+    project.write("busy.py", BUSY)
+    from monarch.actor import this_host
+
+    procs = this_host().spawn_procs({"gpus": 2}, name="trainers")
+    project.sync(procs)
+    busy: Any = procs.spawn("busy", project.load("busy").Busy)
+    port, started = Channel.open()
+    working = busy.slice(gpus=1).work.call_one(port)
+    gate = started.recv().get(timeout=30)
+    said: list[str] = []
+    session_of(process.current()).reload.on_waiting = said.append
+    project.edit("busy.py", "ANSWER = 1", "ANSWER = 2")
+    pusher = threading.Thread(target=lambda: said.append(str(project.sync(procs).ok)))
+    pusher.start()
+    wait_for(lambda: said, 30, what="a word about it")
+    gate.send(None)
+    working.get(timeout=30)
+    pusher.join(60)
+    assert "Busy busy{'gpus': 1/2}" in said[0]
+    assert "in 'work'" in said[0]
+    assert said[-1] == "True"
