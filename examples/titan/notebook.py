@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from monarch._rust_bindings.monarch_hyperactor.alloc import AllocConstraints, AllocSpec
-from monarch.actor import Actor, ProcMesh, current_rank, endpoint
+from monarch.actor import Actor, ProcMesh, current_rank, endpoint, this_host
 from monarch.actor.alloc import LocalAllocator
 from monarch.utils import setup_env_for_distributed
 from monarch_recipes.titan_cpu import import_torchtitan
@@ -68,9 +68,9 @@ class TitanTrainerWrapper(Actor):
 
 
 async def make_procs() -> ProcMesh:
+    await this_host().preload(["torch", "monarch_recipes.titan_api"])  # procs find it imported
     alloc = LocalAllocator().allocate(AllocSpec(AllocConstraints(), hosts=NUM_NODES, gpus=NUM_GPUS))
-    # The second argument runs in each proc before anything else: there, too, may be no GPU.
-    return await ProcMesh.from_alloc(alloc, import_torchtitan)
+    return await ProcMesh.from_alloc(alloc)
 
 
 async def async_main(proc_mesh: ProcMesh, job_config: JobConfig):

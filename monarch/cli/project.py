@@ -42,10 +42,14 @@ class JobSection:
 
 @dataclass
 class WorkspaceSection:
-    """The folders that hosts get a copy of, relative to ``monarch.toml``."""
+    """The folders that hosts get a copy of, relative to ``monarch.toml``.
+
+    ``editable``: editable installs of this environment come along.
+    """
 
     dirs: list[str] = field(default_factory=lambda: ["."])
     ignore: list[str] = field(default_factory=list)
+    editable: bool = True
 
 
 @dataclass
@@ -76,7 +80,7 @@ class Project(NamedTuple):
             for folder in wanted.dirs
         }
         try:
-            return Workspace(dirs, ignore=wanted.ignore)
+            return Workspace(dirs, ignore=wanted.ignore, editable=wanted.editable)
         except ValueError as error:
             raise JobError(f"[workspace] in {self.directory / PROJECT_FILE}: {error}") from None
 

@@ -105,6 +105,8 @@ class HostAgent:
         self.workspace_digest: Callable[[], str] = lambda: ""
         self.staged_bytes: Callable[[], int] = lambda: 0
         self.workspace_moves: Callable[[], bool] = lambda: False
+        # Of the folder, where others may see the same: what it is, and whether we write it.
+        self.replica: Callable[[], tuple[str, bool]] = lambda: ("", False)
         self.follows_client = False
         self.bind_host = "0.0.0.0"
         self.templates = Templates(
@@ -461,6 +463,8 @@ class HostAgent:
             "generation": self.generation(),
             "digest": self.workspace_digest(),
             "staged_bytes": self.staged_bytes(),
+            "replica": self.replica()[0],
+            "writes": self.replica()[1],
             "procs": [
                 {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.name, "rank": p.rank,
                  "pid": p.pid, "is_up": p.address is not None, "hangs": self._hangs.text(p.uid),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from monarch.core.fanout import Members, branches, proc_uid
+from monarch.core.fanout import Members, branches, place_of, proc_uid
 from monarch.errors import MeshFailure
 from monarch.runtime.answers import RawReply
 from monarch.runtime.broken import broken_payload
@@ -27,6 +27,7 @@ from monarch.wire.message import (
     FoldedReply,
     Grow,
     Introduce,
+    ProcAgain,
     Replies,
     SpawnActor,
     SpawnProcs,
@@ -63,12 +64,20 @@ class Relay:
         self._dead: set[Uid] = set()
         self._node.handle(Grow, self._on_grow)
         self._node.handle(Cast, self._on_cast)
+        self._node.on_peer_again.append(self._introduce_again)
 
     def forget(self) -> None:
         """The client has left, and with it everybody who sent through here."""
         self._trees.clear()
         self._dead.clear()
         self._agent.forget_mourners()
+
+    def _introduce_again(self, again: ProcAgain) -> None:
+        """A proc here has given way to a new one, which has heard of nobody yet."""
+        found = place_of(again.uid)
+        for (_, mesh), known in self._trees.items() if found is not None else ():
+            if found is not None and mesh == found[0]:
+                self._node.send(ProcAddress(again.uid), Introduce(known.grow.sender))
 
     def _on_grow(self, envelope: Envelope) -> None:
         grow = envelope.message

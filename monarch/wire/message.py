@@ -541,6 +541,19 @@ class Bring(Message, tag=51):
     sender: Uid
 
 
+class Share(Message, tag=52):
+    """To a host agent whose folder somebody else writes: look whether it has come to this state.
+
+    Payload: paths and digests of what has changed.
+    """
+
+    generation: int
+    digest: str
+    folders: tuple[str, ...]
+    port: int
+    sender: Uid
+
+
 class PortMark(Message, tag=60):
     """Into a channel: reply to port ``answer_port`` once what came before it is taken."""
 
@@ -616,7 +629,7 @@ AnyMessage = (
     | Attach | Detach | SpawnProcs | StopProcs | Log | LogRoom | LogOptions | SetLogLevel
     | LogWindow | FlushLogs | Notice | Preload | Shutdown | Inspect | Sync | Answer | SpawnActor
     | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Step | Revert
-    | PortMark | Waiting | TakeBack | Bring
+    | PortMark | Waiting | TakeBack | Bring | Share
     | Grow | Cast | Replies | Introduce | Parcel | Consignment | Chunk | Credit | Retire
     | ReplaceProcs | ProcAgain
 )  # fmt: skip

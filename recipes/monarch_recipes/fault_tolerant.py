@@ -1,4 +1,4 @@
-"""Fault-tolerant training: replica groups that go on when one of them dies, and take it back.
+"""Replica groups that go on when one of them dies, and take it back when it lives again.
 
     monarch run fault_tolerant
     monarch run fault_tolerant --config fault_tolerant.toml chaos="kill@40 group=1"
@@ -44,11 +44,13 @@ from monarch.runs import Record
 from monarch_recipes.checkpoint import (
     Checkpoint,
     CheckpointError,
+    check_model,
     load_checkpoint,
     load_latest_checkpoint,
     save_checkpoint,
 )
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
+from monarch_recipes.memory import memory_of_step
 from monarch_recipes.replicas.chaos import ChaosError, Fault, read_chaos
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.crew import Limits
@@ -274,6 +276,7 @@ class Training:
             nesterov=config.outer_momentum > 0,
         )
         self.progress = {"step": 0, "batches_committed": 0}
+        self.skipped: list[str] = []  # checkpoints that cannot be used, in words
         self.manager: CarefulManager | None = None
         self.resumed_from = self.resume(path)
 
@@ -519,26 +522,28 @@ class Training:
 
     def resume(self, path: Path | None) -> Path | None:
         """Load the checkpoint at `path`, else the one that the config asks for, if there is one."""
-        checkpoint = self.find_checkpoint() if path is None else load_checkpoint(path)
+        checkpoint = self.find_checkpoint(path)
         if checkpoint is None:
             return None
-        try:
-            self.load_state(checkpoint.state)
-            self.outer_optimizer.load_state_dict(checkpoint.state["outer_optimizer"])
-            self.progress = checkpoint.state["progress"]
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{checkpoint.path} is of another model or recipe: {error}. Give the settings "
-                'that it was made with, or resume="never"'
-            ) from None
+        self.load_state(checkpoint.state)
+        self.outer_optimizer.load_state_dict(checkpoint.state["outer_optimizer"])
+        self.progress = checkpoint.state["progress"]
         return checkpoint.path
 
-    def find_checkpoint(self) -> Checkpoint | None:
-        if self.config.resume == "never":
-            return None
-        if self.config.resume == "auto":
-            return load_latest_checkpoint(self.checkpoint_dir)
-        return load_checkpoint(Path(self.config.resume))
+    def find_checkpoint(self, path: Path | None) -> Checkpoint | None:
+        resume = self.config.resume
+        if path is None and resume in ("auto", "never"):
+            if resume == "never":
+                return None
+            return load_latest_checkpoint(self.checkpoint_dir, self.check_fits, self.skipped.append)
+        checkpoint = load_checkpoint(path or Path(resume))
+        self.check_fits(checkpoint)
+        return checkpoint
+
+    def check_fits(self, checkpoint: Checkpoint) -> None:
+        check_model(checkpoint, self.model)
+        if "progress" not in checkpoint.state:
+            raise CheckpointError(f"{checkpoint.path} is of another recipe")
 
     def evaluate(self) -> tuple[int, int]:
         """Right answers, and samples: this rank's share of those that are held out."""
@@ -585,6 +590,7 @@ class ReplicaTrainer(Actor):
             pid=os.getpid(),
             hostname=socket.gethostname(),
             resumed_from=training.resumed_from,
+            skipped=tuple(training.skipped),
         )
 
     @endpoint
@@ -632,12 +638,47 @@ class ReplicaTrainer(Actor):
         return self.training
 
 
+def check(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
+    """Whether the groups fit on so many hosts; raises ConfigError before any process starts."""
+    try:
+        place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
+    except ValueError as error:
+        raise ConfigError(f"does not fit: {error}", key="num_groups") from None
+
+
+def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
+    """For `monarch run fault_tolerant --plan`: computed without a process, or the weights."""
+    places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
+    samples = load_digit_samples(config.data_seed, config.held_out_fraction).train
+    memory = memory_of_step(
+        lambda: part(config, "build_model")(config),
+        part(config, "compute_loss"),
+        samples.images[: config.batch_size],
+        samples.labels[: config.batch_size],
+    )
+    num_procs = config.num_groups * config.procs_per_group
+    num_batches = config.num_steps * (1 if config.algorithm == "ddp" else config.sync_every)
+    epochs = num_batches * num_procs * config.batch_size / len(samples)
+    rows: dict[str, Any] = {
+        f"group {number}": f"{config.procs_per_group} proc(s) on "
+        + ", ".join(f"host {place.first_host + i}" for i in range(place.num_hosts))
+        for number, place in enumerate(places)
+    }
+    return rows | {
+        "parameters": f"{memory.num_parameters:,}",
+        "memory of a rank": str(memory),
+        "a step": f"{num_batches // config.num_steps} x {config.batch_size} samples on each rank",
+        "steps": f"{config.num_steps}, {epochs:.1f} epochs of {len(samples)} samples",
+        "faults": "; ".join(map(str, config.faults())) or "none on purpose",
+    }
+
+
 def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> Outcome:
     """Train to the end on `hosts`, `record.procs_per_host` procs on each, whoever dies.
 
     Ctrl-C lets the groups finish a step, and saves; the same command then goes on from there.
     """
-    place_groups(config.num_groups, config.procs_per_group, hosts.size(), record.procs_per_host)
+    check(config, hosts.size(), record.procs_per_host)
     port, news = Channel[Any].open()
     controller = this_proc().spawn(
         "controller", Controller, config.limits(), ReplicaTrainer, config, hosts,

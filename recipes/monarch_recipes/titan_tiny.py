@@ -22,12 +22,18 @@ _BEGIN, _END = "<|begin_of_text|>", "<|end_of_text|>"
 _VOCABULARY = 1024
 _DOCUMENT_CHARACTERS = 1500
 _HELD_OUT = 20  # one document in so many is for validation
+# What a person may edit, and so is not written over: from where, and under which name.
+_EDITED = {
+    "titan_tiny.toml": "titan.toml",
+    "tiny_llama.py": "tiny_llama.py",
+    "titan_monarch.toml": "monarch.toml",
+}
 
 
 def prepare(folder: Path) -> Path:
-    """Write data, tokenizer, model code and config into `folder`; returns the config's path.
+    """Write data, tokenizer, model code and configs into `folder`; returns TorchTitan's config.
 
-    Files that are there already are kept if somebody may have edited them: config and code.
+    The folder is a workspace to run in. Configs and code that are there already are kept.
     """
     folder = folder.resolve()
     documents = read_documents()
@@ -41,14 +47,11 @@ def prepare(folder: Path) -> Path:
     _train_tokenizer(train, folder / "tokenizer")
 
     configs = resources.files("monarch_recipes") / "configs"
-    config, code = folder / "titan.toml", folder / "tiny_llama.py"
-    if not code.exists():
-        with resources.as_file(configs / code.name) as path:
-            shutil.copyfile(path, code)
-    if not config.exists():
-        text = (configs / "titan_tiny.toml").read_text()
-        config.write_text(text.replace("FOLDER", json.dumps(str(folder))[1:-1]))
-    return config
+    for source, target in _EDITED.items():
+        if not (folder / target).exists():
+            with resources.as_file(configs / source) as path:
+                shutil.copyfile(path, folder / target)
+    return folder / "titan.toml"
 
 
 def read_documents() -> list[str]:

@@ -40,7 +40,13 @@ from monarch_recipes.titan_checkpoint import (
     find_checkpoint,
     num_data_ranks,
 )
-from monarch_recipes.titan_config import Degrees, TitanConfig, check_config, look_up_model
+from monarch_recipes.titan_config import (
+    Degrees,
+    TitanConfig,
+    check_config,
+    look_up_model,
+    with_values,
+)
 
 __all__ = ["Setup", "StepResult", "Training"]
 
@@ -93,7 +99,7 @@ class Training:
 
     def __init__(self, config: TitanConfig) -> None:
         started = time.perf_counter()
-        self.config = config
+        self.config = config = _with_paths_here(config)
         self.world_size = int(os.environ["WORLD_SIZE"])
         self.rank = int(os.environ["RANK"])
         self.degrees = check_config(config, self.world_size)
@@ -326,6 +332,21 @@ class _Tee(BaseLogger):  # type: ignore[misc]
 
     def close(self) -> None:
         self.inner.close()
+
+
+def _with_paths_here(config: TitanConfig) -> TitanConfig:
+    """With relative paths that lie in this host's copy of the workspace, where they do."""
+
+    def here(path: str | None) -> str | None:
+        copy = Path(os.environ.get("WORKSPACE_DIR", ""), path or "")
+        return path if path is None or Path(path).exists() or not copy.exists() else str(copy)
+
+    return with_values(
+        config,
+        model={"hf_assets_path": here(config.model.hf_assets_path)},
+        training={"dataset_path": here(config.training.dataset_path)},
+        validation={"dataset_path": here(config.validation.dataset_path)},
+    )
 
 
 def _check_here(config: TitanConfig, degrees: Degrees) -> None:

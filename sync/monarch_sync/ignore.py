@@ -26,6 +26,7 @@ __all__ = [
     "personal_rule_file",
     "tracked_though_ignored",
     "walk",
+    "walk_kinds",
 ]
 
 NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch")
@@ -94,6 +95,20 @@ def walk(
     ``below`` looks only inside that folder of it, ``depth`` 1 at nothing deeper; rules of the
     folders above count all the same. ``on_error`` is told of folders that cannot be listed.
     """
+    for path, _ in walk_kinds(folder, patterns, below, depth, on_error=on_error, uses_git=uses_git):
+        yield path
+
+
+def walk_kinds(
+    folder: Path,
+    patterns: Sequence[str] = (),
+    below: str = "",
+    depth: int | None = None,
+    *,
+    on_error: Callable[[str, OSError], None] | None = None,
+    uses_git: bool = True,
+) -> Iterator[tuple[str, bool]]:
+    """As `walk`; with each path, whether it is a folder."""
     root = str(folder).rstrip("/")
     top = f"{root}/{below}" if below else root
     repository = find_git_dir(root)
@@ -125,9 +140,9 @@ def walk(
             if rules.leave_out(inside, f"{at}/{name}", name, is_dir):
                 continue
             if not is_dir:
-                yield prefix + name
+                yield prefix + name, False
             elif not os.path.exists(f"{at}/{name}/{_ENVIRONMENT}"):
-                yield prefix + name
+                yield prefix + name, True
                 if depth is None:
                     stack.append((f"{at}/{name}", prefix + name, inside))
 

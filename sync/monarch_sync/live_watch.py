@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from monarch_sync.errors import WorkspaceMissing
 from monarch_sync.file_system import tells_all
-from monarch_sync.ignore import tracked_though_ignored, walk
+from monarch_sync.ignore import tracked_though_ignored, walk, walk_kinds
 from monarch_sync.inotify import Inotify
 from monarch_sync.outer_rules import OuterRules
 from monarch_sync.watched_folders import WatchedFolders
@@ -103,8 +103,8 @@ class LiveWatch:
             if any(path.rpartition("/")[2] in _RULE_FILES for path in folders.touched):
                 return False
             self._cover_fresh()
-        except OSError:
-            return False
+        except (OSError, CannotWatch):
+            return False  # Who begins anew finds out why.
         return True
 
     def _are_the_same(self) -> bool:
@@ -137,12 +137,14 @@ class LiveWatch:
         root, patterns = str(folder.local), self._workspace.ignore
         device = self._identities[root][0]
         uses_git = folder.follows_git
-        listed = dict.fromkeys(walk(folder.local, patterns, below, uses_git=uses_git))
+        listed = dict(walk_kinds(folder.local, patterns, below, uses_git=uses_git))
         if not below and uses_git:
             tracked = tracked_though_ignored(folder.local, patterns, listed)
             above = {part for path in tracked for part in _folders_above(path)}
-            listed.update(dict.fromkeys(sorted(above)))
-        for relative in listed:
+            listed.update(dict.fromkeys(sorted(above), True))
+        for relative, is_dir in listed.items():
+            if not is_dir:
+                continue
             try:
                 status = os.lstat(f"{root}/{relative}")
             except OSError:

@@ -124,7 +124,7 @@ class Watcher:
 
     def __iter__(self) -> Iterator[set[Path]]:
         with self._lock:
-            waked, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            waked, self._waker = os.pipe()
         try:
             if self._live is None and not self._is_closed.is_set():
                 self._start_when_there()

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "examples/titan"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         find_spec("torchtitan") is None,
         reason="torchtitan is not installed: pip install 'monarch-loop[titan]'",
@@ -42,7 +42,7 @@ def test_an_example(name: str, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()

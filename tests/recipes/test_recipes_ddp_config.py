@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from monarch_recipes.display import LineDisplay
 
 import monarch_recipes
 from monarch.config_file import ConfigError, resolve_config, to_toml

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
 from monarch.actor import this_host
+from monarch.config_file import ConfigError
 from monarch.runs import Record
 from monarch_recipes.checkpoint import checkpoint_paths
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
@@ -121,12 +122,12 @@ def test_a_killed_group_and_a_killed_lighthouse_come_back_and_all_end_identical(
 ) -> None:
     one = Run(folder)
     outcome = one.go(
-        num_steps=150,
-        chaos="kill@20 group=1; lighthouse@60; slow@90 group=0 seconds=0.3; exit@110 group=0",
+        num_steps=130,
+        chaos="kill@20 group=1; lighthouse@60; slow@80 group=0 seconds=0.3; exit@90 group=0",
     )
     check_identical(outcome)
-    assert outcome.step == 150
-    assert [step for step, _ in one.rows] == list(range(1, 151))
+    assert outcome.step == 130
+    assert [step for step, _ in one.rows] == list(range(1, 131))
     assert outcome.held_out_accuracy > 0.8
     victims = [incident.victim for incident in outcome.report.incidents]
     assert victims == ["group 1", "lighthouse", "group 0"]
@@ -302,7 +303,7 @@ def test_an_error_of_the_task_ends_the_run_with_its_place(
 
 def test_what_cannot_work_is_told_at_once(folder: Path) -> None:
     one = Run(folder)
-    with pytest.raises(ValueError, match=r"5 groups of 1 proc need more than 1 host with 4 procs"):
+    with pytest.raises(ConfigError, match=r"5 groups of 1 proc need more than 1 host with 4 procs"):
         one.go(num_groups=5)
     with pytest.raises(
         LighthouseError, match=r"no lighthouse can be reached at http://127\.0\.0\.1:1"
@@ -335,6 +336,7 @@ def test_any_process_may_be_killed_at_any_moment(folder: Path) -> None:
 
 
 @pytest.mark.huge
+@pytest.mark.timeout(600)
 def test_many_processes_may_be_killed_at_any_moment(folder: Path) -> None:
     kill_some(folder, seed=2, num_kills=20)
 
@@ -342,7 +344,8 @@ def test_many_processes_may_be_killed_at_any_moment(folder: Path) -> None:
 def kill_some(folder: Path, seed: int, num_kills: int) -> None:
     """A trainer, the lighthouse or the template of all, at random steps; and each at least once."""
     dice = random.Random(seed)
-    victims = (["template", "lighthouse", "trainer"] * num_kills)[:num_kills]
+    # A template takes long to come back, with all that it imports.
+    victims = ["template", *(["lighthouse", "trainer", "trainer"] * num_kills)][:num_kills]
     dice.shuffle(victims)
     due = sorted(dice.sample(range(20, num_kills * 60), num_kills))
 

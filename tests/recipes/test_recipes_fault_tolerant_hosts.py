@@ -76,7 +76,8 @@ class Quiet:
         self.act(step)
 
 
-@pytest.mark.slow
+@pytest.mark.huge
+@pytest.mark.timeout(300)
 def test_a_lost_host_costs_its_group_and_the_last_host_the_run(tmp_path: Path) -> None:
     job = ProcessJob({"trainers": 2})
     try:

@@ -12,7 +12,7 @@ import pytest
 
 import tests.recipes.titan_support  # noqa: F401
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("titan")
     script = Path(__file__).with_name("titan_scenarios.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=280
+        [sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=580
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads((folder / "found.json").read_text())

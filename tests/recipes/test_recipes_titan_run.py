@@ -21,9 +21,10 @@ pytestmark = [
 
 
 def test_the_small_llama_reaches_a_validation_loss_below_4_5(tmp_path: Path) -> None:
-    prepare = "from pathlib import Path; from monarch_recipes.titan_tiny import prepare; "
-    subprocess.run([sys.executable, "-c", f"{prepare} prepare(Path())"], cwd=tmp_path, check=True)
-    command = [sys.executable, "-m", "monarch.cli.entry", "run", "titan", "--config", "titan.toml"]
+    monarch = [sys.executable, "-c", "from monarch.cli.entry import main; main()"]
+    prepare = [*monarch, "recipe", "prepare", "titan-tiny", "."]
+    subprocess.run(prepare, cwd=tmp_path, check=True, capture_output=True)
+    command = [*monarch, "run", "titan", "--config", "titan.toml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stdout + done.stderr
     [metrics] = tmp_path.glob("runs/*/metrics.jsonl")

@@ -285,6 +285,7 @@ def runs(procs: Any) -> None:
 
 def main() -> None:
     prepare(workspace)
+    os.chdir(workspace)
     sys.path.insert(0, str(workspace))
     procs = this_host().spawn_procs({"gpus": 2}, preload=titan.PRELOAD)
     driver = Driver(procs)

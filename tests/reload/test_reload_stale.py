@@ -1,5 +1,7 @@
 """What may go stale behind an edit's back: values, registries, caches, factories, far references."""
 
+# ruff: noqa: E501  (programs in one line each)
+
 from __future__ import annotations
 
 from typing import Any

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,14 +69,15 @@ class Following:
             self.error = error
 
     def wait_until_equal(self, seconds: float = 30) -> None:
-        deadline = time.monotonic() + seconds
+        deadline, pause = time.monotonic() + seconds, 0.01
         while True:
             assert self.error is None
             truth = scan_once(self.workspace).manifest
             if self.scanner.manifest == truth:
                 return
             assert time.monotonic() < deadline, "the watcher missed something"
-            threading.Event().wait(0.02)
+            pause = min(2 * pause, 0.5)  # a whole scan now and then leaves time for the watcher
+            threading.Event().wait(pause)
 
     def close(self) -> None:
         self.watcher.close()
@@ -448,7 +450,9 @@ def test_a_file_that_is_being_written_is_waited_for(following: Following, folder
 
 def test_a_forked_child_takes_no_events(asking: Asking, folder: Path) -> None:
     (folder / "a").write_bytes(b"1")
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads hold nothing of ours
+        pid = os.fork()
     if pid == 0:
         os._exit(0 if asking.watcher.changes() is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -126,7 +126,7 @@ def restart(job: ProcessJob, index: int, meanwhile: Callable[[], object] = lambd
     if host.is_running:
         os.kill(host.pid, signal.SIGKILL)
     wait_for(lambda: not host.is_running, what="its end")
-    os.unlink(host.url.removeprefix("ipc://"))
+    Path(host.url.removeprefix("ipc://")).unlink(missing_ok=True)
     meanwhile()
     with open(host.log, "ab") as log:
         child = subprocess.Popen(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from typing import Any
 
 import pytest
 
 from monarch.actor import Channel, ProcMesh, this_host
+from monarch.config import configured
+from monarch.job import ProcessJob
 from tests.support import is_running, wait_for
 from tests.workspace.conftest import Project
 
@@ -319,3 +322,102 @@ def test_stopping_a_mesh_after_a_respawn_leaves_nothing(
         wait_for(lambda pid=pid: not is_running(pid), what="the new process to end")
     with pytest.raises(Exception, match="keepers"):
         keepers.step.call().get(timeout=30)
+
+
+def test_along_a_tree_of_hosts(project: Project, job: ProcessJob) -> None:
+    """Where messages go by way of host agents, those hold them back for the new procs."""
+    project.write("layout.py", LAYOUT)
+    with configured(tree_min_hosts=2, tree_degree=1):
+        hosts = job.state(cached_path=None).trainers
+        procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
+        assert project.sync(procs).ok
+        keepers: Any = procs.spawn("keepers", project.load("layout").Keeper, 3, ["a"])
+        before = _values(keepers.step)
+        assert procs._tree is not None
+        for round_ in range(2):
+            if round_ == 0:
+                _widen(project)
+            else:
+                project.edit("layout.py", '("x", "y")', '("x", "y", "z")')
+            reports: list[Any] = []
+            pusher = threading.Thread(target=lambda to=reports: to.append(project.sync(procs)))
+            pusher.start()
+            calls = [keepers.step.call()]
+            while pusher.is_alive():
+                calls.append(keepers.step.call())
+                pusher.join(0.02)
+            assert reports[0].ok, reports[0]
+            assert len(reports[0].procs_respawned) == 4
+            seen = [list(call.get(timeout=60).values()) for call in calls]
+            assert all(len({v[0] for v in ranks}) == 1 for ranks in seen), seen
+        after = _values(keepers.step)
+        assert [v[0] for v in after] == [8] * 4
+        assert {v[2] for v in after}.isdisjoint(v[2] for v in before)
+        assert [v[0] for v in _values(keepers.facts)] == [0, 1, 2, 3]
+        one: Any = procs.slice(hosts=1, gpus=0).spawn("one", project.load("layout").Keeper, 1, [])
+        assert one.step.call_one().get(timeout=30)[0] == 6
+
+
+def test_a_proc_that_dies_while_it_gives_way(project: Project, procs: ProcMesh) -> None:
+    """It was to end in any case: its place is taken, and the others do not notice."""
+    folder = f"FOLDER = {str(project.root.parent)!r}\n"
+    project.write("layout.py", LAYOUT + SLOW_END + folder)
+    assert project.sync(procs).ok
+    slow: Any = procs.spawn("slow", project.load("layout").SlowEnd)
+    pids = [v[1] for v in _values(slow.step)]
+    _widen(project)
+    reports: list[Any] = []
+    pusher = threading.Thread(target=lambda: reports.append(project.sync(procs)))
+    pusher.start()
+    wait_for(lambda: (project.root.parent / str(pids[0])).exists(), 30, "its cleanup has begun")
+    os.kill(pids[0], signal.SIGKILL)
+    pusher.join(60)
+    assert reports[0].ok, reports[0]
+    assert {v[1] for v in _values(slow.step)}.isdisjoint(pids)
+
+
+SLOW_END = """
+
+class SlowEnd(Bystander):
+    def __cleanup__(self, error):
+        import time
+
+        open(os.path.join(FOLDER, str(os.getpid())), "w").close()
+        time.sleep(0.5)
+"""
+
+
+def test_actors_that_are_still_being_made_run_the_new_code(
+    project: Project, procs: ProcMesh
+) -> None:
+    project.write("plain.py", PLAIN)
+    assert project.sync(procs).ok
+    cls = project.load("plain").Plain
+    for number in range(2, 8):
+        actors: Any = procs.spawn(f"plain{number}", cls)
+        project.edit("plain.py", f"STEP = {number - 1}\n", f"STEP = {number}\n")
+        assert project.sync(procs).ok
+        assert [v[0] for v in _values(actors.step)] == [number] * 2
+
+
+def test_modules_that_are_imported_during_a_push(project: Project, procs: ProcMesh) -> None:
+    """First imported between the two halves of a push, in some procs only."""
+    assert project.sync(procs).ok
+    for number in range(4):
+        project.write(f"late{number}.py", PLAIN)
+        assert project.sync(procs).ok
+        project.edit(f"late{number}.py", "STEP = 1", "STEP = 5")
+        reports: list[Any] = []
+        pusher = threading.Thread(target=lambda to=reports: to.append(project.sync(procs)))
+        pusher.start()
+        actors: Any = procs.spawn(f"late{number}", _class_of(project, f"late{number}"))
+        first = [v[0] for v in _values(actors.step)]
+        pusher.join(30)
+        assert reports[0].ok, reports[0]
+        assert set(first) <= {1, 5}
+        second = [v[0] for v in _values(actors.step)]
+        assert [after - before for after, before in zip(second, first, strict=True)] == [5, 5]
+
+
+def _class_of(project: Project, name: str) -> Any:
+    return project.load(name).Plain

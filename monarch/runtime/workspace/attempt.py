@@ -20,6 +20,7 @@ from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.owner import Owner
 from monarch.runtime.workspace.planning import plan_of
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.sharing import HERE
 from monarch.wire.address import ProcAddress
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
@@ -94,9 +95,11 @@ class Attempt:
             touched = None
         report = self._report
         report.hosts = [self._host_report(host) for host in hosts]
-        report.hosts += [
-            HostReport(self._fleet.name(uid), error=why) for uid, why in self._fleet.failed.items()
-        ]
+        if self._is_best_effort:
+            report.hosts += [
+                HostReport(self._fleet.name(uid), error=why)
+                for uid, why in self._fleet.failed.items()
+            ]
         report.seconds = time.perf_counter() - started
         return report
 
@@ -129,6 +132,8 @@ class Attempt:
             fleet.abort(hosts)
         elif any(host.is_staged for host in hosts) or plan.local:
             self._carry_through(hosts, plan, scan.manifest)
+        else:
+            fleet.look(hosts, scan.manifest, memory.generation)
         return self._without_failed(hosts)
 
     def _without_failed(self, hosts: Sequence[HostInPush]) -> list[HostInPush]:
@@ -181,7 +186,7 @@ class Attempt:
             self._time("wait")
         self._progress.step = "commit"
         self._has_committed = True
-        self._fleet.commit(hosts)
+        self._fleet.commit(hosts, manifest, number)
         hosts = self._without_failed(hosts)
         self._time("commit")
         if report.errors:
@@ -266,7 +271,8 @@ class Attempt:
     def _host_report(self, host: HostInPush) -> HostReport:
         push = host.push
         if push is None:
-            return HostReport("this host")
+            is_here = host.writer == HERE and host.uid not in self._memory.host_names
+            return HostReport("this host" if is_here else self._fleet.name(host.uid))
         report = HostReport(self._fleet.name(host.uid), bytes_sent=push.bytes_sent)
         staged = push.staged
         if staged is not None and not self._report.errors:

@@ -12,6 +12,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.patience import Patience
+from monarch.runtime.workspace.sharing import HERE
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
 from monarch_sync.disk import Content
@@ -33,10 +34,13 @@ class Busy(MonarchError):
 
 
 class HostInPush(NamedTuple):
-    """A host in a push. ``push`` is ``None`` where the files are the author's own."""
+    """A host in a push. ``push`` is ``None`` where somebody else sees to the files: the host
+    ``writer``, or, ``HERE``, the author, whose own files they are.
+    """
 
     address: ProcAddress
     push: Push | None
+    writer: Uid = ""
 
     @property
     def uid(self) -> Uid:
@@ -83,6 +87,7 @@ class Fleet:
             view.generation = int(body["generation"])
             memory.host_names[address.uid] = str(body["host"])
             memory.found[address.uid] = str(body["digest"])
+            memory.sharing.met(address.uid, body)
             self._watch(address, int(body.get("pid", 0)))
         generations = [view.generation for view in memory.views.values()]
         memory.generation = max([memory.generation, *generations])
@@ -96,16 +101,22 @@ class Fleet:
         """A push to each host that we know how to reach."""
         memory = self._memory
         generation = memory.generation + 1
+        known = {address.uid for address in addresses}
         found = []
         for address in addresses:
-            push = None
-            if address.uid != self._node.uid:
-                view = memory.views.get(address.uid)
-                if view is None or address.uid in self.failed:
-                    continue
-                contents = memory.scanner.contents
-                push = Push(memory.workspace, manifest, view, generation, contents)
-            found.append(HostInPush(address, push))
+            if address.uid == self._node.uid:
+                found.append(HostInPush(address, None, HERE))
+                continue
+            view = memory.views.get(address.uid)
+            if view is None or address.uid in self.failed:
+                continue
+            writer = memory.sharing.writer_for(address.uid)
+            if writer != HERE and writer not in known:
+                # It writes itself, or the one that did is not there: it may take over.
+                writer = memory.sharing.takes_over(address.uid)
+            contents = memory.scanner.contents
+            push = Push(memory.workspace, manifest, view, generation, contents)
+            found.append(HostInPush(address, None if writer else push, writer))
         return found
 
     def stage(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
@@ -138,6 +149,8 @@ class Fleet:
                     elif error.code == "busy":
                         again = again or Busy(f"{self.name(host.uid)}: {error.reason}")
                     else:
+                        if error.code == "shared":
+                            self._memory.views.clear()
                         self._fail(host.uid, str(error))
                 else:
                     if isinstance(step, Outgoing):
@@ -152,7 +165,7 @@ class Fleet:
         self._progress.bytes_to_send = sum(push.bytes_sent for push in pushes)
         self._progress.num_ready = sum(push.staged is not None for push in pushes)
 
-    def commit(self, hosts: Sequence[HostInPush]) -> None:
+    def commit(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
         """Have every host show what it has staged. Who cannot is among the failed ones."""
         asked = []
         for host in hosts:
@@ -170,6 +183,25 @@ class Fleet:
                 self.kept[host.uid] = host.push.committed(decode(body["reply"]))
             except PushRefused as error:
                 self._fail(host.uid, str(error))
+        self.look(hosts, manifest, generation)
+
+    def look(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
+        """Have hosts whose folder somebody else writes look whether all of it is there."""
+        sharing, last = self._memory.sharing, self._memory.last
+        asked = []
+        for host in hosts:
+            before = sharing.verified.get(host.uid)
+            if host.uid == self._node.uid or not host.writer or host.uid in self.failed:
+                continue
+            if before == manifest.digest.hex():
+                continue
+            is_last = last is not None and before == last.digest.hex()
+            paths = manifest.changed_paths(last) if is_last and last else [e.path for e in manifest]
+            answer = sharing.share(self._node, host.address, generation, manifest, paths)
+            asked.append((host, answer, len(manifest)))
+        for host, answer, num_files in asked:
+            if self._body(host.address, answer, 0, num_files) is not None:
+                sharing.verified[host.uid] = manifest.digest.hex()
 
     def abort(self, hosts: Sequence[HostInPush]) -> None:
         """Have every host drop what it has staged, as far as it still answers."""

@@ -62,7 +62,6 @@ class _Step:
     plan: ReloadPlan
     ready: _Ready
     files: list[str]
-    texts: dict[str, bytes | None] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
     is_replaced: bool = False
     generation_before: int = 0
@@ -115,7 +114,12 @@ class LocalReload:
         is_root = self._agent.is_root
         # New code is tried here in any case, so that one that does not run ends nobody.
         mode = plan.mode if plan.mode in ("patch", "off") else "auto"
-        modules = set(sys.modules)
+        # A module in the middle of its import counts as one that is yet to come.
+        modules = {
+            name
+            for name, module in list(sys.modules.items())
+            if not getattr(getattr(module, "__spec__", None), "_initializing", False)
+        }
         texts = self._sources(changes)
         ready = self._reloader.prepare(
             texts,
@@ -124,7 +128,7 @@ class LocalReload:
         )
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
-        step = _Step(plan, ready, [change.path for change in changes], texts, modules)
+        step = _Step(plan, ready, [change.path for change in changes], modules)
         step.is_replaced = (
             not is_root and plan.mode in ("auto", "respawn") and bool(actions & unfit)
         )
@@ -165,7 +169,10 @@ class LocalReload:
             return ReloadOutcome()
         if step.modules.issuperset(sys.modules):
             return ReloadOutcome()
-        if self._sources(self._changes(step.plan)).keys() == step.texts.keys():
+        late = (sys.modules.get(name) for name in set(sys.modules) - step.modules)
+        files = (getattr(module, "__file__", None) for module in late)
+        changed = {os.path.realpath(change.path) for change in self._changes(step.plan)}
+        if changed.isdisjoint(os.path.realpath(file) for file in files if file):
             return ReloadOutcome()
         outcome = self.prepare(step.plan)
         return ReloadOutcome(refused=outcome.refused, is_replaced=outcome.is_replaced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from monarch.runtime.workspace.sharing import Sharing
 from monarch.wire.address import Uid
 from monarch_sync.manifest import Manifest
 from monarch_sync.push import HostView
@@ -14,7 +15,8 @@ __all__ = ["Memory"]
 class Memory:
     """``views`` is what each host has, ``found`` the digest that a host told of itself.
 
-    ``last`` is the state that everybody runs, ``generation`` its number.
+    ``last`` is the state that everybody runs, ``generation`` its number; ``sharing`` is about
+    hosts that see one folder.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -23,5 +25,6 @@ class Memory:
         self.views: dict[Uid, HostView] = {}
         self.host_names: dict[Uid, str] = {}
         self.found: dict[Uid, str] = {}
+        self.sharing = Sharing(workspace)
         self.last: Manifest | None = None
         self.generation = 0

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from monarch.runtime.workspace.fleet import HostInPush
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
+from monarch.runtime.workspace.sharing import HERE
 from monarch.wire.address import Uid, machine_id
 from monarch_sync.entry import from_wire
 from monarch_sync.manifest import Manifest
@@ -36,17 +37,27 @@ def plan_of(
     folders = memory.workspace.folders
     plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode)
     changed: dict[str, None] = {}
+    by_uid = {host.uid: host for host in hosts}
+    own = _own_changes(memory.last, manifest)
     for host in hosts:
         plan.covers.append(host.uid)
-        staged = host.push.staged if host.push is not None else None
-        if staged is None:
+        writer = by_uid.get(host.writer, host)
+        staged = writer.push.staged if writer.push is not None else None
+        root = memory.sharing.roots.get(host.uid, "")
+        if staged is not None:
+            found = [(from_wire(path), from_wire(place)) for path, place in staged.files]
+            plan.hosts[host.uid] = [
+                FileChange(os.path.join(root, path), _seen_from(place, roots[writer.uid], root))
+                for path, place in found
+            ]
+            changed.update((path, None) for path, _ in found)
+        elif host.writer == HERE and root:
+            places = [(os.path.join(root, path), path in manifest) for path in own]
+            plan.hosts[host.uid] = [
+                FileChange(place, place if is_there else "") for place, is_there in places
+            ]
+        else:
             continue
-        root = roots[host.uid]
-        changes = plan.hosts[host.uid] = []
-        for raw_path, raw_place in staged.files:
-            path, place = from_wire(raw_path), from_wire(raw_place)
-            changes.append(FileChange(os.path.join(root, path), place))
-            changed[path] = None
         plan.paths[host.uid] = [
             os.path.join(root, folder.remote) if folder.remote else root for folder in folders
         ]
@@ -54,13 +65,17 @@ def plan_of(
     plan.folders = [folder.remote for folder in folders]
     plan.behind = list(behind)
     plan.local_paths = [str(folder.local) for folder in folders]
-    own = _own_changes(memory.last, manifest)
     plan.local = [
         FileChange(str(local), str(local) if path in manifest else "")
         for path in own
         for local in list(memory.workspace.locate(path))[:1]
     ]
     return Planned(plan, sorted({*changed, *own} if memory.last else changed or own))
+
+
+def _seen_from(place: str, writers_root: str, root: str) -> str:
+    """A place in a shared folder, as a host that has it elsewhere sees it."""
+    return root + place[len(writers_root) :] if place.startswith(writers_root) else place
 
 
 def _own_changes(last: Manifest | None, manifest: Manifest) -> list[str]:

@@ -7,17 +7,21 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
 from monarch.runtime.host_agent import HostAgent
 from monarch.runtime.workspace.environment import installed, python_tag
 from monarch.runtime.workspace.lease import Lease
+from monarch.runtime.workspace.shared_folder import SharedFolder
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Sync, TakeBack
+from monarch.wire.message import Share, Sync, TakeBack
 from monarch_sync.entry import RESERVED
-from monarch_sync.errors import BadMessage
+from monarch_sync.errors import BadMessage, ReplicaBusy
 from monarch_sync.manifest import Manifest, encode_paths
 from monarch_sync.messages import (
     Abort,
@@ -37,16 +41,22 @@ __all__ = ["ReplicaAgent"]
 
 _log = logging.getLogger("monarch.workspace")
 
+_LOCK_SECONDS = 3.0
+_LOCK_AGAIN_SECONDS = 0.05
+
 
 class ReplicaAgent:
     """Keeps one replica; disk work happens on a thread of its own, one message at a time."""
 
     def __init__(self, agent: HostAgent, root: str) -> None:
         self._agent = agent
-        self._replica = Replica(root)
+        self._root = root
+        self._folder = SharedFolder(root)
+        self._replica: Replica | None = None
+        self._write_if_free()
         self._lease = Lease(agent)
         # What was here before the last commit, to go back to.
-        self._before: tuple[int, Manifest] = (0, self._replica.manifest)
+        self._before: tuple[int, Manifest] | None = None
         self._folders = _read_folders(root)
         self._is_moving = False
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -54,13 +64,37 @@ class ReplicaAgent:
         self._thread.start()
         agent.workspace = root
         agent.workspace_path = self.import_folders
-        agent.generation = lambda: self._replica.generation
-        agent.workspace_digest = lambda: self._replica.manifest.digest.hex()
-        agent.staged_bytes = lambda: self._replica.staged_bytes
+        agent.generation = lambda: self._state()[0]
+        agent.workspace_digest = lambda: self._state()[1]
+        agent.replica = lambda: (self._folder.id, self._replica is not None)
+        agent.staged_bytes = self._staged_bytes
         agent.workspace_moves = lambda: self._is_moving
         agent.packages = lambda: {"python": python_tag(), "packages": installed()}
         agent.node.handle(Sync, self._on_sync)
         agent.node.handle(TakeBack, self._on_take_back)
+        agent.node.handle(Share, self._on_share)
+
+    def _write_if_free(self, patience_seconds: float = 0.0) -> Replica | None:
+        """The replica, if no other host writes this folder; one that did may just be ending."""
+        deadline = time.monotonic() + patience_seconds
+        while self._replica is None:
+            try:
+                self._replica = Replica(self._root)
+            except ReplicaBusy:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_LOCK_AGAIN_SECONDS)
+        return self._replica
+
+    def _state(self) -> tuple[int, str]:
+        """What is here, by our own writing or by another host's."""
+        replica, folder = self._replica, self._folder
+        if replica is None or folder.generation > replica.generation:
+            return folder.generation, folder.digest
+        return replica.generation, replica.manifest.digest.hex()
+
+    def _staged_bytes(self) -> int:
+        return 0 if self._replica is None else self._replica.staged_bytes
 
     def import_folders(self) -> tuple[str, ...]:
         """Where the workspace's folders have landed: what procs put in front of `sys.path`."""
@@ -78,6 +112,20 @@ class ReplicaAgent:
             self._agent.node.answer(order.sender, order.port, error=self._take_back(order))
 
         self._orders.put(take_back)
+
+    def _on_share(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Share)
+
+        def share() -> None:
+            files = msgspec.msgpack.decode(envelope.payload, type=list[tuple[bytes, bytes]])
+            why = self._folder.verify(order.generation, order.digest, files)
+            if not why:
+                self._use_folders(order.folders or ("",), is_writer=False)
+            self._agent.node.answer(order.sender, order.port, error=why)
+            self._agent.node.loop.call_soon(self._agent.waiting.changed)
+
+        self._orders.put(share)
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
@@ -117,7 +165,9 @@ class ReplicaAgent:
         )
 
     def _take(self, order: Sync, message: Message, envelope: Envelope) -> Message:
-        replica, lease = self._replica, self._lease
+        replica, lease = self._write_if_free(_LOCK_SECONDS), self._lease
+        if replica is None:
+            return Refused("shared", "another host keeps the same folder: push to that one, too")
         before = replica.generation, replica.manifest
         if isinstance(message, Stage):
             lease.take(order.sender, order.pid, message.author, message.generation)
@@ -131,9 +181,11 @@ class ReplicaAgent:
             lease.end()
         return answer
 
-    def _use_folders(self, folders: tuple[str, ...]) -> None:
+    def _use_folders(self, folders: tuple[str, ...], *, is_writer: bool = True) -> None:
         if folders != self._folders:
             self._folders = folders
+            if not is_writer:
+                return
             with suppress(OSError):  # Only a later start of this agent would miss it.
                 Path(_folders_file(self._agent.workspace)).write_text(json.dumps(folders))
 
@@ -152,10 +204,12 @@ class ReplicaAgent:
     def _take_back(self, order: TakeBack) -> str:
         """Show again what was here before a generation; why not, if that cannot be."""
         replica = self._replica
-        number, old = self._before
+        if replica is None:
+            return ""
         if replica.generation != order.generation:
             replica.abort(order.generation)
             return ""  # It was never shown here, or somebody has pushed since.
+        number, old = self._before or (0, replica.manifest)
         if number != order.generation:
             return "what was here before is not known: this host agent was started since"
         paths = sorted(old.changed_paths(replica.manifest))
@@ -178,7 +232,8 @@ class ReplicaAgent:
     def close(self) -> None:
         self._orders.put(None)
         self._thread.join(5.0)
-        self._replica.close()
+        if self._replica is not None:
+            self._replica.close()
 
 
 def _folders_file(root: str) -> str:

@@ -25,7 +25,6 @@ class Chronicle:
         self.newest_step = 0
         self.recovery = RecoveryBook(num_groups, time.monotonic())
         self.fingerprints = FingerprintBook()
-        self._generation: int | None = None
 
     def tell(self, kind: str, text: str, **data: Any) -> None:
         """An event of the run."""
@@ -94,13 +93,6 @@ class Chronicle:
         self.newest_step = step
 
     def _report(self, result: StepResult) -> None:
-        if self._generation is not None and result.generation != self._generation:
-            self.tell(
-                "generation",
-                f"step {result.step} runs the code of generation {result.generation}",
-                step=result.step, generation=result.generation,
-            )  # fmt: skip
-        self._generation = result.generation
         values = {
             "loss": result.loss,
             "accuracy": result.accuracy,

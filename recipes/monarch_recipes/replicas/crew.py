@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
+from monarch.errors import MonarchError
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.group import (
@@ -30,7 +31,7 @@ __all__ = ["Crew", "GroupsError", "Limits"]
 _LOOK_SECONDS = 0.2
 
 
-class GroupsError(RuntimeError):
+class GroupsError(MonarchError):
     """The groups cannot go on."""
 
 
@@ -127,6 +128,8 @@ class Crew:
         if self.saved_path is None:
             self.saved_step, self.saved_path = first.step, first.resumed_from
         self._chronicle.recovery.ready(group.name, time.monotonic())
+        for text in first.skipped:
+            self._chronicle.tell("skipped", text)
         is_new = group.num_starts == 1
         text = f"{group.name} is {'there' if is_new else 'there again'}"
         if first.resumed_from is not None:

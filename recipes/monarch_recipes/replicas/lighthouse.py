@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torchft.coordination import LighthouseServer
 
 from monarch.actor import Actor, endpoint
+from monarch.errors import MonarchError
 
 __all__ = ["Lighthouse", "LighthouseError", "LighthouseTimes", "check_reachable", "host_name"]
 
@@ -18,7 +19,7 @@ _BUSY = "Address already in use"
 _POLL_SECONDS = 0.05
 
 
-class LighthouseError(RuntimeError):
+class LighthouseError(MonarchError):
     """No lighthouse can be had."""
 
 

@@ -80,7 +80,7 @@ class LighthouseKeeper:
             try:
                 await self._start(port, _PORT_PATIENCE_SECONDS)
                 return
-            except (MonarchError, LighthouseError) as error:
+            except MonarchError as error:
                 why = f"it cannot be started: {str(error).splitlines()[0]}"
 
     async def _start(self, port: int, patience_seconds: float) -> None:

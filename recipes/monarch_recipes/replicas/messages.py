@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from monarch.errors import MonarchError
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.recovery import RecoveryReport
 
@@ -38,13 +39,17 @@ class Seat:
 
 @dataclass(frozen=True)
 class Ready:
-    """A process that has built its model. ``resumed_from`` is the checkpoint that it loaded."""
+    """A process that has built its model.
+
+    ``resumed_from`` is the checkpoint that it loaded; ``skipped`` says of newer ones what is wrong.
+    """
 
     step: int
     num_parameters: int
     pid: int
     hostname: str
     resumed_from: Path | None
+    skipped: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ class Failed:
     error: Exception
 
 
-class TaskError(RuntimeError):
+class TaskError(MonarchError):
     """The model or the data raised: the code's fault, which no restart mends."""
 
     def __init__(self, where: str, reason: str) -> None:

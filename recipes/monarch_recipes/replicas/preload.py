@@ -10,8 +10,8 @@ import os
 os.environ.setdefault("RUST_LOG", "warn")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-import sklearn.datasets
+import numpy
 import torch._dynamo
 import torchft.local_sgd
 
-__all__ = ["sklearn", "torch", "torchft"]
+__all__ = ["numpy", "torch", "torchft"]

@@ -13,8 +13,8 @@ from .classes import ClassPatch
 from .edits import LiveModule
 from .flips import MISSING, Flip, Item
 from .graph import ModuleEdit, absolute_name
+from .marks import ModulePlan, Plan
 from .patch import FunctionPatch, made_alike
-from .plan import ModulePlan, Plan
 from .settle import rehome, replace_inside, sort_in_again
 from .stage import Stage
 from .statements import Statement

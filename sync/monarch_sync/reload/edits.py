@@ -11,8 +11,8 @@ from typing import cast
 
 from .flips import Attribute
 from .graph import Kind, ModuleEdit
+from .marks import ModulePlan
 from .patch import FunctionPatch, parts_of, same_behaviour
-from .plan import ModulePlan
 from .source import Source
 from .statements import (
     Alignment,

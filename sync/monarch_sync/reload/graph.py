@@ -52,6 +52,7 @@ class ImportGraph:
         self._sources: dict[str, dict[str, tuple[str, str | None]]] = {}
         self._packages: dict[str, str] = {}
         self._whole: dict[str, set[str]] = {}
+        self._targets: dict[str, set[str]] = {}
 
     def add(self, edit: ModuleEdit) -> None:
         self._known.setdefault(edit.name, len(self._known))
@@ -119,6 +120,14 @@ class ImportGraph:
     def _knows(self, parts: Sequence[str]) -> bool:
         return ".".join(parts) in self._known
 
+    def targets(self, module: str) -> set[str]:
+        """The modules that a module takes names from, or needs."""
+        if module not in self._targets:
+            sources = self._sources[module].values()
+            named = {target for source in sources for target in _modules_of(source)}
+            self._targets[module] = named | self._whole[module]
+        return self._targets[module]
+
     def ordered(self) -> list[str]:
         """Imported modules before their importers; cycles break where the import order says."""
         result: list[str] = []
@@ -128,9 +137,7 @@ class ImportGraph:
             if name in visiting or name not in self._sources:
                 return
             visiting.add(name)
-            targets = {t for source in self._sources[name].values() for t in _modules_of(source)}
-            targets |= self._whole[name]
-            for target in sorted(targets, key=lambda t: self._known.get(t, 0)):
+            for target in sorted(self.targets(name), key=lambda t: self._known.get(t, 0)):
                 visit(target)
             result.append(name)
 
@@ -146,14 +153,14 @@ def _modules_of(source: tuple[str, str | None]) -> tuple[str, ...]:
 def _imports(edit: ModuleEdit) -> Iterator[tuple[str, tuple[str, str | None]]]:
     """(local name, (module, name there or None for the module itself))."""
     for statement in edit.new:
-        for node in ast.walk(statement.node) if not statement.is_definition else ():
+        for node in statement.imports:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     if alias.asname:
                         yield alias.asname, (alias.name, None)
                     else:
                         yield root_of(alias.name), (root_of(alias.name), None)
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 owner = absolute_name(edit.package, node.module, node.level)
                 for alias in node.names:
                     yield alias.asname or alias.name, (owner, alias.name)

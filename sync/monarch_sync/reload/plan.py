@@ -13,43 +13,15 @@ model that is made of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from .graph import ImportGraph, Kind, ModuleEdit
-from .members import are_operators, changed_members
+from .marks import Mark, ModulePlan, Plan
 from .names import Use, dotted, root_of
+from .reach import Reach
 from .statements import Statement, changed_functions
 from .targets import targets_of
-
-
-class Mark(IntEnum):
-    """What an edit did to a name; the higher one wins."""
-
-    KEPT = 1  # kept instance of a class some of whose members behave differently
-    INSTANCE = 2  # kept instance of a class whose attributes differ
-    METHODS = 3  # class: only methods behave differently
-    FUNCTION = 4  # function: patched in place
-    CALLING = 5  # function: it calls what was patched in place
-    FLOWING = 6  # function: its result depends on a changed value
-    SHAPE = 7  # class: attributes, bases or fields differ, patched in place
-    VALUE = 8  # bound to something else, or gone
-
-
-RUNS_AGAIN: Mapping[Mark, frozenset[Use]] = {
-    # But for the members that differ, and for data: see `_Planner._forces`.
-    Mark.KEPT: frozenset(),
-    Mark.CALLING: frozenset(),
-    # Not USED: an optimizer made of `model.parameters()` has state of its own.
-    Mark.INSTANCE: frozenset({Use.INSIDE}),
-    Mark.METHODS: frozenset({Use.USED}),
-    Mark.FUNCTION: frozenset({Use.CALLED, Use.USED}),
-    Mark.FLOWING: frozenset({Use.CALLED, Use.USED}),
-    Mark.SHAPE: frozenset({Use.USED, Use.INSIDE, Use.BASE, Use.PASSED}),
-    Mark.VALUE: frozenset(Use),
-}
-
+from .twins import choose_twins
 
 _CLASSES = (Kind.CLASS, Kind.METACLASS)
 # Methods that have their say when a class statement runs; by whether theirs is a metaclass.
@@ -57,22 +29,6 @@ _MAKERS = {
     False: frozenset({"__init_subclass__"}),
     True: frozenset({"__init_subclass__", "__new__", "__init__", "__prepare__", "__call__"}),
 }
-
-
-@dataclass
-class ModulePlan:
-    edit: ModuleEdit
-    run: set[int] = field(default_factory=set)
-    twin: set[int] = field(default_factory=set)  # run too, but only for others to call
-    marks: dict[str, Mark] = field(default_factory=dict)
-    forced_by: dict[int, set[str]] = field(default_factory=dict)  # names read, for what runs
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Modules in the order in which their statements run."""
-
-    modules: dict[str, ModulePlan]
 
 
 Importers = Callable[[str, Collection[str]], Iterable[ModuleEdit]]
@@ -83,7 +39,6 @@ def make_plan(edits: Iterable[ModuleEdit], importers: Importers, known: Collecti
     `known` are all loaded modules of ours, in import order."""
     planner = _Planner(edits, importers, known)
     planner.spread()
-    planner.choose_twins()
     return planner.plan()
 
 
@@ -92,9 +47,9 @@ class _Planner:
         self, edits: Iterable[ModuleEdit], importers: Importers, known: Collection[str]
     ) -> None:
         self._importers = importers
-        self._members: dict[tuple[str, str], frozenset[str]] = {}
         self._graph = ImportGraph(known)
         self.plans: dict[str, ModulePlan] = {}
+        self._reach = Reach(self._graph, self.plans)
         for edit in edits:
             self._add(edit)
             plan = self.plans[edit.name]
@@ -106,31 +61,42 @@ class _Planner:
 
     def spread(self) -> None:
         """Mark and run until nothing more follows."""
-        seen: dict[str, tuple[dict[str, Mark], int]] = {}
         asked: dict[str, set[str]] = {}
-        while True:
-            for plan in list(self.plans.values()):
-                self._visit(plan)
-            size = sum(map(len, self._members.values()))
-            news = [n for n, plan in self.plans.items() if seen.get(n) != (plan.marks, size)]
-            if not news:
-                return
-            for name in news:
-                marks = dict(self.plans[name].marks)
-                seen[name] = marks, size
-                fresh = marks.keys() - asked.setdefault(name, set())
+        pending = set(self.plans)
+        while pending:
+            changed = [name for name in list(self.plans) if name in pending and self._visit(name)]
+            pending = set()
+            for name in changed:
+                fresh = self.plans[name].marks.keys() - asked.setdefault(name, set())
                 asked[name] |= fresh
                 for edit in self._importers(name, fresh) if fresh else ():
                     if edit.name not in self.plans:
                         self._add(edit)
+                        pending.add(edit.name)
+                pending.add(name)
+                pending |= {other for other in self.plans if self._looks_at(other, name)}
 
-    def _visit(self, plan: ModulePlan) -> None:
+    def _looks_at(self, module: str, other: str) -> bool:
+        types = self.plans[module].edit.types.values()
+        return other in self._graph.targets(module) or any(
+            owner == other for bases in types for owner, _ in bases
+        )
+
+    def _visit(self, name: str) -> bool:
+        """Whether anything about the module is new."""
+        plan, members = self.plans[name], self._reach.members
+        before = dict(plan.marks), set(plan.run), {k: v for k, v in members.items() if k[0] == name}
+        self._mark_all(plan)
+        after = plan.marks, plan.run, {k: v for k, v in members.items() if k[0] == name}
+        return before != after
+
+    def _mark_all(self, plan: ModulePlan) -> None:
         edit = plan.edit
         for index, statement in enumerate(edit.new):
             if statement.is_main_guard or (statement.binds and statement.binds <= edit.keep):
                 continue
             if statement.is_class:
-                self._note_members(plan, index)
+                self._reach.note_members(plan, index)
             if self._must_run(plan, index):
                 plan.run.add(index)
                 for name, written in self._written_to(edit, statement):
@@ -177,89 +143,12 @@ class _Planner:
         if index in plan.edit.rereads and statement.binds and not statement.is_definition:
             return True
         if statement.is_import:
-            marks = {self.mark_of(plan.edit.name, name) for name in statement.binds}
+            marks = {self._reach.mark_of(plan.edit.name, name) for name in statement.binds}
             if "*" in statement.binds:
                 owner = self.plans.get(self._graph.star(plan.edit.name))
                 marks |= set(owner.marks.values()) if owner else set()
             return Mark.VALUE in marks
-        return any(self._forcing(plan.edit.name, statement))
-
-    def _forcing(self, module: str, statement: Statement) -> Iterator[str]:
-        """The names it reads whose marks make it run again."""
-        edit = self.plans[module].edit
-        binds = statement.binds
-        makes_data = bool(binds) and all(edit.kinds.get(n) is Kind.DATA for n in binds)
-        makes_objects = not binds or not binds.isdisjoint(edit.types)
-        for name, declared in statement.names.eager:
-            mark, use = self._mark_and_use(module, name, declared)
-            if mark is not None and use in RUNS_AGAIN[mark]:
-                yield name
-            elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
-                # A model that is made by way of an edited function has weights by now.
-                if makes_data:
-                    yield name
-            elif self._forces(module, name, use) and not (makes_objects and use is Use.USED):
-                yield name
-
-    def _forces(self, module: str, dotted: str, use: Use) -> bool:
-        """Whether it reads a changed member, or a module whose names changed as a whole."""
-        owner, name, rest = self._graph.resolve(module, dotted)
-        members = self._members_of(owner, name)
-        if rest and rest[0] in members:
-            return True
-        if members and not rest and are_operators(members):
-            return use not in (Use.PASSED, Use.BASE) and name in self._types(owner)
-        whole = self._graph.module_of(module, dotted)
-        if whole is not None and use in (Use.PASSED, Use.USED):
-            return whole in self.plans and Mark.VALUE in self.plans[whole].marks.values()
-        return name == "__dict__" and Mark.VALUE in self.plans[owner].marks.values()
-
-    def _types(self, module: str) -> Mapping[str, Sequence[tuple[str, str]]]:
-        return self.plans[module].edit.types if module in self.plans else {}
-
-    def _note_members(self, plan: ModulePlan, index: int) -> None:
-        """Which members of a class behave differently, because of an edit here or elsewhere."""
-        edit, new = plan.edit, plan.edit.new[index]
-        origin = edit.alignment.source_of(index)
-        if origin is None or new.name is None:
-            return
-        inherited = {
-            member
-            for dotted, use in new.names.eager
-            if use is Use.BASE
-            for member in self._members_of(*self._graph.resolve(edit.name, dotted)[:2])
-        }
-        old = None if index in edit.alignment.same else edit.old[origin]
-        found = changed_members(old, new, inherited, lambda d: bool(self._spread(edit.name, d)))
-        if found:
-            self._members[edit.name, new.name] = found
-
-    def _spread(self, module: str, dotted: str) -> Mark | None:
-        """What becomes of a function that reads the name."""
-        owner, name, rest = self._graph.resolve(module, dotted)
-        mark = self.mark_of(owner, name)
-        if mark in (Mark.VALUE, Mark.FLOWING):
-            return Mark.FLOWING
-        calls = mark in (Mark.FUNCTION, Mark.CALLING)
-        return (
-            Mark.CALLING if calls or (rest and rest[0] in self._members_of(owner, name)) else None
-        )
-
-    def _members_of(self, module: str, name: str) -> frozenset[str]:
-        """The members that differ, of a class or of an instance, through imports."""
-        visited = set()
-        while (module, name) not in visited and module in self.plans:
-            visited.add((module, name))
-            if (module, name) in self._members:
-                return self._members[module, name]
-            types = self._types(module).get(name)
-            if types is not None:
-                return frozenset().union(*(self._members.get(t, ()) for t in types))
-            source = self._graph.source(module, name)
-            if source is None or source[1] is None:
-                break
-            module, name = source[0], source[1]
-        return frozenset()
+        return any(self._reach.forcing(plan.edit.name, statement))
 
     def _written_to(self, edit: ModuleEdit, statement: Statement) -> Iterator[tuple[str, Mark]]:
         """Names to whose values the statement assigns attributes or items."""
@@ -279,18 +168,18 @@ class _Planner:
         edit, statement = plan.edit, plan.edit.new[index]
         if statement.is_import:
             fresh = index not in edit.alignment.same
-            return Mark.VALUE if fresh else self.mark_of(edit.name, name)
+            return Mark.VALUE if fresh else self._reach.mark_of(edit.name, name)
         if not statement.is_definition:
             if index in plan.run:
                 return Mark.VALUE
             called = (
-                self._mark_and_use(edit.name, dotted, use)
+                self._reach.mark_and_use(edit.name, dotted, use)
                 for dotted, use in statement.names.eager
                 if use is Use.CALLED
             )
             if (Mark.SHAPE, Use.CALLED) in called:
                 return Mark.INSTANCE
-            return Mark.KEPT if self._members_of(edit.name, name) else None
+            return Mark.KEPT if self._reach.members_of(edit.name, name) else None
         origin = edit.alignment.source_of(index)
         kinds = _CLASSES if statement.is_class else (Kind.FUNCTION,)
         if index in plan.run and (origin is None or edit.kinds.get(name) not in kinds):
@@ -304,15 +193,19 @@ class _Planner:
         if index in plan.run:
             marks.append(Mark.SHAPE if statement.is_class else Mark.FUNCTION)
         reads = statement.names.deferred
-        spread = {self._spread(edit.name, dotted) for dotted in reads}
-        if index in edit.rereads or Mark.FLOWING in spread:
+        spread = [self._reach.spread(edit.name, dotted) for dotted in reads]
+        calling = [num_hops for mark, num_hops in spread if mark is Mark.CALLING]
+        if index in edit.rereads or any(mark is Mark.FLOWING for mark, _ in spread):
             marks.append(Mark.METHODS if statement.is_class else Mark.FLOWING)
-        elif (edit.name, name) in self._members and index not in plan.run:
+        elif (edit.name, name) in self._reach.members and index not in plan.run:
             marks.append(Mark.KEPT)
             if index in edit.alignment.same:
                 return Mark.KEPT
-        elif Mark.CALLING in spread and statement.is_function:
+        elif calling and statement.is_function:
             marks.append(Mark.CALLING)
+            if max(marks) is Mark.CALLING or index in edit.alignment.same:
+                self._reach.num_hops[edit.name, name] = min(calling)
+                return Mark.CALLING
         elif index not in plan.run and (
             index in edit.alignment.same
             or edit.old[edit.alignment.narrow[index]].dump == statement.dump
@@ -320,85 +213,11 @@ class _Planner:
             return None
         return max(marks)
 
-    def _mark_and_use(self, module: str, dotted: str, use: Use) -> tuple[Mark | None, Use]:
-        owner, name, inside = self._graph.resolve(module, dotted)
-        if inside and use is not Use.USED:
-            use = Use.USED if use is Use.CALLED else Use.INSIDE
-        return self.mark_of(owner, name), use
-
-    def mark_of(self, module: str, name: str) -> Mark | None:
-        """The mark of a name, through the imports that brought it there."""
-        visited = set()
-        while (module, name) not in visited and module in self.plans:
-            visited.add((module, name))
-            mark = self.plans[module].marks.get(name)
-            if mark is not None:
-                return mark
-            if self._comes_from_getattr(module, name):
-                return Mark.VALUE if "__getattr__" in self.plans[module].marks else None
-            source = self._graph.source(module, name)
-            if source is None or source[1] is None:
-                return None
-            module, name = source[0], source[1]
-        return None
-
-    def _comes_from_getattr(self, module: str, name: str) -> bool:
-        edit = self.plans[module].edit
-        return "__getattr__" in edit.kinds and not (
-            name in edit.kinds or any(name in statement.binds for statement in edit.new)
-        )
-
-    def choose_twins(self) -> None:
-        """Statements that run call functions; those must already behave in the new way."""
-        pending = [
-            (name, dotted)
-            for name, plan in self.plans.items()
-            for index in plan.run
-            for dotted, _ in plan.edit.new[index].names.eager
-        ]
-        reads: dict[tuple[str, str], set[tuple[str, str]]] = {}
-        while pending:
-            module, dotted = pending.pop()
-            node: tuple[str, str] = self._graph.resolve(module, dotted)[:2]
-            if node[0] in self.plans and self._comes_from_getattr(*node):
-                node = node[0], "__getattr__"
-            if node in reads or node[0] not in self.plans:
-                continue
-            reads[node] = set()
-            source = self._graph.source(*node)
-            if source is not None and source[1] is not None:
-                reads[node].add((source[0], source[1]))
-                pending.append((source[0], source[1]))
-            for kind in self._types(node[0]).get(node[1], ()):
-                if kind in self._members:
-                    # Its class, so that the instance can be seen as it will be.
-                    reads[node].add(kind)
-                    pending.append(kind)
-            for _, statement in self._definitions(node):
-                bases = {d for d, use in statement.names.eager if use is Use.BASE}
-                for name in statement.names.deferred | bases:
-                    reads[node].add(self._graph.resolve(node[0], name)[:2])
-                    pending.append((node[0], name))
-        affected = {node for node in reads if self.mark_of(*node) is not None}
-        while True:
-            more = {node for node, used in reads.items() if node not in affected}
-            more = {node for node in more if reads[node] & affected}
-            if not more:
-                break
-            affected |= more
-        for node in affected:
-            plan = self.plans[node[0]]
-            plan.twin |= {index for index, _ in self._definitions(node)} - plan.run
-
-    def _definitions(self, node: tuple[str, str]) -> Iterator[tuple[int, Statement]]:
-        for index, statement in enumerate(self.plans[node[0]].edit.new):
-            if node[1] in statement.binds and (statement.is_definition or statement.is_import):
-                yield index, statement
-
     def plan(self) -> Plan:
+        choose_twins(self._reach)
         for name, plan in self.plans.items():
             for index in plan.run:
-                plan.forced_by[index] = set(self._forcing(name, plan.edit.new[index]))
+                plan.forced_by[index] = set(self._reach.forcing(name, plan.edit.new[index]))
         return Plan({name: self.plans[name] for name in self._graph.ordered()})
 
 

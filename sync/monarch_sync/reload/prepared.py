@@ -21,8 +21,9 @@ from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
+from .marks import Mark, Plan
 from .patch import FunctionPatch, parts_of
-from .plan import Mark, Plan, make_plan
+from .plan import make_plan
 from .reading_ahead import reading_ahead
 from .registries import unregister
 from .report import ReloadReport, Verdict
@@ -102,6 +103,7 @@ class Prepared:
             move_code(live[name], source, self._plan.modules[name], self._functions)
         self._functions.flips += follow_edited_makers(self._functions.flips)
         self._judge(changed)
+        self._report.threads = self._stage.outside.threads
         self._caches = list(_caches_of(self._plan))
 
     def _rereading(self, edits: list[ModuleEdit], data: Collection[str]) -> list[ModuleEdit]:
@@ -207,6 +209,7 @@ class Prepared:
         yield from self._adoption.bindings
         for held in self._stage.held_back:
             yield held.flip(self._functions.live_of)
+        yield from self._stage.outside.flips(self._functions.live_of)
         for store in self._stage.stores:
             yield store.flip(self._functions.live_of)
         yield from unregister(self._process.sources.loaded(), self._adoption.gone)

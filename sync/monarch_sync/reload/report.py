@@ -41,7 +41,8 @@ class ReloadReport:
     `prepare_seconds` passed while the old code ran on, `seconds` in the commit. Prints as a table.
 
     `files` are all the files that changed, as absolute paths, config files among them. `undone`:
-    this is told once more because the change was taken back; the old code runs again.
+    this is told once more because the change was taken back; the old code runs again. `threads`
+    are those that new top-level code started while it was tried: they run on in any case.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -52,6 +53,7 @@ class ReloadReport:
     prepare_seconds: float = 0.0
     seconds: float = 0.0
     files: list[str] = field(default_factory=list)
+    threads: list[str] = field(default_factory=list)
     undone: bool = False
     _undo: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 

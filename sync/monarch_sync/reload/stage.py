@@ -25,8 +25,9 @@ from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
 from .errors import ReloadError
-from .plan import Mark, ModulePlan, Plan
-from .registries import HeldBack, Snapshot, registries
+from .marks import Mark, ModulePlan, Plan
+from .outside import Outside
+from .registries import HeldBack, Registry, Snapshot, registries
 from .source import ImportHook, Source
 from .targets import HeldStore, Target, targets_of
 
@@ -51,6 +52,7 @@ class Stage:
         self.stores: list[HeldStore] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
+        self.outside = Outside()
         self._live_classes: dict[int, type] = {}  # by the id of the staged one
         self.builtins = {
             **vars(builtins),
@@ -71,7 +73,7 @@ class Stage:
             for gone in module_plan.edit.gone:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
-        snapshots = [Snapshot(registry) for registry in registries(ours)]
+        snapshots = [Snapshot(registry) for registry in (*registries(ours), Registry(sys.path))]
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
         import_module = importlib.import_module
@@ -86,8 +88,9 @@ class Stage:
                 # For decorators that read the source; the file need not hold it yet.
                 lines = source.text.decode("utf-8", "replace").splitlines(keepends=True)
                 linecache.cache[source.path] = (len(source.text), None, lines, source.path)
-            for name, module_plan in involved.items():
-                self._run_module(name, module_plan, sources[name])
+            with self.outside.watched():
+                for name, module_plan in involved.items():
+                    self._run_module(name, module_plan, sources[name])
         finally:
             importlib.import_module = import_module
             for path, entry in shown.items():

@@ -72,6 +72,14 @@ class Statement:
     def is_definition(self) -> bool:
         return self.is_function or self.is_class
 
+    @cached_property
+    def imports(self) -> tuple[ast.Import | ast.ImportFrom, ...]:
+        """What it imports when it runs."""
+        if self.is_definition:
+            return ()
+        found = ast.walk(self.node)
+        return tuple(node for node in found if isinstance(node, (ast.Import, ast.ImportFrom)))
+
     @property
     def is_import(self) -> bool:
         return isinstance(self.node, (ast.Import, ast.ImportFrom))

@@ -1,0 +1,140 @@
+"""How far the marks of an edit reach: through imports, functions, classes and their instances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from .graph import ImportGraph, Kind
+from .marks import RUNS_AGAIN, Mark, ModulePlan
+from .members import are_operators, changed_members
+from .names import Use
+from .statements import Statement
+
+_MAX_HOPS = 2
+"""What calls an edited function is followed through so many other modules. Everything is called by
+way of everything else in the end, and each module that is looked at takes its time."""
+
+
+class Reach:
+    """Answers for the plans so far. `members` are those that differ, by module and class."""
+
+    def __init__(self, graph: ImportGraph, plans: Mapping[str, ModulePlan]) -> None:
+        self.graph = graph
+        self.plans = plans
+        self.members: dict[tuple[str, str], frozenset[str]] = {}
+        self.num_hops: dict[tuple[str, str], int] = {}
+
+    def forcing(self, module: str, statement: Statement) -> Iterator[str]:
+        """The names it reads whose marks make it run again."""
+        edit = self.plans[module].edit
+        binds = statement.binds
+        makes_data = bool(binds) and all(edit.kinds.get(n) is Kind.DATA for n in binds)
+        makes_objects = not binds or not binds.isdisjoint(edit.types)
+        for name, declared in statement.names.eager:
+            mark, use = self.mark_and_use(module, name, declared)
+            if mark is not None and use in RUNS_AGAIN[mark]:
+                yield name
+            elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
+                # A model that is made by way of an edited function has weights by now.
+                if makes_data:
+                    yield name
+            elif self._forces(module, name, use) and not (makes_objects and use is Use.USED):
+                yield name
+
+    def _forces(self, module: str, dotted: str, use: Use) -> bool:
+        """Whether it reads a changed member, or a module whose names changed as a whole."""
+        owner, name, rest = self.graph.resolve(module, dotted)
+        members = self.members_of(owner, name)
+        if rest and rest[0] in members:
+            return True
+        if members and not rest and are_operators(members):
+            return use not in (Use.PASSED, Use.BASE) and name in self.types(owner)
+        whole = self.graph.module_of(module, dotted)
+        if whole is not None and use in (Use.PASSED, Use.USED):
+            return whole in self.plans and Mark.VALUE in self.plans[whole].marks.values()
+        return name == "__dict__" and Mark.VALUE in self.plans[owner].marks.values()
+
+    def types(self, module: str) -> Mapping[str, Sequence[tuple[str, str]]]:
+        return self.plans[module].edit.types if module in self.plans else {}
+
+    def note_members(self, plan: ModulePlan, index: int) -> None:
+        """Which members of a class behave differently, because of an edit here or elsewhere."""
+        edit, new = plan.edit, plan.edit.new[index]
+        origin = edit.alignment.source_of(index)
+        if origin is None or new.name is None:
+            return
+        inherited = {
+            member
+            for dotted, use in new.names.eager
+            if use is Use.BASE
+            for member in self.members_of(*self.graph.resolve(edit.name, dotted)[:2])
+        }
+        affected = {d for d in new.names.deferred if self.spread(edit.name, d)[0]}
+        old = None if index in edit.alignment.same else edit.old[origin]
+        if old is None and not inherited and not affected:
+            return
+        found = changed_members(old, new, inherited, affected.__contains__)
+        if found:
+            self.members[edit.name, new.name] = found
+
+    def spread(self, module: str, dotted: str) -> tuple[Mark | None, int]:
+        """What becomes of a function that reads the name, and how many modules away that began."""
+        owner, name, rest = self.graph.resolve(module, dotted)
+        mark, origin = self.marked(owner, name)
+        if mark in (Mark.VALUE, Mark.FLOWING):
+            return Mark.FLOWING, 0
+        if mark in (Mark.FUNCTION, Mark.CALLING):
+            num_hops = self.num_hops.get(origin, 0) + (origin[0] != module)
+            return (Mark.CALLING, num_hops) if num_hops <= _MAX_HOPS else (None, 0)
+        is_member = rest and rest[0] in self.members_of(owner, name)
+        return (Mark.CALLING if is_member else None), 0
+
+    def members_of(self, module: str, name: str) -> frozenset[str]:
+        """The members that differ, of a class or of an instance, through imports."""
+        visited = set()
+        while (module, name) not in visited and module in self.plans:
+            visited.add((module, name))
+            if (module, name) in self.members:
+                return self.members[module, name]
+            types = self.types(module).get(name)
+            if types is not None:
+                return frozenset().union(*(self.members.get(t, ()) for t in types))
+            source = self.graph.source(module, name)
+            if source is None or source[1] is None:
+                break
+            module, name = source[0], source[1]
+        return frozenset()
+
+    def mark_and_use(self, module: str, dotted: str, use: Use) -> tuple[Mark | None, Use]:
+        owner, name, inside = self.graph.resolve(module, dotted)
+        if inside and use is not Use.USED:
+            use = Use.USED if use is Use.CALLED else Use.INSIDE
+        return self.mark_of(owner, name), use
+
+    def mark_of(self, module: str, name: str) -> Mark | None:
+        """The mark of a name, through the imports that brought it there."""
+        return self.marked(module, name)[0]
+
+    def marked(self, module: str, name: str) -> tuple[Mark | None, tuple[str, str]]:
+        """The mark of a name, and the module and name that it comes from."""
+        visited = set()
+        while (module, name) not in visited and module in self.plans:
+            visited.add((module, name))
+            mark = self.plans[module].marks.get(name)
+            source = self.graph.source(module, name)
+            is_import = source is not None and source[1] is not None
+            if mark is not None and not (mark is Mark.CALLING and is_import):
+                return mark, (module, name)
+            if self.comes_from_getattr(module, name):
+                known = "__getattr__" in self.plans[module].marks
+                return Mark.VALUE if known else None, (module, name)
+            if source is None or source[1] is None:
+                break
+            module, name = source[0], source[1]
+        return None, (module, name)
+
+    def comes_from_getattr(self, module: str, name: str) -> bool:
+        edit = self.plans[module].edit
+        return "__getattr__" in edit.kinds and not (
+            name in edit.kinds or any(name in statement.binds for statement in edit.new)
+        )

@@ -1,0 +1,58 @@
+"""Definitions that run beside the live ones, only for the statements of a plan to call. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .names import Use
+from .reach import Reach
+from .statements import Statement
+
+
+def choose_twins(reach: Reach) -> None:
+    """Statements that run call functions; those must already behave in the new way."""
+    pending = [
+        (name, dotted)
+        for name, plan in reach.plans.items()
+        for index in plan.run
+        for dotted, _ in plan.edit.new[index].names.eager
+    ]
+    reads: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    while pending:
+        module, dotted = pending.pop()
+        node: tuple[str, str] = reach.graph.resolve(module, dotted)[:2]
+        if node[0] in reach.plans and reach.comes_from_getattr(*node):
+            node = node[0], "__getattr__"
+        if node in reads or node[0] not in reach.plans:
+            continue
+        reads[node] = set()
+        source = reach.graph.source(*node)
+        if source is not None and source[1] is not None:
+            reads[node].add((source[0], source[1]))
+            pending.append((source[0], source[1]))
+        for kind in reach.types(node[0]).get(node[1], ()):
+            if kind in reach.members:
+                # Its class, so that the instance can be seen as it will be.
+                reads[node].add(kind)
+                pending.append(kind)
+        for _, statement in _definitions(reach, node):
+            bases = {d for d, use in statement.names.eager if use is Use.BASE}
+            for name in statement.names.deferred | bases:
+                reads[node].add(reach.graph.resolve(node[0], name)[:2])
+                pending.append((node[0], name))
+    affected = {node for node in reads if reach.mark_of(*node) is not None}
+    while True:
+        more = {node for node, used in reads.items() if node not in affected}
+        more = {node for node in more if reads[node] & affected}
+        if not more:
+            break
+        affected |= more
+    for node in affected:
+        plan = reach.plans[node[0]]
+        plan.twin |= {index for index, _ in _definitions(reach, node)} - plan.run
+
+
+def _definitions(reach: Reach, node: tuple[str, str]) -> Iterator[tuple[int, Statement]]:
+    for index, statement in enumerate(reach.plans[node[0]].edit.new):
+        if node[1] in statement.binds and (statement.is_definition or statement.is_import):
+            yield index, statement

@@ -1,0 +1,207 @@
+"""Trees that resist being looked at: what may not be read, clocks that are wrong, names by half."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from monarch_sync import Scan, Scanner, Watcher, Workspace
+from monarch_sync import readings as readings_module
+from monarch_sync import scan as scan_once
+from monarch_sync.readings import Readings
+
+T = TypeVar("T")
+DAY = 86_400
+PAST_FILE_RULES = 0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which root has
+
+
+def unprivileged(work: Callable[[], T]) -> T:
+    """Run something as permission bits say, also where the tests run as root."""
+    results: list[T] = []
+
+    def run() -> None:
+        # Capabilities are a thread's own.
+        libc = ctypes.CDLL(None, use_errno=True)
+        head, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+        assert libc.capget(head, sets) == 0
+        sets[0] &= ~PAST_FILE_RULES
+        assert libc.capset(head, sets) == 0
+        results.append(work())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    [result] = results
+    return result
+
+
+def by_path(scan: Scan) -> dict[str, str]:
+    return {problem.path: problem.reason for problem in scan.problems}
+
+
+def test_what_may_not_be_read_is_named_and_the_rest_comes_along(folder: Path) -> None:
+    for path in ("open/a", "closed/b", "closed/deep/c", "secret", "plain"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(b"1")
+    scanner = Scanner(Workspace({folder: "code"}))
+    assert scanner.scan().problems == []
+    (folder / "closed").chmod(0)
+    (folder / "secret").chmod(0)
+    expected = {
+        "code/closed": "cannot be listed: Permission denied",
+        "code/secret": "Permission denied",
+    }
+    try:
+        for look in (
+            lambda: scan_once(scanner.workspace),
+            scanner.scan,
+            lambda: scanner.rescan([folder / "closed", folder / "secret"]),
+        ):
+            scan = unprivileged(look)
+            assert by_path(scan) == expected
+            assert [entry.path for entry in scan.manifest if entry.is_file] == [
+                "code/open/a", "code/plain",
+            ]  # fmt: skip
+    finally:
+        (folder / "closed").chmod(0o755)
+    (folder / "secret").chmod(0o644)
+    scan = scanner.rescan([folder / "closed", folder / "secret"])
+    assert scan.problems == []
+    assert scan.manifest.num_files == 5
+
+
+def test_a_folder_that_may_not_be_read_is_no_end_of_the_watch(folder: Path) -> None:
+    (folder / "closed/deep").mkdir(parents=True)
+    (folder / "closed").chmod(0)
+    watcher = Watcher(Workspace({folder: ""}))
+    try:
+        assert unprivileged(watcher.changes) is None
+        assert watcher.polls_because == ""
+        (folder / "a").write_bytes(b"1")
+        assert unprivileged(watcher.changes) == {folder / "a"}
+        (folder / "closed").chmod(0o755)
+        assert watcher.changes() == {folder / "closed"}
+    finally:
+        (folder / "closed").chmod(0o755)
+        watcher.close()
+
+
+@pytest.mark.parametrize("skew", [-DAY, DAY])
+def test_times_that_are_off_by_a_day_hide_no_edit(folder: Path, skew: int) -> None:
+    at = time.time_ns() + skew * 1_000_000_000
+    path = folder / "a"
+    path.write_bytes(b"1")
+    os.utime(path, ns=(at, at))
+    scanner = Scanner(Workspace({folder: ""}))
+    scanner.scan()
+    for content in (b"2", b"3", b"4"):
+        path.write_bytes(content)
+        os.utime(path, ns=(at, at))  # the same size and the same time, again and again
+        told = scanner.rescan([path]) if content == b"3" else scanner.scan()
+        assert told.manifest == scan_once(scanner.workspace).manifest
+        assert scanner.contents.whole(next(iter(told.manifest))) == content
+
+
+@pytest.mark.parametrize("skew", [-DAY, DAY])
+def test_a_clock_that_is_off_by_a_day_hides_no_edit(
+    folder: Path, skew: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The author's clock, against that of the file system."""
+    real = time.time_ns
+    monkeypatch.setattr(readings_module.time, "time_ns", lambda: real() + skew * 1_000_000_000)
+    scanner = Scanner(Workspace({folder: ""}))
+    path = folder / "a"
+    for content in (b"1", b"2", b"3"):
+        path.write_bytes(content)
+        scan = scanner.rescan([path])
+        assert scanner.contents.whole(next(iter(scan.manifest))) == content
+        threading.Event().wait(0.03)  # longer than a tick of the file system's clock
+
+
+def test_a_file_that_vanishes_between_the_listing_and_the_look(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (folder / name).write_bytes(b"1")
+    real = Readings.look
+
+    def look(self: Readings, local: str, *more: object) -> object:
+        if local.endswith("/b") or local.endswith("/c"):
+            os.unlink(local)
+        return real(self, local, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Readings, "look", look)
+    scan = scan_once(Workspace({folder: ""}))
+    assert [entry.path for entry in scan.manifest] == ["a"]
+    assert scan.problems == []
+
+
+def test_a_file_becomes_a_pipe_between_the_stat_and_the_opening(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a").write_bytes(b"1")
+    real = Readings.look
+
+    def look(self: Readings, local: str, *more: object) -> object:
+        os.unlink(local)
+        os.mkfifo(local)
+        return real(self, local, *more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Readings, "look", look)
+        scan_once(Workspace({folder: ""}))  # and does not wait for somebody to write
+    assert "a" in by_path(scan_once(Workspace({folder: ""})))
+
+
+def test_a_rename_that_changes_only_the_case(folder: Path) -> None:
+    (folder / "Pkg").mkdir()
+    (folder / "Pkg/Mod.py").write_bytes(b"1")
+    scanner, watcher = Scanner(Workspace({folder: ""})), Watcher(Workspace({folder: ""}))
+    watcher.changes()
+    scanner.scan()
+    for old, new in (("Pkg/Mod.py", "Pkg/mod.py"), ("Pkg", "pkg")):
+        (folder / old).rename(folder / new)
+        touched = watcher.changes()
+        assert touched == {folder / old, folder / new}
+        assert scanner.rescan(touched).manifest == scan_once(scanner.workspace).manifest
+    watcher.close()
+
+
+def test_a_second_name_from_outside_is_seen_at_the_next_look(folder: Path, tmp_path: Path) -> None:
+    """No event tells of it: the folder that it was written through is not ours."""
+    (folder / "a").write_bytes(b"1")
+    outside = tmp_path / "outside"
+    scanner, watcher = Scanner(Workspace({folder: ""})), Watcher(Workspace({folder: ""}))
+    outside.hardlink_to(folder / "a")
+    watcher.changes()
+    scanner.scan()
+    outside.write_bytes(b"22")
+    touched = watcher.changes()
+    assert touched == set()
+    assert scanner.rescan(touched).manifest == scan_once(scanner.workspace).manifest
+    watcher.close()
+
+
+@pytest.mark.huge
+def test_one_edit_among_200_000_files(folder: Path) -> None:
+    for i in range(2000):
+        (folder / f"d{i}").mkdir()
+        for k in range(100):
+            (folder / f"d{i}/{k}").write_bytes(b"%d" % k)
+    scanner, watcher = Scanner(Workspace({folder: ""})), Watcher(Workspace({folder: ""}))
+    assert watcher.changes() is None
+    assert watcher.polls_because == ""
+    assert scanner.scan().manifest.num_files == 200_000
+    (folder / "d7/7").write_bytes(b"edited")
+    (folder / "d8").rename(folder / "e8")
+    touched = watcher.changes()
+    assert touched == {folder / "d7/7", folder / "d8", folder / "e8"}
+    assert scanner.rescan(touched).manifest == scan_once(scanner.workspace).manifest
+    watcher.close()
