@@ -163,9 +163,9 @@ SENDING = Progress("stage", bytes_to_send=450_000_000)
 @pytest.mark.parametrize(
     ("width", "expected"),
     [
-        (80, "sending  [████████░░░░░░░░░░░░░░░░░░░░░░]  120 MB of 450 MB  33.0 s left"),
-        (60, "sending  [████░░░░░░░░░░░░░░]  120 MB of 450 MB  33.0 s left"),
-        (40, "sending  120 MB of 450 MB  33.0 s left"),
+        (80, "sending  [████████░░░░░░░░░░░░░░░░░░░░░░]  120 MB of 450 MB  33 s left"),
+        (60, "sending  [█████░░░░░░░░░░░░░░░]  120 MB of 450 MB  33 s left"),
+        (40, "sending  120 MB of 450 MB  33 s left"),
         (20, "sending  120 MB of…"),
     ],
 )
@@ -178,6 +178,7 @@ def test_a_bar_fits(width: int, expected: str) -> None:
 def test_a_bar_before_and_after_the_sending() -> None:
     reading = Progress("scan", num_files=1200, bytes_read=5_000_000)
     assert bar_line(reading, 0, 1.5, 0.0, 80) == "reading  1,200 files, 5.0 MB  1.5 s"
+    assert bar_line(Progress("stage"), 0, 0.7, 0.0, 80) == "asking hosts what they lack  700 ms"
     assert bar_line(Progress("prepare"), 0, 2.0, 0.0, 80) == "trying the new code  2.0 s"
     full = bar_line(SENDING, 999_000_000, 1.0, 1.0, 60, ascii_only=True)
     assert full == f"sending  [{30 * '#'}]  450 MB of 450 MB"

@@ -16,6 +16,7 @@ _PATIENCE_SECONDS = 0.5
 _EVERY_SECONDS = 0.1
 
 _DOING = {
+    "stage": "asking hosts what they lack",
     "prepare": "trying the new code",
     "wait": "waiting for actors to end what they are in",
     "commit": "switching",
@@ -77,7 +78,7 @@ def bar_line(
         doing = _DOING.get(progress.step, "working")
         return clipped(f"{doing}  {took(seconds)}", width, mark)
     share = min(1.0, arrived / total)
-    left = f"  {took((total - arrived) / speed)} left" if speed and arrived < total else ""
+    left = f"  {_left((total - arrived) / speed)} left" if speed and arrived < total else ""
     amount = f"{byte_size(min(arrived, total))} of {byte_size(total)}"
     tail = f"  {amount}{left}"
     room = min(30, width - len("sending  []") - len(tail))
@@ -86,3 +87,7 @@ def bar_line(
     full = int(room * share)
     done, rest = ("#", "-") if ascii_only else ("█", "░")
     return f"sending  [{done * full}{rest * (room - full)}]{tail}"
+
+
+def _left(seconds: float) -> str:
+    return took(seconds) if seconds > 99 else f"{max(1, round(seconds))} s"
