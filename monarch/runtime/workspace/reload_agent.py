@@ -107,12 +107,43 @@ class ReloadAgent:
             procs, children = self._cast_switch(generation)
             exempt = actor.record.uid if actor else ""
             self._fence(self._node.uid, generation, done.set, exempt)
+        self._release_early(generation, procs, children)
         done.wait()
         outcome = done.value
+        if not outcome.refused:
+            self._agent.lift(generation)
         self._gather(outcome, procs, children)
         if not outcome.refused:
             outcome.problems += self._release(generation)
         return outcome
+
+    def _release_early(
+        self, generation: int, procs: Sequence[ProcAddress], children: Sequence[Promise[Outcome]]
+    ) -> None:
+        """Let each mesh go on as soon as all of its ranks have switched.
+
+        Another one may be in a long call; a refusal there still takes everything back.
+        """
+        meshes: dict[Uid, list[tuple[ProcAddress, Promise[Outcome]]]] = {}
+        for proc, child in zip(procs, children, strict=True):
+            meshes.setdefault(self._agent.mesh_of(proc.uid), []).append((proc, child))
+        replaced = self._to_replace.get(generation, {})
+        for members in meshes.values() if len(meshes) > 1 else ():
+            if not any(proc.uid in replaced for proc, _ in members):
+                self._release_when_all(generation, members)
+
+    def _release_when_all(
+        self, generation: int, members: Sequence[tuple[ProcAddress, Promise[Outcome]]]
+    ) -> None:
+        def look() -> None:
+            if not all(child.is_set for _, child in members):
+                return
+            if not any(c.value.error or c.value.body.get("refused") for _, c in members):
+                for proc, _ in members:
+                    self._node.send(proc, Release(generation, self._node.uid))
+
+        for _, child in members:
+            child.on_set(look)
 
     def _cast_switch(self, generation: int) -> tuple[list[ProcAddress], list[Promise[Outcome]]]:
         """Under the lock that keeps casts in order."""
