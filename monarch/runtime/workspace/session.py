@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.workspace.reload_agent import ReloadAgent, project_roots
 from monarch.runtime.workspace.turnover import Turnover
+from monarch.runtime.workspace.turnover_orders import TurnoverOrders
 from monarch.wire.address import ProcAddress
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class WorkspaceSession:
         self._agent = agent
         self.reload = Turnover(agent, ReloadAgent(agent, roots, label))
         self.reload.on_over = self._came_to
+        TurnoverOrders(agent, self.reload)
         self._authors: dict[Workspace, Author] = {}
         if agent.is_root:
             # Few processes ever push, or own hosts.
