@@ -105,6 +105,12 @@ class History:
         self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float
     ) -> None:
         """Note a commit that is about to begin."""
+        self.put(self.record(generation, author, old, new, seconds))
+
+    def record(
+        self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float
+    ) -> bytes:
+        """What `put` is to note of a commit; worked out ahead, so that the commit is short."""
         # Folders that only got another name are noted as such, not file by file.
         moves = find_moved_folders(new, old) if len(old) else []
         paths = sorted(old.changed_paths(new.replace(moves=moves)) if moves
@@ -123,12 +129,13 @@ class History:
         if len(old):
             record.put_back = [entry.to_row() for entry in before]
             record.take_away = encode_paths(path for path in paths if old.get(path) is None)
-        self._append(record)
+        return msgspec.msgpack.encode(record)
 
     def lost(self, generation: int, entries: list[Entry]) -> None:
         """Note that these are claimed no more."""
         if entries:
-            self._append(_Lost(generation, [entry.to_row() for entry in entries]))
+            record = _Lost(generation, [entry.to_row() for entry in entries])
+            self.put(msgspec.msgpack.encode(record))
 
     def walk(self, current: Manifest, has: Callable[[bytes], bool]) -> Iterator[Past]:
         """The generations, newest first. ``has``: whether a content is on this host."""
@@ -168,8 +175,9 @@ class History:
                 if not known[entry.digest]:
                     missing[entry.path] = entry.digest
 
-    def _append(self, record: _Record) -> None:
-        framed = frame(msgspec.msgpack.encode(record))
+    def put(self, record: bytes) -> None:
+        """Note what `record` has made."""
+        framed = frame(record)
         self._disk.append(self._file, self._num_bytes, framed)
         self._num_bytes += len(framed)
         self._num_records += 1

@@ -51,17 +51,18 @@ from monarch_sync.staging import Staging
 from monarch_sync.stamps import Stamps, digest_of
 from monarch_sync.state_log import Journal, StateLog
 from monarch_sync.store import Store
+from monarch_sync.whole_folders import can_move
 
 __all__ = ["Replica"]
 
 
 class _Pending(NamedTuple):
-    """A state that is ready, or waits for content."""
+    """A state that is ready, or waits for content. ``record``: for the history, once ready."""
 
     stage: Stage
     manifest: Manifest
     plan: Plan
-    is_ready: bool = False
+    record: bytes = b""
 
 
 class Replica:
@@ -222,7 +223,8 @@ class Replica:
         supplied = {blob.digest for blob in blobs}
         supplied.update(digest for blob in blobs for digest, _ in blob.parts)
         plan = diff(self.manifest, new, supplied=supplied)
-        if all(self._staging.can_move(before, self.manifest) for before, _ in plan.folders_moved):
+        root = os.fspath(self.root)
+        if all(can_move(root, before, self.manifest) for before, _ in plan.folders_moved):
             return plan
         return diff(self.manifest, new, ())
 
@@ -238,7 +240,11 @@ class Replica:
         missing = self._fetch(pending.plan, pending.manifest)
         if missing:
             return Need(missing)
-        self._pending = pending._replace(is_ready=True)
+        record = self._history.record(
+            pending.stage.generation, pending.stage.author, self.manifest, pending.manifest,
+            time.time(),
+        )  # fmt: skip
+        self._pending = pending._replace(record=record)
         return self._staged(pending)
 
     def _fetch(self, plan: Plan, new: Manifest) -> list[bytes]:
@@ -313,7 +319,7 @@ class Replica:
         if generation == self.generation:
             return Committed(generation, [])
         pending = self._pending
-        if pending is None or not pending.is_ready or pending.stage.generation != generation:
+        if pending is None or not pending.record or pending.stage.generation != generation:
             return Refused("not-staged", f"generation {generation} was not staged here")
         stage, plan = pending.stage, pending.plan
         if stage.base or not len(self.manifest):
@@ -324,7 +330,7 @@ class Replica:
             journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
         journal.boot = self._boot
         journal.folder_moves = encode_pairs(plan.folders_moved)
-        self._history.add(generation, stage.author, self.manifest, pending.manifest, time.time())
+        self._history.put(pending.record)
         self._log.begin(journal)
         kept = self._carry_out(pending.manifest, plan)
         return Committed(generation, [to_wire(name) for name in kept])

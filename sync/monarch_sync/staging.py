@@ -19,13 +19,12 @@ from monarch_sync.delta import decode
 from monarch_sync.diff import Plan
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import Entry, Kind, parent_of
+from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
 from monarch_sync.patch_file import Blocks, Patch, writes_of
 from monarch_sync.stamps import Stamps, digest_of, lstat
 from monarch_sync.store import Store
-from monarch_sync.tree import EMPTY
 from monarch_sync.unpacking import contents_of
 
 __all__ = ["Ready", "Staging", "time_after"]
@@ -291,40 +290,6 @@ class Staging:
                 return ours
         return self._store.find(digest)
 
-    def can_move(self, folder: str, old: Manifest) -> bool:
-        """Whether a folder holds the names that the manifest says and no others, so that it may be
-        moved as it is. Python's bytecode goes with it, and so does what somebody changed in a file
-        of ours; it is overwritten no more than it would have been at the old place."""
-        self._real.clear()
-        if not self._is_real(folder):
-            return False
-        pending = [(f"{self._root}/{folder}", old.folder(folder))]
-        while pending:
-            path, node = pending.pop()
-            num_known = 0
-            with os.scandir(path) as found:
-                for one in found:
-                    child = node.children.get(one.name)
-                    if child is None or child.entry is None:
-                        if one.name == "__pycache__" and _is_bytecode(one.path):
-                            continue
-                        return False
-                    num_known += 1
-                    kind = child.entry.kind
-                    if kind is Kind.FILE:
-                        if not one.is_file(follow_symlinks=False):
-                            return False
-                    elif kind is Kind.LINK:
-                        if not one.is_symlink():
-                            return False
-                    elif not one.is_dir(follow_symlinks=False):
-                        return False
-                    else:
-                        pending.append((one.path, child.node or EMPTY))
-            if num_known != len(node.children):
-                return False
-        return True
-
     def salvage(self, plan: Plan, old: Manifest) -> None:
         """After a commit that was cut short: what is here is known by what it holds, whatever it
         was to be; some of it may have changed places already with what it replaces."""
@@ -399,10 +364,3 @@ def time_after(before: os.stat_result | None) -> int | None:
     if before is None or not stat.S_ISREG(before.st_mode):
         return None
     return max(int(before.st_mtime) + 1, int(time.time()) - 1)
-
-
-def _is_bytecode(folder: str) -> bool:
-    if os.path.islink(folder) or not os.path.isdir(folder):
-        return False
-    with os.scandir(folder) as found:
-        return all(e.name.endswith(".pyc") and e.is_file(follow_symlinks=False) for e in found)

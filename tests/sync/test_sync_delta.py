@@ -219,6 +219,95 @@ def test_a_renamed_folder_leaves_behind_what_is_the_hosts(folder: Path, replica:
     }  # fmt: skip
 
 
+def test_a_renamed_folder_takes_along_what_was_changed_in_it(
+    folder: Path, replica: Replica
+) -> None:
+    (folder / "old").mkdir()
+    for name in "abc":
+        (folder / "old" / name).write_bytes(name.encode())
+    author = Author(folder, replica)
+    author.push()
+    (replica.root / "old/a").write_bytes(b"theirs")
+    (folder / "old").rename(folder / "new")
+    author.push()
+    assert (replica.root / "new/a").read_bytes() == b"theirs"
+    assert not (replica.root / "old").exists()
+    (folder / "new/a").write_bytes(b"edited")
+    author.push()
+    (kept,) = (replica.root / "new").glob("a.host-*")
+    assert kept.read_bytes() == b"theirs"
+    assert (replica.root / "new/a").read_bytes() == b"edited"
+
+
+def test_a_renamed_folder_that_lost_a_file_there_is_made_whole(
+    folder: Path, replica: Replica
+) -> None:
+    (folder / "old").mkdir()
+    for name in "abc":
+        (folder / "old" / name).write_bytes(name.encode())
+    author = Author(folder, replica)
+    author.push()
+    (replica.root / "old/b").unlink()
+    (folder / "old").rename(folder / "new")
+    author.push()
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+def test_folders_that_moved_into_a_new_one_and_out_again(folder: Path, replica: Replica) -> None:
+    for name in ("one", "two", "three"):
+        (folder / name / "deep").mkdir(parents=True)
+        (folder / name / "deep/x").write_bytes(name.encode())
+        (folder / name / "link").symlink_to("deep/x")
+    author = Author(folder, replica)
+    author.push()
+    inode = (replica.root / "two/deep/x").stat().st_ino
+    (folder / "all").mkdir()
+    for name in ("one", "two"):
+        (folder / name).rename(folder / "all" / name)
+    (folder / "all/one/deep/x").write_bytes(b"edited on the way")
+    assert author.push().bytes_sent < 50
+    assert read_tree(replica.root) == read_tree(folder)
+    assert (replica.root / "all/two/deep/x").stat().st_ino == inode
+    for name in ("one", "two"):
+        (folder / "all" / name).rename(folder / name)
+    (folder / "all").rmdir()
+    assert author.push().bytes_sent == 0
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+def test_what_a_host_has_had_is_not_sent_again(folder: Path, replica: Replica) -> None:
+    author = Author(folder, replica)
+    rand = random.Random(6)
+    states = [{str(i): rand.randbytes(3000) for i in range(20)} for _ in range(2)]
+    for number, state in enumerate([*states, *states]):
+        for name, content in state.items():
+            (folder / name).write_bytes(content)
+        sent = author.push().bytes_sent
+        assert (sent == 0) == (number >= 2)
+        assert read_tree(replica.root) == read_tree(folder)
+    # A host whose store was emptied says what it needs.
+    replica.settle()
+    for stored in (replica.root / ".monarch/store").iterdir():
+        stored.unlink()
+    for name, content in states[0].items():
+        (folder / name).write_bytes(content)
+    assert author.push().bytes_sent > 0
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_many_small_files_travel_together(folder: Path, replica: Replica, is_near: bool) -> None:
+    for i in range(300):
+        (folder / f"{i}.py").write_bytes(b"def f():\n    return %d\n" % i * 30)
+    (folder / "empty").write_bytes(b"")
+    author = Author(folder, replica)
+    author.view.is_near = is_near
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    sent = author.push().bytes_sent
+    assert sent == size if is_near else sent < size / 5
+    assert read_tree(replica.root) == read_tree(folder)
+
+
 def test_a_store_lets_go_what_was_used_least_recently(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", Disk(), Stamps(), max_bytes=25)
     contents = [b"%d" % i * 10 for i in range(3)]

@@ -80,6 +80,7 @@ def test_a_plan_turns_one_state_into_the_other(old: Manifest, new: Manifest) -> 
 
 
 @given(manifests)
+@settings(deadline=None)
 def test_a_manifest_survives_the_wire(manifest: Manifest) -> None:
     again = Manifest.decode(manifest.encode())
     assert again == manifest
@@ -88,6 +89,7 @@ def test_a_manifest_survives_the_wire(manifest: Manifest) -> None:
 
 
 @given(old=manifests, new=manifests)
+@settings(deadline=None)
 def test_steps_and_leaps_give_the_same_digest(old: Manifest, new: Manifest) -> None:
     gone = [entry.path for entry in old if entry.path not in new]
     stepped = old.replace(new, gone)
