@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import io
 import os
+import pathlib
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -36,10 +37,15 @@ def reading_ahead(contents: Mapping[str, bytes], names: dict[str, Any]) -> Itera
 
     # Under both names: pathlib and codecs use the one, everybody else the other.
     builtins.open, io.open, names["open"] = open_ahead, open_ahead, open_ahead
+    accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has it by a third name
+    if accessor is not None:
+        accessor.open = staticmethod(open_ahead)
     try:
         yield
     finally:
         builtins.open, io.open, names["open"] = real_open, real_io_open, real_open
+        if accessor is not None:
+            accessor.open = real_io_open
 
 
 def _is_on_disk(path: str, data: bytes) -> bool:
