@@ -53,6 +53,7 @@ class Bench:
         self.rsync = Rsync(self.source, base, num_hosts)
 
     def fill(self) -> Result:
+        os.sync()  # what was written before is not to be written in what we measure
         return Result(seconds(self.ours.push), seconds(self.rsync.push))
 
     def compare(
@@ -102,7 +103,10 @@ def bench(where: Path, num_files: int, num_hosts: int, num_runs: int) -> Iterato
         yield made
     finally:
         made.close()
-        shutil.rmtree(base)
+        _LEFT.append(base)
+
+
+_LEFT: list[Path] = []  # to be deleted at the end: ext4 is slow to make files after deletions
 
 
 def nothing(b: Bench) -> Result:
@@ -320,6 +324,8 @@ def measure(where: Path, rows: list[str], num_runs: int, big_mib: int) -> None:
     if "thousand" in rows:
         line("1,000 agents, one-line edit", "<300 ms", thousand(where, num_runs))
     print(f"load {os.getloadavg()[0]:.1f}")
+    while _LEFT:
+        shutil.rmtree(_LEFT.pop())
 
 
 def line(text: str, target: str, result: Result) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import socket
 import struct
@@ -66,13 +67,17 @@ def serve(roots: Sequence[str]) -> None:
         print(server.getsockname()[1], flush=True)
         link, _ = server.accept()
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    unsettled: list[Replica] = []
     with link:
         while True:
+            while unsettled and not select.select([link], [], [], 0)[0]:
+                unsettled.pop().settle()
             try:
                 index, message, blobs = receive(link)
             except EOFError:
                 return
             send(link, index, encode(replicas[index].handle(decode(message), blobs)))
+            unsettled.append(replicas[index])
 
 
 class Ours:
@@ -96,7 +101,7 @@ class Ours:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._processes.append(process)
             self._hosts += [(link, k) for k in range(len(mine))]
-        self.views = [HostView() for _ in range(num_hosts)]
+        self.views = [HostView(is_near=True) for _ in range(num_hosts)]
         self.generation = 0
 
     def push(self, touched: Iterable[Path] | None = None) -> None:

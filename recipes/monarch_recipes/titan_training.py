@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from monarch.config_file import ConfigError
 from monarch_recipes.titan_api import (
@@ -180,7 +181,7 @@ class Training:
         if config.validation.enable and (
             is_last or trainer.validator.should_validate(trainer.step)
         ):
-            trainer.validator.validate(trainer.model_parts, trainer.step)
+            self._validate()
         for profiler in self._profilers:
             if profiler:
                 profiler.step()
@@ -196,8 +197,16 @@ class Training:
         if not self.config.validation.enable:
             return math.nan
         self._values = {}
-        self.trainer.validator.validate(self.trainer.model_parts, self.trainer.step)
+        self._validate()
         return self._values["validation_loss"]
+
+    def _validate(self) -> None:
+        self.trainer.validator.validate(self.trainer.model_parts, self.trainer.step)
+        # Without a backward pass, FSDP leaves parameters gathered, and a checkpoint wants shards.
+        for part in self.trainer.model_parts:
+            for module in part.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
 
     def save(self) -> Path | None:
         """Write a checkpoint to go on from; None where the config has them disabled."""

@@ -11,13 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-import xxhash
+from monarch_sync.digest import ContentHasher, digest_bytes
 
-from monarch_sync.digest import digest_bytes
-
-__all__ = ["LARGE_BYTES", "Chunk", "Chunks", "cut"]
-
-LARGE_BYTES = 8 << 20  # a file of this size or more is cut
+__all__ = ["Chunk", "Chunks", "cut"]
 
 _CHUNK = 64 << 10
 _WINDOW = 8 << 20  # how far an insertion may shift what follows, to be found again
@@ -56,7 +52,7 @@ class _Tape:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._hasher = xxhash.xxh3_128()
+        self._hasher = ContentHasher()
         self._held = b""
         self._at = 0
         self.size = 0

@@ -7,10 +7,9 @@ out again from its start: what is done already is seen to be done.
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import stat
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
 
 from monarch_sync.diff import Plan
@@ -18,13 +17,15 @@ from monarch_sync.digest import short
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
-from monarch_sync.staging import Staging
-from monarch_sync.stamps import Stamps
+from monarch_sync.patch_file import Patch
+from monarch_sync.staging import Ready, Staging, time_after
+from monarch_sync.stamps import Stamps, lstat
 from monarch_sync.store import Store
 
 __all__ = ["Committer"]
 
 _Rename = Callable[[str, str], None]
+_NOTHING = Ready("")
 
 
 class Committer:
@@ -41,39 +42,81 @@ class Committer:
         self._old = old
         self._kept: list[str] = []
         self._sound: set[str] = {""}
-        self._open_ones: set[str] = set()
-        self._uses: Counter[bytes] = Counter()
+        self._writable: set[str] = set()
+        self._opened: list[str] = []
+        self._whole: set[str] = set()  # folders that were put in their place with all in them
+        self._bytecode: dict[str, list[str]] = {}
+        self._put: list[tuple[str, bytes]] = []
+        self._replaced: deque[tuple[str, bytes, int]] = deque()
+        self._patched: deque[tuple[str, Patch]] = deque()
         self.lost: list[str] = []  # paths whose staged content is gone, so not as planned
 
     def carry_out(self, plan: Plan, new: Manifest) -> list[str]:
         """Do it, so that `new` is what is here; the names of files that were changed on the host
         and are kept under them."""
-        self._uses = Counter(entry.digest for entry in plan.files)
         for before, after in plan.folders_moved:
             self._move_folder(before, after)
         for entry in plan.removes:
             self._remove(entry)
+        for top, place in self._staging.tops.items():
+            self._put_whole(top, place)
+        whole, changes_modes = self._whole, []
         for entry in plan.folders:
-            self._make_sound(entry.path)
+            if entry.path not in whole:
+                self._make_sound(entry.path)
+                changes_modes.append(entry)
+            elif entry.mode & 0o700 != 0o700:
+                changes_modes.append(entry)
         for entry in plan.files:
-            self._put_file(entry)
+            if not whole or parent_of(entry.path) not in whole:
+                self._put_file(entry)
+            elif entry.mode & 0o600 != 0o600:
+                changes_modes.append(entry)
         for entry in plan.links:
-            self._put_link(entry)
-        for entry in (*plan.modes, *reversed(plan.folders)):
+            if parent_of(entry.path) not in whole:
+                self._put_link(entry)
+        for entry in (*plan.modes, *reversed(changes_modes)):
             self._set_mode(entry)
-        for folder in self._open_ones:
+        for folder in self._opened:
             # A folder that nobody may write to was opened for us.
             opened = new.get(folder)
             if opened is not None and opened.is_dir:
                 self._set_mode(opened)
         return self._kept
 
+    def settle(self) -> None:
+        """What can wait until the commit has been answered: what was replaced goes to the store.
+        May be asked for again, if it fails."""
+        while self._replaced:
+            place, digest, size = self._replaced[0]
+            with contextlib.suppress(FileNotFoundError):
+                self._store.take(place, digest, size)
+            self._replaced.popleft()
+        while self._patched:
+            with contextlib.suppress(FileNotFoundError):
+                self._store.take_patch(*self._patched[0])
+            self._patched.popleft()
+        for path, digest in self._put:
+            if (status := lstat(path)) is not None:
+                self._stamps.note(status, digest)
+        self._put.clear()
+
+    def _put_whole(self, top: str, place: str) -> None:
+        path = f"{self._root}/{top}"
+        self._make_sound(parent_of(top))
+        if lstat(path) is None:
+            self._disk.rename(place, path)
+            inside = f"{top}/"
+            self._whole.update(
+                path for path in self._staging.folders if path == top or path.startswith(inside)
+            )
+
     def _move_folder(self, before: str, after: str) -> None:
         source, target = f"{self._root}/{before}", f"{self._root}/{after}"
         self._make_sound(parent_of(after))
-        if _lstat(source) is None or self._leads_astray(before):
+        if lstat(source) is None or self._leads_astray(before):
             return  # done already
-        status = _lstat(target)
+        status = lstat(target)
         self._open(parent_of(before))
         if status is not None:
             self._keep(after, target, "0" * 8, self._disk.rename)
@@ -83,7 +126,7 @@ class Committer:
         path = f"{self._root}/{entry.path}"
         if self._leads_astray(entry.path):
             return
-        status = _lstat(path)
+        status = lstat(path)
         if status is None or stat.S_ISDIR(status.st_mode) != entry.is_dir:
             return  # Taken away, or replaced, on the host: theirs now.
         if not stat.S_ISLNK(status.st_mode) and stat.S_IMODE(status.st_mode) != entry.mode:
@@ -93,7 +136,7 @@ class Committer:
         path = f"{self._root}/{entry.path}"
         if self._leads_astray(entry.path):
             return  # Somebody put a link in the way; what lies behind it is not ours.
-        status = _lstat(path)
+        status = lstat(path)
         if status is None:
             return
         self._open(parent_of(entry.path))
@@ -103,7 +146,7 @@ class Committer:
                 self._remove_folder(path)
         elif entry.is_file and stat.S_ISREG(status.st_mode):
             self._drop_bytecode(path)
-            self._set_aside(entry.path, path, status, self._stamps.digest_of(path))
+            self._set_aside(entry.path, path, status, self._stamps.digest_of(path, status))
         elif entry.is_link and stat.S_ISLNK(status.st_mode):
             self._disk.unlink(path)
 
@@ -119,36 +162,61 @@ class Committer:
         """Python's compiled form of a file of ours goes with it."""
         folder, _, name = path.rpartition("/")
         stem, extension = os.path.splitext(name)
-        if extension == ".py" and os.path.isdir(f"{folder}/__pycache__"):
-            pattern = f"{glob.escape(folder)}/__pycache__/{glob.escape(stem)}.*.pyc"
-            for compiled in glob.glob(pattern):
-                self._disk.unlink(compiled)
+        if extension != ".py":
+            return
+        if folder not in self._bytecode:
+            self._bytecode[folder] = _names_in(f"{folder}/__pycache__")
+        for compiled in self._bytecode[folder]:
+            if compiled.startswith(f"{stem}.") and compiled.endswith(".pyc"):
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.unlink(f"{folder}/__pycache__/{compiled}")
 
     def _put_file(self, entry: Entry) -> None:
-        staged = self._staging.place(entry.digest)
         path = f"{self._root}/{entry.path}"
         self._make_sound(parent_of(entry.path))
-        before = _lstat(path)
-        digest: bytes | None = None
-        if before is not None and stat.S_ISREG(before.st_mode):
-            digest = self._stamps.digest_of(path)
-            if before.st_size == entry.size and digest == entry.digest:
-                self._give_mode(path, before, entry.mode)
-                return
-        status = _lstat(staged)
-        if status is None:
+        ready = self._staging.ready.get(entry.path, _NOTHING)
+        before = lstat(path)
+        if _is_unchanged(ready.before, before):
+            digest = ready.digest
+        else:
+            digest = None if before is None else self._stamps.digest_of(path, before)
+        if before is not None and digest == entry.digest:
+            self._give_mode(path, before, entry.mode)
+            return
+        place = ready.place
+        if ready.patch is not None and before is not None and digest == ready.digest:
+            self._patch(path, ready.patch, place, before)
+            self._give_mode(path, before, entry.mode)
+            return
+        if not place or ready.patch is not None:
             self.lost.append(entry.path)
             return
-        if self._uses[entry.digest] > 1:
-            part = f"{staged}.part"
-            self._disk.copy(staged, part, entry.mode)
-            staged = part
+        if ready.is_linked:
+            status = os.lstat(place)
+            self._give_mode(place, status, entry.mode)
+            if before is not None:
+                self._make_younger(place, status, path, before)
+        elif entry.mode & 0o600 != 0o600:
+            self._disk.chmod(place, entry.mode)
+        if ready.is_stored:
+            self._store.gone(entry.digest)
+        ours = self._old.get(entry.path)
+        if before is None:
+            self._disk.rename(place, path)
+        elif ours is not None and digest is not None and ours.digest == digest:
+            self._disk.exchange(place, path)
+            self._replaced.append((place, digest, before.st_size))
         else:
-            self._give_mode(staged, status, entry.mode)
-        if before is not None:
-            self._make_younger(staged, status, path, before)
             self._give_way(entry.path, path, before, digest)
-        self._disk.rename(staged, path)
+            self._disk.rename(place, path)
+        self._put.append((path, entry.digest))
+
+    def _patch(self, path: str, patch: Patch, place: str, before: os.stat_result) -> None:
+        mtime = time_after(before)
+        assert mtime is not None
+        self._disk.overwrite(path, patch.writes, patch.size, mtime)
+        self._patched.append((place, patch))
+        self._put.append((path, patch.digest))
 
     def _give_mode(self, path: str, status: os.stat_result, mode: int) -> None:
         if stat.S_IMODE(status.st_mode) != mode:
@@ -165,21 +233,20 @@ class Committer:
     def _put_link(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
         self._make_sound(parent_of(entry.path))
-        before = _lstat(path)
+        before = lstat(path)
         if before is not None:
             if stat.S_ISLNK(before.st_mode) and os.readlink(path) == entry.target:
                 return
-            self._give_way(entry.path, path, before, self._stamps.digest_of(path))
+            self._give_way(entry.path, path, before, self._stamps.digest_of(path, before))
         beside = f"{self._staging.folder}/link.part"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
-        os.makedirs(self._staging.folder, exist_ok=True)
         self._disk.make_link(beside, entry.target)
         self._disk.rename(beside, path)
 
     def _give_way(self, name: str, path: str, status: os.stat_result, digest: bytes | None) -> None:
-        """See that what stands here may be renamed over: ours is in the store, a file of anybody
-        else's has a second name. It stays visible until it is replaced."""
+        """See that what stands here may be renamed over: a file of anybody else's has a second
+        name. It stays visible until it is replaced."""
         if stat.S_ISREG(status.st_mode):
             self._set_aside(name, path, status, digest, self._disk.link)
         elif not (stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link")):
@@ -195,10 +262,10 @@ class Committer:
         if ours is None or digest is None or ours.digest != digest:
             mark = short(digest) if digest else "0" * 8
             self._keep(name, path, mark, how or self._disk.rename)
+        elif how is None and status.st_nlink > 1:
+            self._disk.unlink(path)  # It lives on under another name, where it may be changed.
         elif how is None:
             self._store.take(path, digest, status.st_size)
-        else:
-            self._store.share(path, digest, status.st_size)
 
     def _keep(self, name: str, path: str, mark: str, how: _Rename) -> None:
         kept = f"{name}.host-{mark}"
@@ -211,7 +278,7 @@ class Committer:
             return
         self._make_sound(parent_of(folder))
         path = f"{self._root}/{folder}"
-        status = _lstat(path)
+        status = lstat(path)
         if status is not None and not stat.S_ISDIR(status.st_mode):
             self._clear(folder, path, status)
             status = None
@@ -222,17 +289,18 @@ class Committer:
 
     def _open(self, folder: str) -> None:
         """See that we may write to a folder that is there."""
+        if folder in self._sound or folder in self._writable:
+            return
         path = f"{self._root}/{folder}"
-        if folder not in self._open_ones and not os.access(
-            path, os.W_OK | os.X_OK, effective_ids=True
-        ):
+        if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
             self._disk.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | 0o700)
-        self._open_ones.add(folder)
+            self._opened.append(folder)
+        self._writable.add(folder)
 
     def _clear(self, name: str, path: str, status: os.stat_result) -> None:
         """Make room for a folder."""
         if stat.S_ISREG(status.st_mode):
-            self._set_aside(name, path, status, self._stamps.digest_of(path))
+            self._set_aside(name, path, status, self._stamps.digest_of(path, status))
         elif stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link"):
             self._disk.unlink(path)
         else:
@@ -250,8 +318,19 @@ def _is(entry: Entry | None, kind: str) -> bool:
     return entry is not None and entry.kind.value == kind
 
 
-def _lstat(path: str) -> os.stat_result | None:
+def _is_unchanged(before: os.stat_result | None, now: os.stat_result | None) -> bool:
+    if before is None or now is None:
+        return before is now
+    return (
+        before.st_ino == now.st_ino
+        and before.st_size == now.st_size
+        and before.st_mtime_ns == now.st_mtime_ns
+        and before.st_ctime_ns == now.st_ctime_ns
+    )
+
+
+def _names_in(folder: str) -> list[str]:
     try:
-        return os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return os.listdir(folder)
+    except OSError:
+        return []

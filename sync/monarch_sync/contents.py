@@ -10,21 +10,28 @@ from __future__ import annotations
 import mmap
 import os
 from collections import OrderedDict
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from monarch_sync.chunks import LARGE_BYTES, Chunks
-from monarch_sync.delta import Piece, between, between_chunks, encode
-from monarch_sync.digest import digest_bytes
+from monarch_sync.chunks import Chunks
+from monarch_sync.delta import Piece, between_chunks, compress, encode, patch
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.disk import Content
 from monarch_sync.entry import Entry
 from monarch_sync.errors import MovedUnderfoot
+from monarch_sync.messages import Blob
 from monarch_sync.workspace import Workspace
 
 __all__ = ["Contents"]
 
 DEFAULT_MAX_BYTES = 128 << 20
 _MAX_LARGE = 64  # large files whose chunks are remembered
-_MAX_SHARE = 0.75  # a delta that is not smaller than this part of the whole is none
+_MAX_SHARE = 0.5  # a delta that is not smaller than this part of the whole is none
+_NUM_SAMPLES = 16
+_MAX_PATCHED_BYTES = LARGE_BYTES
+_PACK_BYTES = 4 << 20
+_MAX_PACKED_BYTES = 1 << 20  # a larger content travels by itself
+_MIN_FRAME_BYTES = 256  # less is not worth compressing
 
 
 class _Delta(NamedTuple):
@@ -41,7 +48,10 @@ class Contents:
         self._num_bytes = 0
         self._small: OrderedDict[bytes, bytes] = OrderedDict()
         self._large: OrderedDict[bytes, Chunks] = OrderedDict()
-        self._deltas: OrderedDict[_Delta, bytes | None] = OrderedDict()
+        self._deltas: OrderedDict[_Delta, tuple[Blob, bytes] | None] = OrderedDict()
+        self.shared: dict[
+            tuple[Hashable, ...], Any
+        ] = {}  # what goes to several hosts in the push under way
 
     def remember(self, digest: bytes, content: bytes) -> None:
         """Keep a small content, as long as there is room."""
@@ -85,26 +95,56 @@ class Contents:
                 return found
         raise MovedUnderfoot(entry.path)
 
-    def delta(self, base: bytes, entry: Entry) -> bytes | None:
-        """What leads from the content `base` to a file's, encoded; None if that saves little.
+    def packed(self, entries: Sequence[Entry], *, is_near: bool) -> Iterable[tuple[Blob, Content]]:
+        """Many contents as few blobs; not compressed for a host so near that moving bytes costs
+        nothing. Raises `MovedUnderfoot`."""
+        pack: list[Content] = []
+        parts: list[tuple[bytes, int]] = []
+        size = 0
+        for entry in entries:
+            content = self.whole(entry)
+            if len(content) > _MAX_PACKED_BYTES:
+                yield Blob(entry.digest, len(content)), content
+                continue
+            pack.append(content)
+            parts.append((entry.digest, len(content)))
+            size += len(content)
+            if size > _PACK_BYTES:
+                yield _pack(parts, pack, size, is_near=is_near)
+                pack, parts, size = [], [], 0
+        if pack:
+            yield _pack(parts, pack, size, is_near=is_near)
+
+    def delta(self, base: bytes, entry: Entry) -> tuple[Blob, bytes] | None:
+        """What leads from the content `base` to a file's; None if that saves little.
 
         A file that moves while it is read gives a delta to something else: the host, which
         verifies what comes out, asks for the whole.
         """
         key = _Delta(base, entry.digest)
         if key not in self._deltas:
-            pieces = self._pieces(base, entry)
-            encoded = None if pieces is None else encode(pieces)
-            if encoded is not None and len(encoded) > entry.size * _MAX_SHARE:
-                encoded = None
-            self._deltas[key] = encoded
+            made = self._make_delta(base, entry)
+            if made is not None and len(made[1]) > entry.size * _MAX_SHARE:
+                made = None
+            self._deltas[key] = made
             if len(self._deltas) > 256:
                 self._deltas.popitem(last=False)
         return self._deltas[key]
 
+    def _make_delta(self, base: bytes, entry: Entry) -> tuple[Blob, bytes] | None:
+        old, new = self._small.get(base), self._small.get(entry.digest)
+        if old is not None and new is not None:
+            if max(len(old), len(new)) >= _MAX_PATCHED_BYTES or not _is_like(old, new):
+                return None
+            frame = patch(old, new)
+            return Blob(entry.digest, len(frame), "patch", base), frame
+        pieces = self._pieces(base, entry)
+        if pieces is None:
+            return None
+        encoded = encode(pieces)
+        return Blob(entry.digest, len(encoded), "delta", base), encoded
+
     def _pieces(self, base: bytes, entry: Entry) -> list[Piece] | None:
-        if base in self._small and entry.digest in self._small:
-            return between(self._small[base], self._small[entry.digest])
         old, new = self._large.get(base), self._large.get(entry.digest)
         if old is None or new is None:
             return None
@@ -122,3 +162,25 @@ class Contents:
             finally:
                 os.close(fd)
         return None
+
+
+def _is_like(old: bytes, new: bytes) -> bool:
+    """Whether anything of the old content seems to be in the new: some lines tell, for less than
+    a patch in vain would cost."""
+    lines = new.split(b"\n")
+    if len(lines) < _NUM_SAMPLES:
+        return True
+    known = set(old.split(b"\n"))
+    return any(line in known for line in lines[:: len(lines) // _NUM_SAMPLES] if line)
+
+
+def _pack(
+    parts: list[tuple[bytes, int]], pack: list[Content], size: int, *, is_near: bool
+) -> tuple[Blob, Content]:
+    if not is_near and size >= _MIN_FRAME_BYTES:
+        frame = compress(b"".join(pack))
+        if len(frame) < size:
+            return Blob(b"", len(frame), "frame", parts=parts), frame
+    if len(parts) == 1:
+        return Blob(parts[0][0], size), pack[0]
+    return Blob(b"", size, "pack", parts=parts), b"".join(pack)

@@ -1,24 +1,99 @@
-"""Delta: a new content, told as pieces of an old one and what is new in between.
+"""Delta: a new content, told by an old one that the host has.
 
-A piece is (offset, size) in the old content, or bytes. No signature has to travel, because the
-author knows what the host holds: of a small file the old content, of a large one its chunks.
+Of a small file the author remembers the old content, and what travels is a zstd frame that has it
+as prefix: some 40 bytes for an edited line. Of a large file it remembers how it was cut
+(`chunks.py`), and what travels are pieces: (offset, size) in the old content, or bytes. No
+signature has to travel for either.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from monarch_sync.chunks import Chunks
+from monarch_sync.disk import Content
 from monarch_sync.errors import BadMessage
 
-__all__ = ["Piece", "apply", "between", "between_chunks", "decode", "encode"]
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+__all__ = [
+    "Piece",
+    "apply",
+    "between_chunks",
+    "compress",
+    "decode",
+    "decompress",
+    "encode",
+    "patch",
+    "unpatch",
+]
 
 Piece = tuple[int, int] | bytes
 Reader = Callable[[int, int], bytes]
 
 _decoder = msgspec.msgpack.Decoder(list[Piece])
+_BULK_LEVEL = 1  # half a gigabyte a second, and source code becomes a third
+_LONG_BYTES = 256 << 10
+_MAX_WINDOW_LOG = 27  # a frame that wants more memory than 128 MiB for its window is refused
+
+
+def patch(old: bytes, new: bytes) -> bytes:
+    """What turns `old` into `new`, as a frame."""
+    options: dict[int, int] = {
+        zstd.CompressionParameter.compression_level: 3,
+        zstd.CompressionParameter.window_log: _window_log(len(old) + len(new)),
+        zstd.CompressionParameter.content_size_flag: 0,
+        # Beyond its usual tables, zstd finds the old content again only so.
+        zstd.CompressionParameter.enable_long_distance_matching: int(len(old) > _LONG_BYTES),
+    }
+    return zstd.compress(new, options=options, zstd_dict=_as_prefix(old))
+
+
+def unpatch(frame: Content, old: bytes, size: int) -> bytes:
+    """The new content, which has `size` bytes. Raises `BadMessage` if the frame gives anything
+    else; not more than `size` bytes are ever made."""
+    return _decompress(frame, size, zstd.ZstdDecompressor(_as_prefix(old), _LIMITS))
+
+
+def compress(content: Content) -> bytes:
+    """Content as a frame that stands for itself."""
+    return zstd.compress(content, _BULK_LEVEL)
+
+
+def decompress(frame: Content, size: int) -> bytes:
+    """The content, which has `size` bytes. Raises as `unpatch` does."""
+    return _decompress(frame, size, zstd.ZstdDecompressor(options=_LIMITS))
+
+
+_LIMITS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
+
+
+def _decompress(frame: Content, size: int, decompressor: zstd.ZstdDecompressor) -> bytes:
+    try:
+        content = decompressor.decompress(frame, max_length=size + 1)
+        if not decompressor.eof and len(content) == size:
+            # What is left of the frame makes no bytes, or too many.
+            content += decompressor.decompress(b"", max_length=1)
+    except zstd.ZstdError as error:
+        raise BadMessage(f"a frame cannot be read: {error}") from None
+    if len(content) != size or not decompressor.eof or decompressor.unused_data:
+        raise BadMessage(f"a frame does not make the {size} bytes that were announced")
+    return content
+
+
+def _as_prefix(old: bytes) -> tuple[zstd.ZstdDict, int] | None:
+    # Less than 8 bytes are no dictionary, for zstd.
+    return zstd.ZstdDict(old, is_raw=True).as_prefix if len(old) >= 8 else None
+
+
+def _window_log(size: int) -> int:
+    return min(max(size.bit_length(), 10), _MAX_WINDOW_LOG)
 
 
 def encode(pieces: Iterable[Piece]) -> bytes:
@@ -51,16 +126,8 @@ def apply(pieces: Iterable[Piece], old: bytes | memoryview) -> bytes:
     return b"".join(p if isinstance(p, bytes) else view[p[0] : p[0] + p[1]] for p in pieces)
 
 
-def between(old: bytes, new: bytes) -> list[Piece]:
-    """What turns `old` into `new`: what they begin and end with, and lines found again."""
-    head = _common_head(old, new)
-    tail = _common_tail(old, new, min(len(old), len(new)) - head)
-    middle = _by_lines(old[head : len(old) - tail], new[head : len(new) - tail], head)
-    return _joined([(0, head), *middle, (len(old) - tail, tail)])
-
-
 def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
-    """The same for large files, by their chunks; `read(offset, size)` gives bytes of the new."""
+    """What turns one large file into another; `read(offset, size)` gives bytes of the new."""
     places, at = old.places()
     pieces: list[Piece] = []
     offset = following = 0
@@ -72,20 +139,6 @@ def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
         pieces.append((place, chunk.size) if place is not None else read(offset, chunk.size))
         offset += chunk.size
     return _joined(pieces)
-
-
-def _by_lines(old: bytes, new: bytes, at: int) -> list[Piece]:
-    """Lines of `new` that `old` has somewhere; `at`: where `old` lies in the whole."""
-    if not old or not new:
-        return [new]
-    places: dict[bytes, int] = {}
-    for line in old.splitlines(keepends=True):
-        places.setdefault(line, at)
-        at += len(line)
-    return [
-        (places[line], len(line)) if line in places else line
-        for line in new.splitlines(keepends=True)
-    ]
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
@@ -109,25 +162,3 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
     if any(literal):
         joined.append(b"".join(literal))
     return joined
-
-
-def _common_head(one: bytes, other: bytes) -> int:
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _common_tail(one: bytes, other: bytes, limit: int) -> int:
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[len(one) - middle : len(one) - low] == other[len(other) - middle : len(other) - low]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

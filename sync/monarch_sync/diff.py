@@ -7,13 +7,16 @@ state holds somewhere needs no bytes: the replica copies it from there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from monarch_sync.entry import Entry
+from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
+from monarch_sync.tree import Child, join
 
-__all__ = ["Plan", "diff"]
+__all__ = ["Plan", "diff", "find_moved_folders"]
+
+_Key = tuple[int, int]
 
 
 @dataclass
@@ -47,17 +50,16 @@ class Plan:
 
 
 def diff(
-    old: Manifest, new: Manifest, folders_moved: Sequence[tuple[str, str]] | None = None
-) -> Plan:
+    old: Manifest, new: Manifest, folders_moved: Sequence[tuple[str, str]] | None = None,
+    supplied: Collection[bytes] = (),
+) -> Plan:  # fmt: skip
     """What turns ``old`` into ``new``. ``folders_moved``: the folders to move whole, if it is not
-    for the plan to find them."""
-    changed = new.changed_paths(old)
+    for the plan to find them. ``supplied``: contents that need not be looked for."""
     if folders_moved is None:
-        folders_moved = find_moved_folders(old, new, changed)
+        folders_moved = find_moved_folders(old, new)
     plan = Plan(folders_moved=list(folders_moved))
-    for before_path, after_path in folders_moved:
-        changed.difference_update(old.below(before_path), new.below(after_path))
-        changed -= {before_path, after_path}
+    changed = new.changed_paths(old.replace(moves=folders_moved) if folders_moved else old)
+    fresh: list[Entry] = []
     for path in sorted(changed):
         before, after = old.get(path), new.get(path)
         if before is not None and (after is None or after.kind is not before.kind):
@@ -73,70 +75,95 @@ def diff(
             plan.links.append(after)
         else:
             plan.files.append(after)
-            source = old.path_of(after.digest)
-            if source is not None and source != path:
-                plan.moved[path] = source
+            fresh.append(after)
+    sources = old.paths_of(e.digest for e in fresh if e.digest not in supplied)
+    plan.moved = {
+        entry.path: sources[entry.digest]
+        for entry in fresh
+        if sources.get(entry.digest, entry.path) != entry.path
+    }
     plan.removes.sort(key=lambda entry: entry.path.count("/"), reverse=True)
     plan.folders.sort(key=lambda entry: entry.path.count("/"))
     return plan
 
 
-def find_moved_folders(
-    old: Manifest, new: Manifest, changed: Collection[str]
-) -> list[tuple[str, str]]:
+def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
     """Folders, as high up as can be, that are gone and equal to one that is new, inside and out."""
-    gone: dict[bytes, str] = {}
+    if new.lineage and new.lineage[0] == old.digest and not _is_folder_gone(old, new):
+        return []
+    gone, pending = _gone_and_new_folders(old, new)
+    pending.sort(key=_by_path, reverse=True)
     moved: list[tuple[str, str]] = []
-    for path in changed:
-        entry = old.get(path)
-        if entry is not None and entry.is_file and new.get(path) is None:
-            gone[entry.digest] = path
-    if not gone:
-        return moved
-    for path in sorted(changed):
-        entry = new.get(path)
-        is_new_folder = entry is not None and entry.is_dir and old.get(path) is None
-        inside = bool(moved) and path.startswith(f"{moved[-1][1]}/")
-        if is_new_folder and not inside:
-            source = _source_of(path, old, new, gone)
-            if source and not any(_is_within(source, other) for other, _ in moved):
+    taken: set[str] = set()
+    above_taken: set[str] = set()
+    while pending and gone:
+        path, child = pending.pop()
+        source = gone.pop(_key(child), None)
+        if source is not None:
+            above = set(_folders_above(source))
+            if source not in above_taken and not above & taken:
                 moved.append((source, path))
+                taken.add(source)
+                above_taken |= above
+                continue
+        pending += sorted(_folders_in(path, child), key=_by_path, reverse=True)
     return moved
 
 
-def _source_of(folder: str, old: Manifest, new: Manifest, gone: dict[bytes, str]) -> str | None:
-    """The folder of `old` that is gone, and is `folder` under its new name."""
-    inside = new.below(folder)
-    files = (entry for entry in map(new.get, inside) if entry is not None and entry.is_file)
-    first = next(files, None)
-    at = gone.get(first.digest) if first is not None else None
-    if first is None or at is None:
-        return None
-    relative = first.path[len(folder) :]
-    source = at[: len(at) - len(relative)]
-    if not source or not at.endswith(relative) or new.get(source) is not None:
-        return None
-    theirs = old.below(source)
-    pairs = zip([source, *theirs], [folder, *inside], strict=False)
-    if len(theirs) != len(inside) or not all(
-        _is_same(old.get(one), new.get(other)) and one[len(source) :] == other[len(folder) :]
-        for one, other in pairs
-    ):
-        return None
-    return source
+def _is_folder_gone(old: Manifest, new: Manifest) -> bool:
+    assert new.lineage is not None
+    entries = ((old.get(path), path) for path in new.lineage[1])
+    return any(e is not None and e.is_dir and path not in new for e, path in entries)
 
 
-def _is_same(one: Entry | None, other: Entry | None) -> bool:
-    return (
-        one is not None
-        and other is not None
-        and (one.kind, one.mode, one.digest, one.target)
-        == (other.kind, other.mode, other.digest, other.target)
-    )
+def _gone_and_new_folders(
+    old: Manifest, new: Manifest
+) -> tuple[dict[_Key, str], list[tuple[str, Child]]]:
+    """Folders of `old` that have nothing in their place now, at any depth, by what they are; and
+    the highest of those that are new."""
+    gone: dict[_Key, str] = {}
+    fresh: list[tuple[str, Child]] = []
+    pending = [("", old.root, new.root)]
+    while pending:
+        folder, one, other = pending.pop()
+        for name in one.children.keys() | other.children.keys():
+            before, now = one.children.get(name), other.children.get(name)
+            path = join(folder, name)
+            if before is None:
+                if now is not None and now.node is not None:
+                    fresh.append((path, now))
+            elif now is None:
+                below = [(path, before)]
+                while below:
+                    at, child = below.pop()
+                    if child.node is not None and child.node.num_files:
+                        gone[_key(child)] = at
+                        below += _folders_in(at, child)
+            elif before.fold != now.fold and before.node is not None and now.node is not None:
+                pending.append((path, before.node, now.node))
+    return gone, fresh
 
 
-def _is_within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder + "/") or folder.startswith(path + "/")
+def _key(child: Child) -> _Key:
+    """What a folder is, whatever its name."""
+    mode = child.entry.mode if child.entry is not None else -1
+    return mode, child.node.sum if child.node is not None else 0
+
+
+def _folders_in(path: str, child: Child) -> list[tuple[str, Child]]:
+    if child.node is None or not child.node.num_folders:
+        return []
+    inside = child.node.children.items()
+    return [(join(path, name), inner) for name, inner in inside if inner.node is not None]
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    while path := parent_of(path):
+        yield path
+
+
+def _by_path(pair: tuple[str, Child]) -> str:
+    return pair[0]
 
 
 def _only_mode_differs(before: Entry, after: Entry) -> bool:

@@ -6,12 +6,15 @@ One seam, so that a test can stop the world between any two of them.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Callable, Iterable
+from ctypes import c_char_p, c_int, c_uint
 from pathlib import Path
 
-import xxhash
+from monarch_sync.digest import ContentHasher
 
 __all__ = ["Content", "Disk"]
 
@@ -37,12 +40,18 @@ class Disk:
             os.fchmod(file.fileno(), mode)
         os.replace(beside, path)
 
-    def put(self, path: AnyPath, parts: Iterable[Content], mode: int) -> None:
-        """A file of these parts, one after the other; long runs of zeros become holes."""
+    def put(
+        self, path: AnyPath, content: Content, mode: int, mtime: int | None = None
+    ) -> os.stat_result | None:
+        """A file with this content; long runs of zeros become holes. `mtime`: seconds, if it is to
+        have another than the present; then the file's status is returned."""
         fd = _create(path, mode)
         try:
-            for part in parts:
-                _write_sparsely(fd, memoryview(part))
+            _write_sparsely(fd, memoryview(content))
+            if mtime is None:
+                return None
+            os.utime(fd, (mtime, mtime))
+            return os.fstat(fd)
         finally:
             os.close(fd)
 
@@ -50,7 +59,7 @@ class Disk:
         self, path: AnyPath, pieces: Iterable[tuple[int, int] | bytes], base: AnyPath, mode: int
     ) -> bytes:
         """A file put together from (offset, size) of another, and bytes; its digest."""
-        hasher = xxhash.xxh3_128()
+        hasher = ContentHasher()
         fd = _create(path, mode)
         try:
             with open(base, "rb", buffering=0) as old:
@@ -61,6 +70,23 @@ class Disk:
                         hasher.update(piece)
                         _write_all(fd, memoryview(piece))
             return hasher.digest()
+        finally:
+            os.close(fd)
+
+    def overwrite(
+        self, path: AnyPath, writes: Iterable[tuple[int, bytes]], size: int, mtime: int
+    ) -> None:
+        """Write (offset, bytes) into a file that stands there, and have it end at `size`."""
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            for offset, data in writes:
+                view = memoryview(data)
+                while len(view):
+                    written = os.pwrite(fd, view, offset)
+                    offset += written
+                    view = view[written:]
+            os.ftruncate(fd, size)
+            os.utime(fd, (mtime, mtime))
         finally:
             os.close(fd)
 
@@ -95,11 +121,23 @@ class Disk:
     def rename(self, source: AnyPath, target: AnyPath) -> None:
         os.replace(source, target)
 
+    def exchange(self, one: AnyPath, other: AnyPath) -> None:
+        """Two files change places, at once. Where the file system cannot do that: what is at
+        `other` gets a name beside `one` first, so `other` is never without a file."""
+        if _exchange(one, other):
+            return
+        beside = f"{os.fspath(one)}.old"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
+        self.link(other, beside)
+        self.rename(one, other)
+        self.rename(beside, one)
+
     def unlink(self, path: AnyPath) -> None:
         os.unlink(path)
 
-    def make_folder(self, path: AnyPath) -> None:
-        os.mkdir(path, 0o755)
+    def make_folder(self, path: AnyPath, mode: int = 0o755) -> None:
+        os.mkdir(path, mode)
 
     def remove_folder(self, path: AnyPath) -> None:
         os.rmdir(path)
@@ -113,8 +151,35 @@ class Disk:
 
 def _create(path: AnyPath, mode: int) -> int:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
-    os.fchmod(fd, mode)
+    if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+        os.fchmod(fd, mode)
     return fd
+
+
+def _load_renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    try:
+        found = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = (c_int, c_char_p, c_int, c_char_p, c_uint)
+    return found
+
+
+_renameat2 = _load_renameat2()
+_HERE = -100  # AT_FDCWD
+_EXCHANGE = 2
+
+
+def _exchange(one: AnyPath, other: AnyPath) -> bool:
+    """Exchange two files; False where that is not to be had."""
+    if _renameat2 is None:
+        return False
+    if not _renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(code, os.strerror(code), os.fspath(other))
 
 
 def _write_sparsely(fd: int, view: memoryview) -> None:
@@ -141,7 +206,7 @@ def _copy_range(source: int, target: int, offset: int, size: int) -> None:
         size -= copied
 
 
-def _hash_range(source: int, target: int, offset: int, size: int, hasher: xxhash.xxh3_128) -> None:
+def _hash_range(source: int, target: int, offset: int, size: int, hasher: ContentHasher) -> None:
     # Read once, and hashed while it is in the processor's cache.
     buffer = bytearray(min(size, _HASHED_BLOCK))
     view = memoryview(buffer)

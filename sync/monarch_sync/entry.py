@@ -14,7 +14,7 @@ import enum
 
 import msgspec
 
-from monarch_sync.digest import DIGEST_BYTES, digest_bytes
+from monarch_sync.digest import DIGEST_BYTES
 from monarch_sync.errors import BadManifest
 
 RESERVED = ".monarch"  # the state of replicas and sessions lives under this name
@@ -57,11 +57,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_link(self) -> bool:
         return self.kind is Kind.LINK
-
-    def fold(self) -> int:
-        """This entry as a 128-bit number; a manifest's digest is made from their sum."""
-        text = f"{self.kind.value}\0{self.mode}\0{self.size}\0{self.path}\0{self.target}\0"
-        return int.from_bytes(digest_bytes(to_wire(text) + self.digest), "big")
 
     def to_row(self) -> Row:
         """The entry as it travels and is stored."""

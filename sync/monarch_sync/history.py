@@ -9,17 +9,19 @@ business, so a state can be known and yet not be whole. Bounded: the oldest reco
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from monarch_sync.diff import find_moved_folders
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, Row
 from monarch_sync.errors import BadManifest
 from monarch_sync.frames import frame, frames_in
-from monarch_sync.manifest import Manifest, decode_paths, encode_paths
+from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_pairs, encode_paths
 
 __all__ = ["History", "Past"]
 
@@ -31,7 +33,7 @@ _MAX_PATHS = 20  # named in a record
 class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
     """A commit. ``paths`` are the first of the ``num_changed`` files that it changed.
 
-    ``put_back`` and ``take_away`` lead to the state before; the first state has none.
+    ``moves_back``, ``put_back`` and ``take_away`` lead to the state before; the first has none.
     """
 
     generation: int
@@ -43,6 +45,7 @@ class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
     paths: list[bytes]
     put_back: list[Row] = []
     take_away: list[bytes] = []
+    moves_back: list[tuple[bytes, bytes]] = []
 
 
 class _Lost(msgspec.Struct, tag="lost", array_like=True):
@@ -102,12 +105,20 @@ class History:
         self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float
     ) -> None:
         """Note a commit that is about to begin."""
-        paths = sorted(new.changed_paths(old))
+        # Folders that only got another name are noted as such, not file by file.
+        moves = find_moved_folders(new, old) if len(old) else []
+        paths = sorted(old.changed_paths(new.replace(moves=moves)) if moves
+                       else new.changed_paths(old))  # fmt: skip
         before = [entry for entry in map(old.get, paths) if entry is not None]
         files = [path for path in paths if _is_file(new.get(path)) or _is_file(old.get(path))]
+        for after, _ in moves:
+            inside = (path for path in new.below(after) if _is_file(new.get(path)))
+            files += itertools.islice(inside, max(0, _MAX_PATHS - len(files)))
+        num_moved = sum(new.folder(after).num_files for after, _ in moves)
+        num_changed = num_moved + sum(not _is_within(path, moves) for path in files)
         record = _Pushed(
-            generation, seconds, author, new.digest, new.num_files, len(files),
-            encode_paths(files[:_MAX_PATHS]),
+            generation, seconds, author, new.digest, new.num_files, num_changed,
+            encode_paths(files[:_MAX_PATHS]), moves_back=encode_pairs(moves),
         )  # fmt: skip
         if len(old):
             record.put_back = [entry.to_row() for entry in before]
@@ -138,7 +149,14 @@ class History:
             except BadManifest:
                 return
             gone = decode_paths(record.take_away) if isinstance(record, _Pushed) else []
-            state = state.replace(entries, gone)
+            moves = decode_pairs(record.moves_back) if isinstance(record, _Pushed) else []
+            try:
+                state = state.replace(entries, gone, moves)
+            except BadManifest:
+                return
+            for before, after in moves:
+                for path in [path for path in missing if path.startswith(f"{before}/")]:
+                    missing[after + path[len(before) :]] = missing.pop(path)
             for path in gone:
                 missing.pop(path, None)
             for entry in entries:
@@ -189,6 +207,10 @@ def _records_in(data: bytes) -> Iterator[tuple[_Record, int]]:
             yield _decoder.decode(body), end
         except msgspec.MsgspecError:
             return
+
+
+def _is_within(path: str, moves: list[tuple[str, str]]) -> bool:
+    return any(path.startswith(f"{folder}/") for folder, _ in moves)
 
 
 def _is_file(entry: Entry | None) -> bool:

@@ -28,11 +28,12 @@ def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
         reply = replica.handle(decode(encode(step.message)), step.blobs)
         step = push.receive(decode(encode(reply)))
     kept = push.committed(replica.handle(Commit(push.generation)))
+    replica.settle()
     host = HostReport(
         str(replica.root), step.num_written, step.num_deleted, step.num_moved,
         step.num_unchanged, push.bytes_sent, kept,
     )  # fmt: skip
-    files = [path.decode("utf-8", "surrogateescape") for path, _ in step.files]
+    files = [path.decode("utf-8", "surrogateescape") for path, _ in push.files()]
     return SyncReport(
         push.generation, scan.manifest.digest.hex(), [host], files,
         time.perf_counter() - started, problems=scan.problems,

@@ -1,9 +1,9 @@
 """Manifest: all entries of a workspace, and the digest that names this state.
 
-Every folder on the way to an entry is an entry itself. The digest is made from the sum of the
-entries' own digests, so a changed file costs one subtraction and one addition, however large the
-tree; `replace` also remembers what it changed, so that comparing neighbours looks at nothing
-else, and shares all other entries with the manifest that it started from.
+Every folder on the way to an entry is an entry itself. Manifests share what they have in common
+(`tree.py`), so a new one costs what it changes, comparing two costs what they differ in, and both
+know a folder that only got another name. `replace` also remembers what it changed, so that
+comparing neighbours looks at nothing else.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from monarch_sync.digest import DIGEST_NAME, digest_bytes
-from monarch_sync.entry import Entry, Kind, Row, from_wire, parent_of, to_wire
+from monarch_sync.entry import Entry, Row, from_wire, target_fault, to_wire
 from monarch_sync.errors import BadManifest
+from monarch_sync.tree import EMPTY, Editor, Node, differing, join, located, paths_of, split
 
-_MODULUS = 1 << 128
-_MIN_OVER = 64
+_MAX_DEPTH = 255
 
 
 class _Encoded(msgspec.Struct, array_like=True):
@@ -25,71 +25,44 @@ class _Encoded(msgspec.Struct, array_like=True):
     rows: list[Row]
 
 
-class _Base:
-    """Entries that several manifests share, and what can be looked up in them. Never changes."""
-
-    __slots__ = ("_by_digest", "_children", "entries")
-
-    def __init__(self, entries: dict[str, Entry]) -> None:
-        self.entries = entries
-        self._by_digest: dict[bytes, str] | None = None
-        self._children: dict[str, list[str]] | None = None
-
-    def path_of(self, digest: bytes) -> str | None:
-        if self._by_digest is None:
-            files = (entry for entry in self.entries.values() if entry.kind is Kind.FILE)
-            self._by_digest = {entry.digest: entry.path for entry in files}
-        return self._by_digest.get(digest)
-
-    def children(self, folder: str) -> list[str]:
-        if self._children is None:
-            children: dict[str, list[str]] = {}
-            for path in self.entries:
-                children.setdefault(parent_of(path), []).append(path)
-            self._children = children
-        return self._children.get(folder, [])
-
-
 class Manifest:
     """An immutable set of entries, one a path. Iterates in canonical order (by path)."""
 
-    __slots__ = (
-        "_base", "_len", "_num_files", "_over", "_over_digests", "_rows", "_sum",
-        "digest", "digest_name", "lineage",
-    )  # fmt: skip
+    __slots__ = ("_folders", "_rows", "digest", "digest_name", "lineage", "root")
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._base = _Base({entry.path: entry for entry in entries})
-        # What this manifest has otherwise than its base: small, so that copying it is cheap.
-        self._over: dict[str, Entry | None] = {}
-        self._over_digests: dict[bytes, str] | None = None
+        editor = Editor(EMPTY)
+        for entry in entries:
+            editor.put(entry.path, entry)
+        self._hold(editor.finish())
+
+    def _hold(self, root: Node) -> None:
+        self.root = root
+        self._folders: dict[str, Node] = {}
         self._rows: list[Row] | None = None
-        self._sum = sum(entry.fold() for entry in self._base.entries.values()) % _MODULUS
-        self._len = len(self._base.entries)
-        self._num_files = sum(e.kind is Kind.FILE for e in self._base.entries.values())
         self.digest_name = DIGEST_NAME
-        self.digest = self._name()
+        counted = root.sum.to_bytes(16, "big") + root.num_entries.to_bytes(8, "big")
+        self.digest = digest_bytes(DIGEST_NAME.encode() + counted)
         self.lineage: tuple[bytes, frozenset[str]] | None = None
 
     @property
     def num_files(self) -> int:
         """How many of the entries are files."""
-        return self._num_files
+        return self.root.num_files
 
     def __len__(self) -> int:
-        return self._len
+        return self.root.num_entries
 
     def __contains__(self, path: object) -> bool:
         return isinstance(path, str) and self.get(path) is not None
 
     def __iter__(self) -> Iterator[Entry]:
-        entries = self._merged()
-        return (entries[path] for path in sorted(entries))
+        return iter(_sorted(_entries(self.root, "")))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Manifest):
             return NotImplemented
-        return self.digest == other.digest and self._len == other._len
+        return self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -99,78 +72,102 @@ class Manifest:
 
     def get(self, path: str) -> Entry | None:
         """The entry at `path`, if there is one."""
-        if path in self._over:
-            return self._over[path]
-        return self._base.entries.get(path)
+        folder, name = split(path)
+        child = self.folder(folder).children.get(name)
+        if child is None or child.entry is None:
+            return None
+        return located(child.entry, path)
+
+    def folder(self, path: str) -> Node:
+        """What is in a folder ("" = the root); nothing, if there is no such folder."""
+        if not path:
+            return self.root
+        node = self._folders.get(path)
+        if node is None:
+            above, name = split(path)
+            child = self.folder(above).children.get(name)
+            node = self._folders[path] = (child and child.node) or EMPTY
+        return node
 
     def path_of(self, digest: bytes) -> str | None:
-        """A path whose file has this content. May forget a twin after `replace`."""
-        if self._over_digests is None:
-            over = (entry for entry in self._over.values() if entry is not None and entry.digest)
-            self._over_digests = {entry.digest: entry.path for entry in over}
-        if digest in self._over_digests:
-            return self._over_digests[digest]
-        path_there = self._base.path_of(digest)
-        return None if path_there in self._over else path_there
+        """A path whose file has this content."""
+        return self.paths_of([digest]).get(digest)
+
+    def paths_of(self, digests: Iterable[bytes]) -> dict[bytes, str]:
+        """The same for many: those that there are."""
+        return paths_of(self.root, digests)
 
     def children(self, folder: str) -> list[str]:
         """The paths right inside a folder ("" = the root), in no order."""
-        paths = [path for path in self._base.children(folder) if path not in self._over]
-        own = (path for path, entry in self._over.items() if entry is not None)
-        return paths + [path for path in own if parent_of(path) == folder]
+        children = self.folder(folder).children
+        return [join(folder, name) for name, child in children.items() if child.entry is not None]
 
     def below(self, path: str) -> list[str]:
         """The paths inside a folder, at any depth, in canonical order."""
-        prefix = path + "/" if path else ""
-        found = [p for p, e in self._over.items() if e is not None and p.startswith(prefix)]
-        folders = [path]
-        while folders:
-            for inner in self._base.children(folders.pop()):
-                if self._base.entries[inner].kind is Kind.DIR:
-                    folders.append(inner)
-                if inner not in self._over:
-                    found.append(inner)
-        return sorted(found)
+        return sorted(
+            join(folder, name)
+            for folder, node in self.folder(path).walk(path)
+            for name, child in node.children.items()
+            if child.entry is not None
+        )
 
     def changed_paths(self, base: Manifest) -> set[str]:
         """The paths at which this manifest and `base` differ."""
         if self.lineage and self.lineage[0] == base.digest:
-            candidates: Iterable[str] = self.lineage[1]
-        else:
-            candidates = self._base.entries.keys() | self._over.keys() | base._over.keys()
-            if base._base is not self._base:
-                candidates |= base._base.entries.keys()
-        mine, theirs = self.get, base.get
-        return {path for path in candidates if mine(path) != theirs(path)}
+            mine, theirs = self.get, base.get
+            return {path for path in self.lineage[1] if mine(path) != theirs(path)}
+        return {
+            path
+            for path, before, now in differing(base.root, self.root)
+            if not _is_same(before and before.entry, now and now.entry)
+        }
 
-    def replace(self, changed: Iterable[Entry] = (), removed: Iterable[str] = ()) -> Manifest:
-        """This manifest with some entries put in or changed, and some paths taken out."""
-        new = Manifest()
-        new._base, new._over = self._base, self._over.copy()
-        new._sum, new._len, new._num_files = self._sum, self._len, self._num_files
-        touched = {path for path in removed if new._put(path, None)}
+    def replace(
+        self, changed: Iterable[Entry] = (), removed: Iterable[str] = (),
+        moves: Iterable[tuple[str, str]] = (),
+    ) -> Manifest:  # fmt: skip
+        """This manifest with some folders under another name, (old, new), and then with some paths
+        taken out and some entries put in or changed. Raises `BadManifest` for a folder that cannot
+        move."""
+        editor = Editor(self.root)
+        has_moved = False
+        for old, new in moves:
+            has_moved = True
+            if not editor.move(old, new):
+                raise BadManifest(old, f"cannot become {new!r}: one of them is not as it should be")
+        touched = set()
+        for path in removed:
+            editor.put(path, None)
+            touched.add(path)
         for entry in changed:
-            new._put(entry.path, entry)
+            editor.put(entry.path, entry)
             touched.add(entry.path)
-        new._sum %= _MODULUS
-        if len(new._over) > max(_MIN_OVER, len(new._base.entries) >> 6):
-            new._base, new._over = _Base(new._merged()), {}
-        new.digest = new._name()
-        new.lineage = (self.digest, frozenset(touched))
-        return new
+        made = Manifest.__new__(Manifest)
+        made._hold(editor.finish())
+        if not has_moved:
+            made.lineage = (self.digest, frozenset(touched))
+        return made
 
     def check(self, base: Manifest | None = None) -> None:
-        """Raise `BadManifest` where a path's folder is missing, or is no folder.
+        """Raise `BadManifest` where a path's folder is missing, or is no folder, or where a link
+        leads out of a folder's new place.
 
         `base`: a manifest known to be sound; only what differs from it is looked at.
         """
-        paths = list(self._merged()) if base is None else self.changed_paths(base)
-        for path in paths:
-            if path in self:
-                self._check_parent(path)
-            if base is not None and self._is_dir_no_more(path, base):
-                for inner in self.below(path):
-                    self._check_parent(inner)
+        for path, _, now in differing(base.root if base is not None else EMPTY, self.root):
+            if now is None:
+                continue
+            if now.node is not None and (now.entry is None or not now.entry.is_dir):
+                inside, has = next(_entries(now.node, path)).path, "has no entry"
+                if now.entry is not None:
+                    has = f"is a {now.entry.kind.value}"
+                raise BadManifest(inside, f"lies in {path!r}, which {has}")
+            if now.entry is not None and now.entry.is_link:
+                fault = target_fault(path, now.entry.target)
+                if fault:
+                    raise BadManifest(path, fault)
+            if path.count("/") > _MAX_DEPTH:
+                raise BadManifest(path, f"lies in more than {_MAX_DEPTH} folders")
 
     def encode(self) -> bytes:
         """The manifest as bytes; `decode` reads them."""
@@ -202,42 +199,29 @@ class Manifest:
         manifest.check()
         return manifest
 
-    def _is_dir_no_more(self, path: str, base: Manifest) -> bool:
-        old, new = base.get(path), self.get(path)
-        return old is not None and old.is_dir and (new is None or not new.is_dir)
 
-    def _check_parent(self, path: str) -> None:
-        parent = parent_of(path)
-        above = self.get(parent)
-        if parent and above is None:
-            raise BadManifest(path, f"lies in {parent!r}, which has no entry")
-        if above is not None and not above.is_dir:
-            raise BadManifest(path, f"lies in {parent!r}, which is a {above.kind.value}")
+def _entries(root: Node, above: str) -> Iterator[Entry]:
+    for folder, node in root.walk(above):
+        for name, child in node.children.items():
+            if child.entry is not None:
+                yield located(child.entry, join(folder, name))
 
-    def _merged(self) -> dict[str, Entry]:
-        entries = self._base.entries.copy()
-        for path, entry in self._over.items():
-            if entry is None:
-                entries.pop(path, None)
-            else:
-                entries[path] = entry
-        return entries
 
-    def _put(self, path: str, entry: Entry | None) -> bool:
-        """Have `entry` at a path; whether something stood there before."""
-        before = self.get(path)
-        for one, sign in ((before, -1), (entry, 1)):
-            if one is not None:
-                self._sum += sign * one.fold()
-                self._len += sign
-                self._num_files += sign * (one.kind is Kind.FILE)
-        if before is not None or entry is not None:
-            self._over[path] = entry
-        return before is not None
+def _sorted(entries: Iterable[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: entry.path)
 
-    def _name(self) -> bytes:
-        total = self._sum.to_bytes(16, "big") + self._len.to_bytes(8, "big")
-        return digest_bytes(DIGEST_NAME.encode() + total)
+
+def _is_same(one: Entry | None, other: Entry | None) -> bool:
+    """Whether two entries differ in nothing but their path."""
+    if one is None or other is None:
+        return one is other
+    return (
+        one.kind is other.kind
+        and one.mode == other.mode
+        and one.digest == other.digest
+        and one.size == other.size
+        and one.target == other.target
+    )
 
 
 def encode_paths(paths: Iterable[str]) -> list[bytes]:
@@ -246,6 +230,14 @@ def encode_paths(paths: Iterable[str]) -> list[bytes]:
 
 def decode_paths(raw: Iterable[bytes]) -> list[str]:
     return [from_wire(path) for path in raw]
+
+
+def encode_pairs(pairs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(to_wire(one), to_wire(other)) for one, other in pairs]
+
+
+def decode_pairs(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    return [(from_wire(one), from_wire(other)) for one, other in raw]
 
 
 def _twice(rows: list[Row]) -> str:

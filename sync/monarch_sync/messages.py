@@ -2,6 +2,7 @@
 
     author                         host
     Stage (what changes, blobs) →  Staged, or Need (more blobs, or the whole manifest), or Refused
+    Supply (more blobs)         →  the same
     Commit                      →  Committed, or Refused
     Abort                       →  Aborted
 
@@ -12,8 +13,8 @@ Questions that change nothing, about what the host has and had:
     AskMissing (digests)        →  Need
     AskContent (a piece of one) →  Piece, or Refused
 
-Blobs travel beside a message, in the order of its ``blobs``; each is a content, or the delta
-(`delta.py`) to it from one that the host has. ``size`` is what travels.
+Blobs travel beside a message, in the order of its ``blobs``; each is a content, many contents, or
+the delta (`delta.py`) to one from one that the host has. ``size`` is what travels.
 """
 
 from __future__ import annotations
@@ -44,26 +45,34 @@ __all__ = [
     "Refused",
     "Stage",
     "Staged",
+    "Supply",
     "Told",
     "ToldGeneration",
     "decode",
     "encode",
 ]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class Blob(msgspec.Struct, array_like=True, frozen=True):
-    """One content that travels. ``base`` is the digest of what a delta is taken against."""
+    """What travels beside a message.
+
+    ``raw``: a content. ``delta``: pieces, and ``patch``: a frame, that make it from ``base``, a
+    content that the host has. ``pack``: ``parts`` one after the other, each (digest, size);
+    ``frame``: the same, compressed. Those two have no digest of their own.
+    """
 
     digest: bytes
     size: int
-    encoding: Literal["raw", "delta"] = "raw"
+    encoding: Literal["raw", "delta", "patch", "pack", "frame"] = "raw"
     base: bytes = b""
+    parts: list[tuple[bytes, int]] = []
 
 
 class Stage(msgspec.Struct, tag=1, array_like=True, frozen=True):
-    """Get a state ready. ``base`` empty: ``changed`` is the whole manifest."""
+    """Get a state ready. ``base`` empty: ``changed`` is the whole manifest. ``moves``: folders of
+    the base that have another name now, as (old, new); what else changed is told as from there."""
 
     generation: int
     author: str
@@ -72,6 +81,14 @@ class Stage(msgspec.Struct, tag=1, array_like=True, frozen=True):
     base: bytes
     changed: list[Row]
     removed: list[bytes]
+    blobs: list[Blob]
+    moves: list[tuple[bytes, bytes]] = []
+
+
+class Supply(msgspec.Struct, tag=9, array_like=True, frozen=True):
+    """More contents for the state that is being staged."""
+
+    generation: int
     blobs: list[Blob]
 
 
@@ -92,7 +109,8 @@ class Need(msgspec.Struct, tag=4, array_like=True, frozen=True):
 
 class Staged(msgspec.Struct, tag=5, array_like=True, frozen=True):
     """Ready. ``files`` gives, for each file that will change, where its new content lies now,
-    an empty place for one that will be gone; as (path below the root, place)."""
+    an empty place for one that will be gone; as (path below the root, place). Not so those in
+    ``moves``: folders that only get another name, as (old, new)."""
 
     generation: int
     files: list[tuple[bytes, bytes]]
@@ -100,6 +118,7 @@ class Staged(msgspec.Struct, tag=5, array_like=True, frozen=True):
     num_moved: int
     num_deleted: int
     num_unchanged: int
+    moves: list[tuple[bytes, bytes]] = []
 
 
 class Committed(msgspec.Struct, tag=6, array_like=True, frozen=True):
@@ -191,7 +210,7 @@ class Piece(msgspec.Struct, tag=46, array_like=True, frozen=True):
 
 Question = AskHistory | AskState | AskMissing | AskContent
 Message = (
-    Stage | Commit | Abort | Need | Staged | Committed | Aborted | Refused
+    Stage | Supply | Commit | Abort | Need | Staged | Committed | Aborted | Refused
     | Question | Told | Held | Piece
 )  # fmt: skip
 
@@ -199,9 +218,19 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 
 
+_last_encoded: tuple[Message | None, bytes] = (None, b"")
+
+
 def encode(message: Message) -> bytes:
     """The message as bytes, with the protocol's version in front."""
-    return bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
+    global _last_encoded
+    last, data = _last_encoded
+    if last is not message:
+        data = bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
+        if isinstance(message, Stage | Supply):
+            # As a rule it goes to many hosts, and may be long.
+            _last_encoded = message, data
+    return data
 
 
 def decode(data: bytes | memoryview) -> Message:

@@ -9,20 +9,24 @@ from __future__ import annotations
 import functools
 import getpass
 import os
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from monarch_sync.contents import Contents
+from monarch_sync.diff import find_moved_folders
 from monarch_sync.disk import Content
-from monarch_sync.entry import Entry, from_wire
+from monarch_sync.entry import Entry, Row, from_wire, to_wire
 from monarch_sync.errors import PushRefused
-from monarch_sync.manifest import Manifest, encode_paths
-from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged
+from monarch_sync.manifest import Manifest, encode_pairs, encode_paths
+from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged, Supply
 from monarch_sync.workspace import Workspace
 
 __all__ = ["HostView", "Outgoing", "Push", "author_name"]
 
 _MAX_ROUNDS = 4
+_MAX_HELD = 200_000  # so many contents are remembered of a host's store
+
+_T = TypeVar("_T")
 
 
 class Outgoing(NamedTuple):
@@ -33,11 +37,27 @@ class Outgoing(NamedTuple):
 
 
 class HostView:
-    """What the author knows of one host: the state it has, as far as we were told."""
+    """What the author knows of one host: the state it has, as far as we were told. ``is_near``:
+    bytes reach it at the speed of memory, as on one machine, so they are not compressed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_near: bool = False) -> None:
         self.generation = 0
         self.manifest: Manifest | None = None
+        self.is_near = is_near
+        self.held: set[bytes] = set()  # contents that it had; its store should have them still
+
+
+class _Change(NamedTuple):
+    """What leads from a host's state to the new one. ``unknown`` are contents that the old state
+    does not have anywhere, ``replaced`` those of the old that are shown no more."""
+
+    base: bytes
+    entries: list[Entry]
+    rows: list[Row]
+    removed: list[bytes]
+    moves: list[tuple[bytes, bytes]]
+    unknown: frozenset[bytes]
+    replaced: frozenset[bytes]
 
 
 class Push:
@@ -58,8 +78,8 @@ class Push:
         self.staged: Staged | None = None
         self.bytes_sent = 0
         self._base = view.manifest
-        self._wanted: set[bytes] = set()
-        self._wanted_whole: set[bytes] = set()
+        self._is_near = view.is_near
+        self._brings_content = False
         self._rounds = 0
 
     def first(self, *, brings_content: bool = True) -> Outgoing:
@@ -68,12 +88,7 @@ class Push:
         Without ``brings_content`` the host is trusted to have what it needs in its store, as it
         has when it goes back to a state that it had.
         """
-        if self._base is not None and brings_content:
-            paths = self._manifest.changed_paths(self._base)
-            known = self._base.path_of
-            files = (self._manifest.get(path) for path in paths)
-            fresh = (e for e in files if e is not None and e.is_file)
-            self._wanted = {e.digest for e in fresh if known(e.digest) is None}
+        self._brings_content = brings_content
         return self._stage()
 
     def receive(self, reply: Message) -> Outgoing | Staged:
@@ -84,11 +99,9 @@ class Push:
             return reply
         if isinstance(reply, Need) and self._rounds < _MAX_ROUNDS:
             if reply.whole:
-                self._base = None
-                self._wanted.clear()
-            self._wanted.update(reply.digests)
-            self._wanted_whole.update(reply.digests)
-            return self._stage()
+                self._base, self._brings_content = None, False
+                return self._stage()
+            return self._supply(frozenset(reply.digests))
         if isinstance(reply, Refused):
             raise PushRefused(reply.code, reply.reason, reply.path)
         raise PushRefused("confused", f"the host answered {type(reply).__name__}")
@@ -99,50 +112,119 @@ class Push:
             code = reply.code if isinstance(reply, Refused) else "confused"
             reason = reply.reason if isinstance(reply, Refused) else type(reply).__name__
             raise PushRefused(code, reason)
-        self._view.generation = self.generation
-        self._view.manifest = self._manifest
+        shared, view = self._contents.shared, self._view
+        for key in [key for key, made in shared.items() if isinstance(made, Outgoing)]:
+            del shared[key]  # contents, which take room
+        view.held |= self._change().replaced
+        if len(view.held) > _MAX_HELD:
+            view.held.clear()
+        view.generation, view.manifest = self.generation, self._manifest
         return [from_wire(name) for name in reply.kept]
 
     def _stage(self) -> Outgoing:
-        if self._base is None:
-            base, changed, removed = b"", list(self._manifest), []
-            rows = self._manifest.rows()
-        else:
-            base = self._base.digest
-            paths = sorted(self._manifest.changed_paths(self._base))
-            entries = {path: self._manifest.get(path) for path in paths}
-            changed = [entry for entry in entries.values() if entry is not None]
-            removed = encode_paths(path for path, entry in entries.items() if entry is None)
-            rows = [entry.to_row() for entry in changed]
-        blobs, contents = self._blobs(changed)
+        change = self._change()
+        wanted: frozenset[bytes] = frozenset()
+        if self._brings_content:
+            wanted = change.unknown - self._view.held if self._view.held else change.unknown
+        key = (self.generation, self._manifest.digest, change.base, wanted, self._is_near)
+        return self._send(self._shared(key, lambda: self._make_stage(change, wanted)))
+
+    def _supply(self, digests: frozenset[bytes]) -> Outgoing:
+        key = (self.generation, self._manifest.digest, digests, self._is_near)
+        return self._send(self._shared(key, lambda: self._make_supply(digests)))
+
+    def _send(self, out: Outgoing) -> Outgoing:
+        self.bytes_sent += sum(map(len, out.blobs))
+        return out
+
+    def _shared(self, key: tuple[Hashable, ...], make: Callable[[], _T]) -> _T:
+        """What was made for another host that needs the same, or made now."""
+        shared = self._contents.shared
+        if key not in shared:
+            for other in [other for other in shared if other[0] != self.generation]:
+                del shared[other]  # of an earlier push
+            shared[key] = make()
+        made: _T = shared[key]
+        return made
+
+    def _change(self) -> _Change:
+        base = self._base.digest if self._base is not None else b""
+        return self._shared((self.generation, self._manifest.digest, base), self._make_change)
+
+    def _make_change(self) -> _Change:
+        manifest, base = self._manifest, self._base
+        if base is None:
+            return _Change(
+                b"", list(manifest), manifest.rows(), [], [], frozenset(), frozenset()
+            )  # fmt: skip
+        moves = find_moved_folders(base, manifest)
+        paths = sorted(manifest.changed_paths(base.replace(moves=moves) if moves else base))
+        now = [manifest.get(path) for path in paths]
+        before = [base.get(path) for path in paths]
+        entries = [entry for entry in now if entry is not None]
+        fresh = {entry.digest for entry in entries if entry.is_file}
+        return _Change(
+            base.digest, entries, [entry.to_row() for entry in entries],
+            encode_paths(path for path, entry in zip(paths, now, strict=True) if entry is None),
+            encode_pairs(moves),
+            frozenset(fresh - base.paths_of(fresh).keys()),
+            frozenset(entry.digest for entry in before if entry is not None and entry.is_file),
+        )  # fmt: skip
+
+    def _make_stage(self, change: _Change, wanted: frozenset[bytes]) -> Outgoing:
+        made = self._made(change.entries, wanted)
         message = Stage(
             self.generation, author_name(), self._manifest.digest_name, self._manifest.digest,
-            base, rows, removed, blobs,
+            change.base, change.rows, change.removed, [blob for blob, _ in made], change.moves,
         )  # fmt: skip
-        self.bytes_sent += sum(map(len, contents))
-        return Outgoing(message, contents)
+        return Outgoing(message, [content for _, content in made])
 
-    def _blobs(self, changed: Iterable[Entry]) -> tuple[list[Blob], list[Content]]:
+    def files(self) -> list[tuple[bytes, bytes]]:
+        """What the host, once ready, told of its files (`Staged.files`), with those in folders that
+        only get another name; these lie at their old places below the root, by relative path."""
+        if self.staged is None:
+            return []
+        files = list(self.staged.files)
+        for raw_old, raw_new in self.staged.moves:
+            old, new = from_wire(raw_old), from_wire(raw_new)
+            for path in self._manifest.below(new):
+                entry = self._manifest.get(path)
+                if entry is not None and entry.is_file:
+                    was = to_wire(old + path[len(new) :])
+                    files += [(to_wire(path), was), (was, b"")]
+        return files
+
+    def _make_supply(self, digests: frozenset[bytes]) -> Outgoing:
+        wanted: dict[bytes, Entry] = {}
+        for entry in self._manifest:
+            if entry.digest in digests:
+                wanted[entry.digest] = entry
+        made = list(self._contents.packed(list(wanted.values()), is_near=self._is_near))
+        return Outgoing(
+            Supply(self.generation, [blob for blob, _ in made]), [content for _, content in made]
+        )
+
+    def _made(
+        self, entries: Iterable[Entry], wanted: frozenset[bytes]
+    ) -> list[tuple[Blob, Content]]:
         """What goes along: every wanted content once, as a delta where that is known to do."""
-        blobs: list[Blob] = []
-        contents: list[Content] = []
-        missing = set(self._wanted)
-        for entry in changed:
+        made: list[tuple[Blob, Content]] = []
+        whole: list[Entry] = []
+        missing = set(wanted)
+        for entry in entries:
             if not entry.is_file or entry.digest not in missing:
                 continue
             missing.discard(entry.digest)
             before = self._base.get(entry.path) if self._base is not None else None
             delta = None
-            if before is not None and before.is_file and entry.digest not in self._wanted_whole:
+            if before is not None and before.is_file:
                 delta = self._contents.delta(before.digest, entry)
-            if before is not None and delta is not None:
-                blobs.append(Blob(entry.digest, len(delta), "delta", before.digest))
-                contents.append(delta)
+            if delta is not None:
+                made.append(delta)
             else:
-                content = self._contents.whole(entry)
-                blobs.append(Blob(entry.digest, len(content)))
-                contents.append(content)
-        return blobs, contents
+                whole.append(entry)
+        made += self._contents.packed(whole, is_near=self._is_near)
+        return made
 
 
 @functools.cache

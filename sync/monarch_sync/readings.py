@@ -12,9 +12,9 @@ import os
 import time
 from typing import NamedTuple
 
-from monarch_sync.chunks import LARGE_BYTES, cut
+from monarch_sync.chunks import cut
 from monarch_sync.contents import Contents
-from monarch_sync.digest import digest_bytes
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.entry import Entry
 from monarch_sync.progress import progress
 

@@ -3,8 +3,10 @@
 What is staged lies beside the folder's content, in its own `.monarch`, on the same file system.
 A commit writes a journal first and then renames; if it is cut short at any point, the next start
 (or, where the disk failed, the next message) carries the journal out to its end. So the folder
-holds the old state or, after recovery, the new one. No fsync: after a reboot every file is read
-once, what is not as it was left is no longer claimed, and so the next push brings it again.
+holds the old state or, after recovery, the new one. What can be done after the answer, to keep
+what was replaced and to note the end, waits for `settle`, or for the next message. No fsync: after
+a reboot every file is read once, what is not as it was left is no longer claimed, and so the next
+push brings it again.
 
 Several authors: the last one wins. A stage whose base is not the current state is answered with
 `Need(whole)`, a generation that is not newer than ours with `Refused("stale")`.
@@ -26,10 +28,10 @@ from typing import NamedTuple
 from monarch_sync.commit import Committer
 from monarch_sync.diff import Plan, diff
 from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import RESERVED, Entry, from_wire, to_wire
+from monarch_sync.entry import RESERVED, Entry, path_fault, to_wire
 from monarch_sync.errors import BadManifest, BadMessage, ReplicaBusy
 from monarch_sync.history import History, Past
-from monarch_sync.manifest import Manifest, decode_paths
+from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_pairs
 from monarch_sync.messages import (
     Abort,
     Aborted,
@@ -42,6 +44,7 @@ from monarch_sync.messages import (
     Refused,
     Stage,
     Staged,
+    Supply,
 )
 from monarch_sync.recall import answer
 from monarch_sync.staging import Staging
@@ -78,12 +81,13 @@ class Replica:
         except BlockingIOError:
             self._lock.close()
             raise ReplicaBusy(str(self._state)) from None
-        self._store = Store(self._state / "store", self._disk)
         self._stamps = Stamps()
+        self._store = Store(self._state / "store", self._disk, self._stamps)
         self._staging = Staging(
             self.root, self._state / "stage", self._store, self._disk, self._stamps
         )
         self._pending: _Pending | None = None
+        self._unsettled: Committer | None = None
         self._log = StateLog(self._state, self._disk)
         going = self._log.interrupted
         self._history = History(
@@ -121,10 +125,13 @@ class Replica:
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
         """Answer one message of a push. Errors of the disk come back as ``Refused``."""
         try:
+            self._settle()
             if self._is_interrupted():
                 self._recover()
             if isinstance(message, Stage):
                 return self.stage(message, blobs)
+            if isinstance(message, Supply):
+                return self.supply(message, blobs)
             if isinstance(message, Commit):
                 return self.commit(message.generation)
             if isinstance(message, Abort):
@@ -138,6 +145,24 @@ class Replica:
                 return Refused("disk", error.strerror or str(error), str(error.filename or ""))
         return Refused("unexpected", f"a replica answers no {type(message).__name__}")
 
+    def settle(self) -> None:
+        """Do what was left for after the answer to a commit. To be called when that is sent; what
+        fails here is tried again with the next message."""
+        with contextlib.suppress(OSError):
+            self._settle()
+
+    def _settle(self) -> None:
+        committer = self._unsettled
+        if committer is None:
+            return
+        committer.settle()
+        self._log.end(committer.lost)
+        self._unsettled = None
+        self._staging.drop()
+        self._store.trim()
+        with contextlib.suppress(OSError):  # It is only shorter; the log has it all.
+            self._log.compact()
+
     def _disk_fault(self, error: OSError) -> Refused:
         where = os.fspath(error.filename) if error.filename else str(self.root)
         reason = error.strerror or str(error)
@@ -145,7 +170,8 @@ class Replica:
             # Past the point of no return: what is staged is needed to get to the end.
             reason += "; the commit was cut short, and goes on with the next message"
             return Refused("interrupted", reason, where, self.generation)
-        self._drop_stage()
+        if self._unsettled is None:
+            self._drop_stage()
         return Refused("disk", reason, where, self.generation)
 
     def _is_interrupted(self) -> bool:
@@ -176,44 +202,59 @@ class Replica:
             return Refused("bad-manifest", str(error), error.path, self.generation)
         if manifest is None:
             return Need([], whole=True)
-        pending = self._pending
-        if pending is None or pending.stage.digest != stage.digest:
+        if self._pending is not None:
             self._drop_stage()
         if not stage.base:
             self._forget_missing()
-        plan = diff(self.manifest, manifest)
-        if not all(
-            self._staging.can_move(before, self.manifest) for before, _ in plan.folders_moved
-        ):
-            plan = diff(self.manifest, manifest, ())
+        plan = self._plan(manifest, stage.blobs)
         self._pending = _Pending(stage, manifest, plan)
-        if not self._take_in(plan, stage.blobs, blobs):
-            self._drop_stage()
-            return Refused("damaged", "a content does not have the digest that it should")
-        missing = [entry.digest for entry in plan.files if not self._fetch(entry, plan, manifest)]
-        if missing:
-            return Need(list(dict.fromkeys(missing)))
-        self._pending = self._pending._replace(is_ready=True)
-        return self._staged(self._pending)
+        self._staging.begin(plan, self.manifest)
+        return self._go_on(self._pending, stage.blobs, blobs)
 
-    def _fetch(self, entry: Entry, plan: Plan, new: Manifest) -> bool:
-        if entry.path in self.manifest:
-            # Looked at now, so that the commit is short.
-            self._stamps.digest_of(f"{self.root}/{entry.path}")
-        source = plan.moved.get(entry.path)
-        is_going = source is not None and source not in new
-        return self._staging.fetch(entry, source, is_going=is_going)
+    def supply(self, supply: Supply, blobs: Sequence[Content]) -> Message:
+        """Take in more for what is being staged."""
+        pending = self._pending
+        if pending is None or pending.stage.generation != supply.generation:
+            return Need([], whole=True)
+        return self._go_on(pending, supply.blobs, blobs)
 
-    def _take_in(self, plan: Plan, blobs: Sequence[Blob], contents: Sequence[Content]) -> bool:
-        expected = {entry.digest: entry for entry in plan.files}
+    def _plan(self, new: Manifest, blobs: Sequence[Blob]) -> Plan:
+        supplied = {blob.digest for blob in blobs}
+        supplied.update(digest for blob in blobs for digest, _ in blob.parts)
+        plan = diff(self.manifest, new, supplied=supplied)
+        if all(self._staging.can_move(before, self.manifest) for before, _ in plan.folders_moved):
+            return plan
+        return diff(self.manifest, new, ())
+
+    def _go_on(
+        self, pending: _Pending, blobs: Sequence[Blob], contents: Sequence[Content]
+    ) -> Message:
         try:
-            return all(
-                self._staging.add(blob, content, self.manifest, expected[blob.digest])
-                for blob, content in zip(blobs, contents, strict=False)
-                if blob.digest in expected
-            )
-        except BadMessage:
-            return False
+            for blob, content in zip(blobs, contents, strict=False):
+                self._staging.add(blob, content)
+        except BadMessage as error:
+            self._drop_stage()
+            return Refused("damaged", str(error))
+        missing = self._fetch(pending.plan, pending.manifest)
+        if missing:
+            return Need(missing)
+        self._pending = pending._replace(is_ready=True)
+        return self._staged(pending)
+
+    def _fetch(self, plan: Plan, new: Manifest) -> list[bytes]:
+        """See that every content is to be had; the digests of those that are not."""
+        missing: dict[bytes, None] = {}
+        moved, fetch = plan.moved, self._staging.fetch
+        for entry in plan.files:
+            source = moved.get(entry.path)
+            is_going = source is not None and source not in new
+            if not fetch(entry, source, is_going=is_going):
+                missing[entry.digest] = None
+        for entry in plan.removes:
+            if entry.is_file:
+                # Looked at now, so that the commit is short.
+                self._staging.look(entry.path)
+        return list(missing)
 
     def _manifest_of(self, stage: Stage) -> Manifest | None:
         """The manifest that a stage tells of; ``None`` if its base is not what we have."""
@@ -222,7 +263,11 @@ class Replica:
                 return None
             changed = [Entry.from_row(row) for row in stage.changed]
             removed = decode_paths(stage.removed)
-            manifest = self.manifest.replace(changed, removed)
+            moves = decode_pairs(stage.moves)
+            for _, path in moves:
+                if fault := path_fault(path):
+                    raise BadManifest(path, fault)
+            manifest = self.manifest.replace(changed, removed, moves)
             manifest.check(self.manifest)
         else:
             manifest = Manifest.from_rows(stage.changed, stage.digest_name)
@@ -233,7 +278,7 @@ class Replica:
     def _forget_missing(self) -> None:
         """Claim no more what somebody took away here, so that it is brought again."""
         paths = (entry.path for entry in self.manifest)
-        gone = [path for path in paths if not os.path.lexists(self.root / path)]
+        gone = [path for path in paths if not os.path.lexists(f"{self.root}/{path}")]
         if gone:
             self._note_lost(self.manifest, gone)
             self._log.forget(gone)
@@ -246,25 +291,22 @@ class Replica:
 
     def _staged(self, pending: _Pending) -> Staged:
         plan, new = pending.plan, pending.manifest
-        files = [
-            (to_wire(entry.path), to_wire(self._staging.place(entry.digest)))
-            for entry in plan.files
-        ]
-        num_moved = len(plan.moved)
+        files = [(to_wire(entry.path), to_wire(self._where(entry.path))) for entry in plan.files]
         gone = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
-        for before, after in plan.folders_moved:
-            inside = [path for path in new.below(after) if _is_file(new.get(path))]
-            num_moved += len(inside)
-            for path in inside:
-                was = before + path[len(after) :]
-                files.append((to_wire(path), to_wire(f"{self.root}/{was}")))
-                gone.append(was)
         files += [(to_wire(path), b"") for path in gone]
         num_written = len(plan.files) - len(plan.moved)
+        num_inside = sum(new.folder(after).num_files for _, after in plan.folders_moved)
+        num_moved = len(plan.moved) + num_inside
         return Staged(
             pending.stage.generation, files, num_written, num_moved,
-            len(gone), new.num_files - num_written - num_moved,
+            len(gone) + num_inside, new.num_files - num_written - num_moved,
+            encode_pairs(plan.folders_moved),
         )  # fmt: skip
+
+    def _where(self, path: str) -> str:
+        """Where a file's new content lies now, or will once it is patched."""
+        ready = self._staging.ready[path]
+        return ready.place if ready.place and ready.patch is None else f"{self.root}/{path}"
 
     def commit(self, generation: int) -> Message:
         """Show what was staged. Asked again, because the answer was lost: the same answer."""
@@ -275,11 +317,13 @@ class Replica:
             return Refused("not-staged", f"generation {generation} was not staged here")
         stage, plan = pending.stage, pending.plan
         if stage.base or not len(self.manifest):
-            journal = Journal(generation, stage.author, stage.changed, stage.removed)
+            journal = Journal(
+                generation, stage.author, stage.changed, stage.removed, moves=stage.moves
+            )
         else:
             journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
         journal.boot = self._boot
-        journal.folder_moves = [(to_wire(old), to_wire(new)) for old, new in plan.folders_moved]
+        journal.folder_moves = encode_pairs(plan.folders_moved)
         self._history.add(generation, stage.author, self.manifest, pending.manifest, time.time())
         self._log.begin(journal)
         kept = self._carry_out(pending.manifest, plan)
@@ -300,13 +344,10 @@ class Replica:
         whole = new
         if committer.lost:
             new = new.replace(removed=committer.lost)
-        self._log.end(new, committer.lost)
+        self._log.reach(new)
         self._note_lost(whole, committer.lost)
         self._pending = None
-        self._staging.clear()
-        self._store.trim()
-        with contextlib.suppress(OSError):  # It is only shorter; the log has it all.
-            self._log.compact()
+        self._unsettled = committer
         return kept
 
     def _note_reboot(self) -> None:
@@ -333,9 +374,13 @@ class Replica:
         if journal is None:
             self._drop_stage()
             return
-        new = journal.apply(self.manifest)
-        moves = [(from_wire(old), from_wire(new)) for old, new in journal.folder_moves]
-        self._carry_out(new, diff(self.manifest, new, moves))
+        old, new = self.manifest, journal.apply(self.manifest)
+        plan = diff(old, new, decode_pairs(journal.folder_moves))
+        self._staging.salvage(plan, old)
+        self._fetch(plan, new)
+        self._carry_out(new, plan)
+        self._staging.return_old()
+        self._settle()
 
     def _drop_stage(self) -> None:
         self._pending = None
@@ -348,7 +393,3 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def _is_file(entry: Entry | None) -> bool:
-    return entry is not None and entry.is_file

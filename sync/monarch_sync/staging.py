@@ -1,29 +1,59 @@
 """Staging: what is ready to be shown, beside the replica's folder and on its file system.
 
 A content gets here as it came, from a delta against what the host has, or from this host: the old
-state, or the store. Whatever the way, its digest is verified before it counts.
+state, or the store, where it may stay until it is shown. Whatever the way, its digest is verified
+before it counts. A folder that is new to the host is put together here whole, to be shown at once.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
+import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from monarch_sync.delta import decode
-from monarch_sync.digest import digest_bytes
+from monarch_sync.diff import Plan
+from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import Entry
+from monarch_sync.entry import Entry, Kind, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
-from monarch_sync.stamps import Stamps
+from monarch_sync.patch_file import Blocks, Patch, writes_of
+from monarch_sync.stamps import Stamps, digest_of, lstat
 from monarch_sync.store import Store
+from monarch_sync.tree import EMPTY
+from monarch_sync.unpacking import contents_of
 
-__all__ = ["Staging"]
+__all__ = ["Ready", "Staging", "time_after"]
+
+_NOBODY: dict[str, str] = {}
+_PATCH = ".patch"
+_SPARE_BYTES = 1 << 20
+
+
+class Ready(NamedTuple):
+    """How a file gets its content: ``place`` is where that lies, "" if it is there already.
+
+    ``before`` and ``digest``: what stood at the file's path when we looked. ``is_stored``: the
+    place is in the store. ``is_linked``: it is another name of a file that is visible. ``patch``:
+    the file is to be changed where it stands; at the place is a note of how.
+    """
+
+    place: str
+    before: os.stat_result | None = None
+    digest: bytes | None = None
+    is_stored: bool = False
+    is_linked: bool = False
+    patch: Patch | None = None
 
 
 class Staging:
-    """The contents that the next commit needs, by digest."""
+    """What the next commit needs. `ready`: by path. `tops`: new folders that are whole here, and
+    where; `folders`: all folders in those."""
 
     def __init__(self, root: Path, folder: Path, store: Store, disk: Disk, stamps: Stamps) -> None:
         self._root = os.fspath(root)
@@ -31,113 +61,348 @@ class Staging:
         self._store = store
         self._disk = disk
         self._stamps = stamps
-        self._ready: set[bytes] = set()
-        self._is_made = False
+        self._num_places = 0
         self.num_bytes = 0  # that came for the next commit
+        self._expected: dict[bytes, list[Entry]] = {}
+        self._replaced: set[bytes] = set()
+        self._salvaged: dict[bytes, str] = {}
+        self._real: dict[str, bool] = {}
+        self._patches: dict[bytes, tuple[str, Patch]] = {}
+        self._blocks = Blocks()
+        self._old = Manifest()
+        self.ready: dict[str, Ready] = {}
+        self.tops: dict[str, str] = {}
+        self.folders: dict[str, str] = _NOBODY
+        os.makedirs(self.folder, exist_ok=True)
 
-    def place(self, digest: bytes) -> str:
-        """Where a content lies, or would."""
-        return f"{self.folder}/{digest.hex()}"
+    def begin(self, plan: Plan, old: Manifest) -> None:
+        """What is to be got ready, from what is shown now."""
+        self._old = old
+        for entry in plan.files:
+            self._expected.setdefault(entry.digest, []).append(entry)
+            before = old.get(entry.path)
+            if before is not None:
+                self._replaced.add(before.digest)
+        self._replaced.update(entry.digest for entry in plan.removes)
+        self._begin_folders(plan)
 
-    def add(self, blob: Blob, content: Content, old: Manifest, entry: Entry) -> bool:
-        """Take in what came; False if it is not what it should be. Of a delta whose base is not
-        to be had nothing is kept, so that the whole is asked for."""
-        self._make()
-        self.num_bytes += blob.size
-        place, mode = self.place(blob.digest), entry.mode | 0o600
-        if blob.encoding == "raw":
-            if digest_bytes(content) != blob.digest:
-                return False
-            self._disk.put(place, [content], mode)
-            self._ready.add(blob.digest)
-            return True
-        base = self.find(blob.base, old.path_of(blob.base))
-        if base is not None:
-            pieces = decode(content, os.path.getsize(base), entry.size)
-            if self._disk.patch(place, pieces, base, mode) == blob.digest:
-                self._ready.add(blob.digest)
+    def _begin_folders(self, plan: Plan) -> None:
+        places: dict[str, str] = {}
+        gives_way = {entry.path for entry in plan.removes if not entry.is_dir}
+        for entry in plan.folders:
+            above = places.get(parent_of(entry.path))
+            if above is None:
+                if not self._is_real(parent_of(entry.path)):
+                    continue
+                is_new = self._old.get(entry.path) is None
+                there = None if entry.path in gives_way else lstat(f"{self._root}/{entry.path}")
+                if there is not None or not (is_new or entry.path in gives_way):
+                    continue
+                place = self.tops[entry.path] = self._new_place()
             else:
-                os.unlink(place)
+                place = f"{above}/{entry.path.rpartition('/')[2]}"
+            places[entry.path] = place
+            self._disk.make_folder(place, entry.mode | 0o700)
+            if stat.S_IMODE(os.stat(place).st_mode) != entry.mode | 0o700:
+                self._disk.chmod(place, entry.mode | 0o700)
+        if not places:
+            return
+        self.folders = places
+        for entry in plan.links:
+            above = places.get(parent_of(entry.path))
+            if above is not None:
+                self._disk.make_link(f"{above}/{entry.path.rpartition('/')[2]}", entry.target)
+
+    def add(self, blob: Blob, content: Content) -> None:
+        """Take in what came. Raises `BadMessage` if it is not what it should be. Of a delta whose
+        base is not to be had nothing is kept, so that the whole is asked for."""
+        self.num_bytes += blob.size
+        if blob.encoding == "delta":
+            self._add_pieces(blob, content)
+            return
+        base = None
+        if blob.encoding == "patch":
+            base = self._base_of(blob)
+            if base is None:
+                return
+        for digest, part in contents_of(blob, content, base, self._expected):
+            for entry in self._expected[digest]:
+                self._write(entry, part)
+
+    def _write(self, entry: Entry, content: Content) -> None:
+        if entry.path in self.ready:
+            return
+        mode = entry.mode | 0o600
+        above = self.folders.get(parent_of(entry.path))
+        if above is not None:
+            place = f"{above}/{entry.path.rpartition('/')[2]}"
+            self._disk.put(place, content, mode)
+            self.ready[entry.path] = Ready(place)
+            return
+        before, digest = self.look(entry.path)
+        place = ""
+        if digest != entry.digest:
+            place = self._new_place()
+            status = self._disk.put(place, content, mode, time_after(before))
+            if status is not None:
+                self._stamps.note(status, entry.digest)
+        self.ready[entry.path] = Ready(place, before, digest)
+
+    def _add_pieces(self, blob: Blob, content: Content) -> None:
+        entries = self._expected.get(blob.digest)
+        path = self._path_of_base(blob)
+        if not entries or path is None:
+            return
+        entry = entries[0]
+        pieces = decode(content, os.path.getsize(path), entry.size)
+        writes = writes_of(pieces)
+        if len(entries) == 1 and writes is not None:
+            before, digest = self.look(entry.path)
+            if before is not None and digest == blob.base:
+                step = Patch(blob.base, before.st_size, entry.digest, entry.size, writes, [])
+                if self._fits(entry, before, step):
+                    return
+        place = self._new_place()
+        if self._disk.patch(place, pieces, path, entry.mode | 0o600) == blob.digest:
+            self._salvaged[blob.digest] = place
+        else:
+            os.unlink(place)
+
+    def _fits(self, entry: Entry, before: os.stat_result, patch: Patch) -> bool:
+        """Whether a patch may be, and is, got ready for the file that stands there: it is ours,
+        has no other name, and becomes what it should."""
+        ours = self._old.get(entry.path)
+        if ours is None or ours.digest != patch.base or before.st_nlink > 1:
+            return False
+        path = f"{self._root}/{entry.path}"
+        if not _has_room(path, patch):
+            return False
+        if self._blocks.patched(path, patch.base, patch.size, patch.writes) != entry.digest:
+            return False
+        undo = self._blocks.undo(path, patch.size, patch.writes)
+        if undo is None:
+            return False
+        whole = Patch(
+            patch.base, before.st_size, entry.digest, entry.size, patch.writes, undo
+        )  # fmt: skip
+        place = f"{self._new_place()}{_PATCH}"
+        self._disk.put(place, whole.encode(), 0o600)
+        self.ready[entry.path] = Ready(place, before, patch.base, patch=whole)
         return True
+
+    def _base_of(self, blob: Blob) -> bytes | None:
+        path = self._path_of_base(blob)
+        if path is None:
+            return None
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+
+    def _path_of_base(self, blob: Blob) -> str | None:
+        """A file of this host that has the content which a delta is taken against."""
+        for entry in self._expected.get(blob.digest, ()):
+            path = f"{self._root}/{entry.path}"
+            if self.look(entry.path)[1] == blob.base:
+                return path
+        return self.find(blob.base, self._old.path_of(blob.base))
 
     def fetch(self, entry: Entry, source: str | None, *, is_going: bool) -> bool:
-        """See that a content lies here: it came, or it is on this host. A file that `is_going`
-        from its place, or lies in the store, only gets a second name."""
-        if entry.digest in self._ready:
+        """See that a content is to be had: it came, or it is on this host, in the store or at
+        `source`. A file that `is_going` from its place only gets a second name."""
+        if entry.path in self.ready:
             return True
-        found = self.find(entry.digest, source)
-        if found is None:
-            return False
-        self._make()
-        if is_going or found != f"{self._root}/{source}":
-            self._disk.link(found, self.place(entry.digest))
+        above = self.folders.get(parent_of(entry.path))
+        before, digest = (None, None) if above is not None else self.look(entry.path)
+        if digest == entry.digest:
+            self.ready[entry.path] = Ready("", before, digest)
+            return True
+        is_shared = len(self._expected[entry.digest]) > 1
+        place = self._salvaged.get(entry.digest, "")
+        found = place or self.find(entry.digest, source)
+        if not found:
+            return before is not None and self._fetch_patch(entry, before, digest)
+        is_ours = found == f"{self._root}/{source}"
+        is_free = not is_shared and above is None
+        if is_free and place:
+            del self._salvaged[entry.digest]
+            self.ready[entry.path] = Ready(self._fit(place, entry, before), before, digest)
+        elif is_free and not is_ours and entry.digest not in self._replaced:
+            self.ready[entry.path] = Ready(self._fit(found, entry, before), before, digest, True)
         else:
-            self._disk.copy(found, self.place(entry.digest), entry.mode | 0o600)
-        self._ready.add(entry.digest)
+            name = entry.path.rpartition("/")[2]
+            place = self._new_place() if above is None else f"{above}/{name}"
+            is_linked = is_going and is_ours and not is_shared
+            if is_linked:
+                self._disk.link(found, place)
+            else:
+                self._disk.copy(found, place, entry.mode | 0o600)
+                self._fit(place, entry, before)
+            self.ready[entry.path] = Ready(place, before, digest, is_linked=is_linked)
         return True
+
+    def _fetch_patch(self, entry: Entry, before: os.stat_result, digest: bytes | None) -> bool:
+        """Find a way to a content from what stands at its path; after a commit that was cut short,
+        that may be anything between the old and the new."""
+        if entry.size < LARGE_BYTES or digest is None or len(self._expected[entry.digest]) > 1:
+            return False
+        noted = self._patches.get(entry.digest)
+        if noted is not None:
+            place, patch = noted
+            path = f"{self._root}/{entry.path}"
+            made = self._blocks.patched(path, digest, patch.size, patch.writes)
+            if made == entry.digest:
+                self.ready[entry.path] = Ready(place, before, digest, patch=patch)
+            return made == entry.digest
+        patch_back = self._store.find_patch(entry.digest, digest)
+        return patch_back is not None and self._fits(entry, before, patch_back)
+
+    def _fit(self, place: str, entry: Entry, before: os.stat_result | None) -> str:
+        """Have a file that nobody sees yet look as it will: its mode, its time."""
+        status = os.lstat(place)
+        seconds = time_after(before)
+        if stat.S_IMODE(status.st_mode) != entry.mode | 0o600:
+            self._disk.chmod(place, entry.mode | 0o600)
+        if seconds is not None and before is not None and status.st_mtime <= before.st_mtime + 1:
+            self._disk.set_time(place, seconds)
+        return place
+
+    def _is_real(self, folder: str) -> bool:
+        """Whether it and all above it are folders, and no links."""
+        if not folder:
+            return True
+        if folder not in self._real:
+            status = lstat(f"{self._root}/{folder}")
+            is_folder = status is not None and stat.S_ISDIR(status.st_mode)
+            self._real[folder] = is_folder and self._is_real(parent_of(folder))
+        return self._real[folder]
+
+    def look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
+        """What stands at a path that is reached by no link, and what it holds."""
+        if not self._is_real(parent_of(path)):
+            return None, None
+        full = f"{self._root}/{path}"
+        before = lstat(full)
+        return before, None if before is None else self._stamps.digest_of(full, before)
 
     def find(self, digest: bytes, path: str | None) -> str | None:
         """A file of this host with that content, now."""
-        if path is not None:
+        if path is not None and self._is_real(parent_of(path)):
             ours = f"{self._root}/{path}"
             if self._stamps.digest_of(ours) == digest:
                 return ours
-        stored = self._store.find(digest)
-        return None if stored is None else os.fspath(stored)
+        return self._store.find(digest)
 
     def can_move(self, folder: str, old: Manifest) -> bool:
-        """Whether a folder holds what the manifest says and nothing else, so that it may be
-        moved as it is. Python's bytecode goes with it."""
-        above = f"{self._root}/{folder}"
-        if _is_reached_by_link(self._root, folder):
+        """Whether a folder holds the names that the manifest says and no others, so that it may be
+        moved as it is. Python's bytecode goes with it, and so does what somebody changed in a file
+        of ours; it is overwritten no more than it would have been at the old place."""
+        self._real.clear()
+        if not self._is_real(folder):
             return False
-        expected = set(old.below(folder))
-        for path, folders, files in os.walk(above):
-            relative = path[len(self._root) + 1 :]
-            if os.path.basename(path) == "__pycache__":
-                if folders or not all(name.endswith(".pyc") for name in files):
-                    return False
-                continue
-            for name in (*folders, *files):
-                inner = f"{relative}/{name}"
-                if name == "__pycache__" and name in folders and inner not in expected:
-                    continue
-                if inner not in expected or not self._is_as_left(inner, old.get(inner)):
-                    return False
-                expected.discard(inner)
-        return not expected
+        pending = [(f"{self._root}/{folder}", old.folder(folder))]
+        while pending:
+            path, node = pending.pop()
+            num_known = 0
+            with os.scandir(path) as found:
+                for one in found:
+                    child = node.children.get(one.name)
+                    if child is None or child.entry is None:
+                        if one.name == "__pycache__" and _is_bytecode(one.path):
+                            continue
+                        return False
+                    num_known += 1
+                    kind = child.entry.kind
+                    if kind is Kind.FILE:
+                        if not one.is_file(follow_symlinks=False):
+                            return False
+                    elif kind is Kind.LINK:
+                        if not one.is_symlink():
+                            return False
+                    elif not one.is_dir(follow_symlinks=False):
+                        return False
+                    else:
+                        pending.append((one.path, child.node or EMPTY))
+            if num_known != len(node.children):
+                return False
+        return True
 
-    def _is_as_left(self, path: str, entry: Entry | None) -> bool:
-        full = f"{self._root}/{path}"
-        if entry is None or entry.is_dir:
-            return entry is not None and os.path.isdir(full) and not os.path.islink(full)
-        if entry.is_link:
-            return os.path.islink(full) and os.readlink(full) == entry.target
-        return self._stamps.digest_of(full) == entry.digest
+    def salvage(self, plan: Plan, old: Manifest) -> None:
+        """After a commit that was cut short: what is here is known by what it holds, whatever it
+        was to be; some of it may have changed places already with what it replaces."""
+        self.forget()
+        self.begin(Plan(files=plan.files, removes=plan.removes), old)
+        for path in self._files():
+            patch = Patch.read(path) if path.endswith(_PATCH) else None
+            if patch is not None:
+                self._patches[patch.digest] = path, patch
+                continue
+            digest = digest_of(path)
+            if digest is not None:
+                self._salvaged[digest] = path
+        self._num_places = 1 + max(
+            (int(stem) for stem in map(_stem, os.listdir(self.folder)) if stem.isdecimal()),
+            default=0,
+        )
+        self._store.mend(self._expected)
+
+    def return_old(self) -> None:
+        """After that: what was replaced goes to the store, as it would have."""
+        for digest, path in self._salvaged.items():
+            if digest in self._replaced and (status := lstat(path)) is not None:
+                self._store.take(path, digest, status.st_size)
+        for path, patch in self._patches.values():
+            if lstat(path) is not None:
+                self._store.take_patch(path, patch)
+
+    def _files(self) -> Iterable[str]:
+        for folder, _, names in os.walk(self.folder):
+            yield from (f"{folder}/{name}" for name in names)
+
+    def forget(self) -> None:
+        """Begin anew; what lies here stays for now."""
+        self._expected, self._salvaged, self._replaced, self._real = {}, {}, set(), {}
+        self._patches = {}
+        self.num_bytes = 0
+        self.ready, self.tops, self.folders = {}, {}, _NOBODY
 
     def drop(self) -> None:
-        """Forget all of it."""
-        self._ready.clear()
-        self._is_made = False
-        self.num_bytes = 0
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Throw all of it away."""
+        self.forget()
+        self._num_places = 0
+        with os.scandir(self.folder) as found:
+            for entry in found:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
 
-    def clear(self) -> None:
-        """After a commit: what it did not use goes."""
-        self._ready.clear()
-        self._is_made = False
-        self.num_bytes = 0
-        try:
-            os.rmdir(self.folder)  # as a rule, all was moved out
-        except OSError:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _make(self) -> None:
-        if not self._is_made:
-            os.makedirs(self.folder, exist_ok=True)
-            self._is_made = True
+    def _new_place(self) -> str:
+        self._num_places += 1
+        return f"{self.folder}/{self._num_places}"
 
 
-def _is_reached_by_link(root: str, path: str) -> bool:
-    parts = path.split("/")
-    return any(os.path.islink(f"{root}/{'/'.join(parts[:i])}") for i in range(1, len(parts) + 1))
+def _has_room(path: str, patch: Patch) -> bool:
+    """Whether the file system has room for all that a patch may write, so that a commit does not
+    find out in the middle that it has not."""
+    status = os.statvfs(path)
+    needed = 3 * sum(len(data) for _, data in patch.writes)
+    return status.f_bavail * status.f_frsize > needed + _SPARE_BYTES
+
+
+def _stem(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def time_after(before: os.stat_result | None) -> int | None:
+    """The time for what replaces a file; not the present one, so that a change by anybody else
+    shows. Python takes bytecode for fresh if source size and mtime in whole seconds agree, so
+    it must not be the second of the file before, either."""
+    if before is None or not stat.S_ISREG(before.st_mode):
+        return None
+    return max(int(before.st_mtime) + 1, int(time.time()) - 1)
+
+
+def _is_bytecode(folder: str) -> bool:
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        return False
+    with os.scandir(folder) as found:
+        return all(e.name.endswith(".pyc") and e.is_file(follow_symlinks=False) for e in found)

@@ -1,11 +1,13 @@
 """Stamps: which content a file has, read again only if the file may have changed.
 
 A file is known by its inode, so a renamed folder costs no reading. As git does it, a file that was
-changed as late as it was read is read again: another change might bear the same time.
+changed as late as it was read is read again: another change might bear the same time. Of a file
+that we wrote, and gave a time of our choice, we know without reading.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -13,7 +15,7 @@ from typing import NamedTuple
 
 from monarch_sync.digest import digest_stream
 
-__all__ = ["Stamps", "digest_of"]
+__all__ = ["Stamps", "digest_of", "lstat"]
 
 _TICK_NS = 20_000_000
 _MAX_FILES = 500_000
@@ -32,26 +34,49 @@ class Stamps:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], _Stamp] = {}
 
-    def digest_of(self, path: str) -> bytes | None:
-        """The digest of a regular file; None where there is none."""
-        try:
-            status = os.lstat(path)
-        except OSError:
+    def digest_of(self, path: str, status: os.stat_result | None = None) -> bytes | None:
+        """The digest of a regular file; None where there is none. ``status``: its own, if it was
+        looked at just now."""
+        if status is None:
+            status = lstat(path)
+        if status is None or not stat.S_ISREG(status.st_mode):
             return None
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        key = (status.st_dev, status.st_ino)
-        known = self._known.get(key)
-        times = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        if known is not None and known[:3] == times:
+        known = self._known.get((status.st_dev, status.st_ino))
+        if (
+            known is not None
+            and known.mtime_ns == status.st_mtime_ns
+            and known.ctime_ns == status.st_ctime_ns
+            and known.size == status.st_size
+        ):
             return known.digest
         now = time.time_ns()
         digest = digest_of(path)
         if digest is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
-            if len(self._known) >= _MAX_FILES:
-                self._known.clear()
-            self._known[key] = _Stamp(*times, digest)
+            self._put(status, digest)
         return digest
+
+    def note(self, status: os.stat_result, digest: bytes) -> None:
+        """A file of ours has this content, and this status since our last change to it. Only where
+        nobody else's change can bear the same times: where we have set them."""
+        if abs(status.st_mtime_ns - status.st_ctime_ns) > _TICK_NS:
+            self._put(status, digest)
+
+    def _put(self, status: os.stat_result, digest: bytes) -> None:
+        if len(self._known) >= _MAX_FILES:
+            self._known.clear()
+        self._known[status.st_dev, status.st_ino] = _Stamp(
+            status.st_size, status.st_mtime_ns, status.st_ctime_ns, digest
+        )
+
+
+def lstat(path: str) -> os.stat_result | None:
+    """What stands at a path; None where there is nothing, or no way there."""
+    try:
+        return os.lstat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
 
 
 def digest_of(path: str) -> bytes | None:

@@ -18,7 +18,7 @@ from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, Row
 from monarch_sync.errors import BadManifest
 from monarch_sync.frames import frame, frames_in
-from monarch_sync.manifest import Manifest, decode_paths, encode_paths
+from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_paths
 
 __all__ = ["Journal", "State", "StateLog"]
 
@@ -35,7 +35,8 @@ class State(NamedTuple):
 
 
 class Journal(msgspec.Struct, tag="commit", array_like=True):
-    """What a commit is about to do: enough to do it again from the state that it starts from."""
+    """What a commit is about to do: enough to do it again from the state that it starts from.
+    ``moves``: as in ``Stage``; ``folder_moves``: those that the disk makes as one."""
 
     generation: int
     author: str
@@ -43,6 +44,7 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
     removed: list[bytes]
     folder_moves: list[tuple[bytes, bytes]] = []
     boot: str = ""
+    moves: list[tuple[bytes, bytes]] = []
 
     @classmethod
     def of(cls, generation: int, author: str, old: Manifest, new: Manifest) -> Journal:
@@ -54,7 +56,8 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
 
     def apply(self, old: Manifest) -> Manifest:
         """The state that the commit leads to."""
-        return old.replace(map(Entry.from_row, self.changed), decode_paths(self.removed))
+        changed = map(Entry.from_row, self.changed)
+        return old.replace(changed, decode_paths(self.removed), decode_pairs(self.moves))
 
 
 class _Done(msgspec.Struct, tag="done", array_like=True):
@@ -100,13 +103,16 @@ class StateLog:
         self._append(journal)
         self.interrupted = journal
 
-    def end(self, manifest: Manifest, lost: list[str]) -> None:
-        """Note that the commit that was begun is complete, and led to `manifest`."""
+    def reach(self, manifest: Manifest) -> None:
+        """The commit that was begun is complete, and led to `manifest`; `end` notes it."""
         journal = self.interrupted
         assert journal is not None
-        self._append(_Done(journal.generation, encode_paths(lost)))
         self.interrupted = None
         self.state = State(journal.generation, journal.author, manifest, journal.boot)
+
+    def end(self, lost: list[str]) -> None:
+        """Note that, before anything else is noted."""
+        self._append(_Done(self.state.generation, encode_paths(lost)))
 
     def forget(self, paths: list[str]) -> None:
         """Claim no more what is at these paths."""

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from monarch.core.mailbox import Delivery, Fence, Lift, Mailbox, Reached
+from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Mailbox, Reached, Resume
 
 SENDERS = ["client", "peer", "other"]
 
@@ -117,3 +117,32 @@ def test_what_is_urgent_comes_before_all_that_waits_and_passes_fences() -> None:
     mailbox.feed(first)
     assert mailbox.drain() == [first, Delivery("a", "held")]
     assert len(mailbox) == 0
+
+
+def test_a_halt_holds_back_everybody_but_what_is_urgent() -> None:
+    mailbox = Mailbox()
+    mailbox.feed(Delivery("peer", 1))
+    mailbox.feed(Halt(7))
+    assert mailbox.next() == Reached(7, is_halt=True), "it comes before what waits"
+    assert mailbox.next() is None
+    mailbox.feed(Delivery("supervision", 2, is_urgent=True))
+    assert mailbox.next() == Delivery("supervision", 2, is_urgent=True)
+    mailbox.feed(Resume(7))
+    assert mailbox.next() == Delivery("peer", 1)
+
+
+def test_a_halt_that_ends_leaves_its_fence_and_lifting_ends_both() -> None:
+    mailbox = Mailbox()
+    mailbox.feed(Fence("client", 7))
+    assert mailbox.next() == Reached(7)
+    mailbox.feed(Halt(7))
+    assert mailbox.next() == Reached(7, is_halt=True)
+    mailbox.feed(Delivery("client", 1))
+    mailbox.feed(Delivery("peer", 2))
+    mailbox.feed(Resume(7))
+    assert mailbox.next() == Delivery("peer", 2)
+    assert mailbox.next() is None, "what the fence's sender sent still waits"
+    mailbox.feed(Halt(7))
+    mailbox.feed(Lift(7))
+    assert mailbox.next() == Delivery("client", 1), "a halt that was not taken out is called off"
+    assert mailbox.next() is None

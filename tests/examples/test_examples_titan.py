@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -50,3 +51,20 @@ def test_an_example(name: str, tmp_path: Path) -> None:
         assert expected in lines
     # Both wrote TorchTitan's own checkpoint of the last step.
     assert list(tmp_path.glob("outputs/**/checkpoint/step-3/.metadata"))
+
+
+@pytest.mark.huge
+def test_the_block_of_the_documentation_runs(tmp_path: Path) -> None:
+    text = (FOLDER.parents[1] / "docs/titan.md").read_text()
+    [block] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "block.py").write_text(block)
+    prepare = "from monarch.cli.entry import main; main()"
+    for command in (["-c", prepare, "recipe", "prepare", "titan-tiny", "."], ["block.py"]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=580
+        )
+        assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("FSDP 2 7.")
+    assert lines[1].endswith("step-1")
+    assert lines[2] == "tensor 2 from step 1 2"

@@ -135,3 +135,9 @@ def test_what_is_prepared_is_made_again_but_for_what_may_be_edited(tmp_path: Pat
     held_out = (tmp_path / "data/valid/documents.jsonl").read_text().splitlines()
     assert len(lines) + len(held_out) == len(read_documents())
     assert not {*lines} & {*held_out}
+
+
+def test_the_documentation_lists_the_keys_that_may_change() -> None:
+    text = (Path(__file__).parents[2] / "docs/titan.md").read_text()
+    for key in live_keys(TitanConfig):
+        assert f"`{key}`" in text

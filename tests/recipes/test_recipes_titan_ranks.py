@@ -95,8 +95,8 @@ def test_an_edit_changes_loss_model_and_schedule_between_two_steps(found: dict[s
 
 def test_a_run_stops_saves_and_goes_on(found: dict[str, Any]) -> None:
     run = found["run"]
-    assert run["first"]["step"] == 5
-    assert run["first"]["checkpoint"].endswith("step-5")
+    assert run["first"]["step"] == 15
+    assert run["first"]["checkpoint"].endswith("step-15")
     assert run["last"]["step"] == 30
     assert "resumed from" in run["text"]
     assert [event["step"] for event in run["events"] if event["kind"] == "saved"] == [10, 20, 30]

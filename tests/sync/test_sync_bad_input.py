@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import shutil
 import stat
+import subprocess
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from monarch_sync import Manifest, Replica, Scanner, Workspace, sync_local
+from monarch_sync.delta import compress
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import AnyPath, Content, Disk
-from monarch_sync.entry import Entry, Kind
-from monarch_sync.messages import Commit, Committed, Refused
+from monarch_sync.entry import Entry, Kind, to_wire
+from monarch_sync.errors import PushRefused
+from monarch_sync.messages import Blob, Commit, Committed, Refused, Stage
 from tests.sync.author import Author
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
 
@@ -199,13 +204,15 @@ class FullDisk(Disk):
     def __init__(self) -> None:
         self.room = 1 << 60
 
-    def put(self, path: AnyPath, parts: list[Content], mode: int) -> None:  # type: ignore[override]
-        (content,) = parts
-        fits = content[: self.room]
+    def put(
+        self, path: AnyPath, content: Content, mode: int, mtime: int | None = None
+    ) -> os.stat_result | None:
+        fits = content[: max(self.room, 0)]
         self.room -= len(content)
-        super().put(path, [fits], mode)
+        status = super().put(path, fits, mode, mtime)
         if self.room < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+        return status
 
     def append(self, path: AnyPath, offset: int, content: bytes) -> None:
         fits = content[: max(self.room, 0)]
@@ -274,6 +281,137 @@ def test_a_hostile_manifest_is_refused_by_name(
     assert isinstance(replica.handle(Commit(1)), Refused)
     assert read_tree(replica.root) == {}
     assert not (replica.root.parent / "x").exists()
+
+
+DIGEST = digest_bytes(b"1")
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        Blob(b"", 4, "pack", parts=[(DIGEST, 1 << 60)]),
+        Blob(b"", 4, "pack", parts=[(DIGEST, -1), (DIGEST, 5)]),
+        Blob(b"", 4, "pack", parts=[(DIGEST, 1)]),
+        Blob(b"", 4, "frame", parts=[(DIGEST, 1 << 60)]),
+        Blob(b"", 4, "frame", parts=[(DIGEST, 1)]),
+        Blob(DIGEST, 4, "raw"),
+    ],
+)
+def test_a_blob_that_lies_is_refused(replica: Replica, blob: Blob) -> None:
+    manifest = manifest_of({"a": b"1"})
+    stage = Stage(
+        1, "me", manifest.digest_name, manifest.digest, b"", manifest.rows(), [], [blob]
+    )  # fmt: skip
+    reply = replica.handle(stage, [b"four"])
+    assert isinstance(reply, Refused)
+    assert reply.code == "damaged"
+    assert isinstance(push_tree(replica, 1, {"a": b"1"}), Committed)
+
+
+def test_a_bomb_is_not_unpacked(replica: Replica) -> None:
+    bomb = compress(bytes(64 << 20))
+    manifest = manifest_of({"a": b"1"})
+    blob = Blob(b"", len(bomb), "frame", parts=[(DIGEST, 1)])
+    stage = Stage(
+        1, "me", manifest.digest_name, manifest.digest, b"", manifest.rows(), [], [blob]
+    )  # fmt: skip
+    tracemalloc.start()
+    try:
+        assert isinstance(replica.handle(stage, [bomb]), Refused)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def stage_moves(base: Manifest, moves: list[tuple[str, str]]) -> Stage:
+    """A stage of folders under other names, whose digest nobody could have worked out."""
+    return Stage(
+        2, "me", base.digest_name, bytes(16), base.digest, [], [], [],
+        [(to_wire(old), to_wire(new)) for old, new in moves],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("moves", "where"),
+    [
+        ([("d", "../out")], "../out"),
+        ([("d", "/tmp/out")], "/tmp/out"),
+        ([("d", ".monarch/out")], ".monarch/out"),
+        ([("nothing", "e")], "nothing"),
+        ([("d", "f")], "d"),
+        ([("f", "g")], "f"),
+        ([("d", "e/deep")], "e/deep"),
+        ([("d/e", "shallow")], "shallow/link"),
+        ([("d", "d/d")], "d/d"),
+        ([("d", "x/" * 300 + "d")], "x/" * 300 + "d"),
+    ],
+)
+def test_a_hostile_move_is_refused_by_name(
+    replica: Replica, moves: list[tuple[str, str]], where: str
+) -> None:
+    tree: Tree = {"f": b"1", "d/e/link": "../../f", "d/x": b"2"}
+    push_tree(replica, 1, tree)
+    reply = replica.handle(stage_moves(replica.manifest, moves))
+    assert isinstance(reply, Refused)
+    assert reply.code == "bad-manifest"
+    assert isinstance(replica.handle(Commit(2)), Refused)
+    assert read_tree(replica.root) == whole(tree)
+    assert reply.path == where
+
+
+def test_folders_without_end_are_refused(replica: Replica) -> None:
+    depth = 700
+    rows = [Entry("/".join("d" * i), Kind.DIR, 0o755).to_row() for i in range(1, depth)]
+    stage = Stage(1, "me", Manifest().digest_name, bytes(16), b"", rows, [], [])
+    reply = replica.handle(stage)
+    assert isinstance(reply, Refused)
+    assert reply.code == "bad-manifest"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    where = tmp_path / "small"
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)]
+    if os.geteuid() or shutil.which("mount") is None or subprocess.run(mount).returncode:
+        pytest.skip("nobody lets us mount a small file system")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+def test_a_disk_that_really_is_full_changes_nothing(folder: Path, small_disk: Path) -> None:
+    rand = random.Random(0)
+    for i in range(10):
+        (folder / f"f{i}").write_bytes(rand.randbytes(40_000))
+    replica = Replica(small_disk / "replica")
+    author = Author(folder, replica)
+    author.push()
+    before = read_tree(replica.root)
+    for i in range(10):
+        (folder / f"f{i}").write_bytes(rand.randbytes(90_000))
+    with pytest.raises(PushRefused, match="space") as caught:
+        author.push()
+    assert caught.value.code == "disk"
+    assert read_tree(replica.root) == before
+    assert not any((replica.root / ".monarch/stage").iterdir())
+    for i in range(5, 10):
+        (folder / f"f{i}").unlink()
+    author.push()
+    assert read_tree(replica.root) == read_tree(folder)
+    replica.close()
+
+
+def test_holes_stay_holes(folder: Path, replica: Replica) -> None:
+    with open(folder / "sparse", "wb") as file:
+        file.truncate(64 << 20)
+        file.seek(32 << 20)
+        file.write(b"in the middle")
+    author = Author(folder, replica)
+    author.push()
+    there = replica.root / "sparse"
+    assert digest_bytes(there.read_bytes()) == digest_bytes((folder / "sparse").read_bytes())
+    assert there.stat().st_blocks * 512 < 8 << 20
 
 
 @pytest.mark.huge

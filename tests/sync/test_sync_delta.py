@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import random
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,21 @@ from hypothesis import strategies as st
 
 from monarch_sync import Replica
 from monarch_sync.chunks import Chunks, cut
-from monarch_sync.delta import apply, between, between_chunks, decode, encode
+from monarch_sync.delta import (
+    apply,
+    between_chunks,
+    compress,
+    decode,
+    decompress,
+    encode,
+    patch,
+    unpatch,
+)
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Disk
 from monarch_sync.errors import BadMessage
 from monarch_sync.messages import Blob, Need, Refused, Stage
+from monarch_sync.stamps import Stamps
 from monarch_sync.store import Store
 from tests.sync.author import Author
 from tests.sync.trees import manifest_of, push_tree, read_tree
@@ -28,17 +40,48 @@ texts = st.lists(words, max_size=30).map(b"".join)
 
 @given(old=texts, new=texts)
 @settings(deadline=None)
-def test_a_delta_turns_old_into_new(old: bytes, new: bytes) -> None:
-    encoded = encode(between(old, new))
-    assert apply(decode(encoded, len(old), len(new)), old) == new
+def test_a_patch_turns_old_into_new(old: bytes, new: bytes) -> None:
+    assert unpatch(patch(old, new), old, len(new)) == new
+    assert decompress(compress(new), len(new)) == new
 
 
 def test_an_edited_line_costs_about_that_line() -> None:
-    lines = [b"    value_%d = %d\n" % (i, i * i) for i in range(3000)]
-    old = b"".join(lines)
-    lines[1500] = b"    changed = True\n"
-    lines[700:700], lines[2000:2010] = [b"# new\n"], []
-    assert len(encode(between(old, b"".join(lines)))) < 100
+    rand = random.Random(0)
+    for num_lines in (3000, 150_000):
+        lines = [b"    value_%d = %r\n" % (i, rand.random()) for i in range(num_lines)]
+        old = b"".join(lines)
+        lines[1500] = b"    changed = True\n"
+        lines[700:700], lines[2000:2010] = [b"# new\n"], []
+        assert len(patch(old, b"".join(lines))) < 100 + len(old) // 5000
+
+
+@pytest.mark.parametrize("size", [0, 99, 101])
+def test_a_frame_that_makes_anything_else_is_refused(size: int) -> None:
+    old, new = b"old content" * 10, b"new content" * 9 + b"."
+    with pytest.raises(BadMessage):
+        unpatch(patch(old, new), old, size)
+    with pytest.raises(BadMessage):
+        decompress(compress(new), size)
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda f: f[:-1], lambda f: f + f, lambda f: b"", lambda f: b"x"]
+)
+def test_a_frame_that_is_damaged_is_refused(spoil: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(BadMessage):
+        decompress(spoil(compress(b"content" * 100)), 700)
+
+
+def test_a_bomb_makes_no_more_than_was_announced() -> None:
+    bomb = compress(bytes(1 << 30))
+    assert len(bomb) < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadMessage):
+            decompress(bomb, 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
@@ -119,11 +162,12 @@ def test_an_edit_whose_base_is_gone_from_the_host_travels_whole(
     folder: Path, replica: Replica
 ) -> None:
     path = folder / "a.py"
-    path.write_bytes(b"line\n" * 1000)
+    content = random.Random(5).randbytes(6000)
+    path.write_bytes(content)
     author = Author(folder, replica)
     author.push()
     (replica.root / "a.py").write_bytes(b"theirs")
-    path.write_bytes(b"line\n" * 1000 + b"more\n")
+    path.write_bytes(content + b"more")
     assert author.push([path]).bytes_sent > 5000
     assert (replica.root / "a.py").read_bytes() == path.read_bytes()
     assert len(list(replica.root.glob("a.py.host-*"))) == 1
@@ -176,7 +220,7 @@ def test_a_renamed_folder_leaves_behind_what_is_the_hosts(folder: Path, replica:
 
 
 def test_a_store_lets_go_what_was_used_least_recently(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store", Disk(), max_bytes=25)
+    store = Store(tmp_path / "store", Disk(), Stamps(), max_bytes=25)
     contents = [b"%d" % i * 10 for i in range(3)]
     digests = [digest_bytes(content) for content in contents]
     for content, digest in zip(contents[:2], digests, strict=False):
@@ -188,4 +232,4 @@ def test_a_store_lets_go_what_was_used_least_recently(tmp_path: Path) -> None:
     store.trim()
     assert store.num_bytes == 20
     assert [store.find(digest) is not None for digest in digests] == [True, False, True]
-    assert Store(tmp_path / "store", Disk()).num_bytes == 20
+    assert Store(tmp_path / "store", Disk(), Stamps()).num_bytes == 20

@@ -67,7 +67,10 @@ def push_tree(replica: Replica, generation: int, tree: Tree, mode: int = 0o644) 
     """Stage and commit a tree, all its content sent along."""
     contents = [what for what in tree.values() if isinstance(what, bytes)]
     reply = replica.handle(stage_message(generation, manifest_of(tree, mode), contents), contents)
-    return replica.handle(Commit(generation)) if isinstance(reply, Staged) else reply
+    if isinstance(reply, Staged):
+        reply = replica.handle(Commit(generation))
+        replica.settle()
+    return reply
 
 
 def plant(root: Path, tree: Tree) -> None:

@@ -297,6 +297,62 @@ def _answer(boss: Any) -> Any:
         return None
 
 
+NESTED = (
+    LAZY
+    + """
+
+from monarch.actor import this_host
+
+
+class Owner(Boss):
+    @endpoint
+    def hire_own(self):
+        self.procs = this_host().spawn_procs({"gpus": 2}, name="inner")
+        self.hired = self.procs.spawn("hired", Lazy, 4).slice(gpus=1)
+        return self.hired.norm.call_one().get(timeout=30)
+"""
+)
+
+
+def test_procs_that_an_actor_has_spawned(project: Project) -> None:
+    """Each owner sees to its own: the actor's process goes on, and its procs are replaced."""
+    project.write("layout.py", LAYOUT)
+    project.write("lazy.py", NESTED)
+    outer = this_host().spawn_procs({"gpus": 1}, name="outer")
+    assert project.sync(outer).ok
+    owner: Any = outer.spawn("owner", project.load("lazy").Owner)
+    assert owner.hire_own.call_one().get(timeout=30) == 4
+    _widen(project)
+    report = project.sync(outer)
+    assert report.ok, report
+    assert report.procs_respawned == ["inner 1"] or set(report.procs_respawned) == {
+        "inner 0", "inner 1",
+    }  # fmt: skip
+    assert owner.ask.call_one().get(timeout=30) == 9
+
+
+def test_this_program_takes_new_endpoints_though_not_the_layout(
+    project: Project, procs: ProcMesh, keepers: Any
+) -> None:
+    assert _values(keepers.facts)
+    project.edit("layout.py", "class Keeper(Actor):\n", "class Keeper(Actor):\n" + FRESH)
+    report = project.sync(procs)
+    assert report.ok, report
+    assert any("Keeper" in reason and "client" in reason for reason in report.needs_respawn)
+    assert _values(keepers.fresh) == [7, 7]
+    assert _values(keepers.facts)
+
+
+FRESH = """    __slots__ = ("extra",)
+
+    @endpoint
+    def fresh(self):
+        self.extra = 7
+        return self.extra
+
+"""
+
+
 def test_too_large_arguments_are_refused_before_anything_ends(project: Project) -> None:
     project.write("layout.py", LAYOUT)
     procs = this_host().spawn_procs({"gpus": 1}, name="trainers")

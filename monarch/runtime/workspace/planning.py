@@ -42,10 +42,10 @@ def plan_of(
     for host in hosts:
         plan.covers.append(host.uid)
         writer = by_uid.get(host.writer, host)
-        staged = writer.push.staged if writer.push is not None else None
+        push = writer.push
         root = memory.sharing.roots.get(host.uid, "")
-        if staged is not None:
-            found = [(from_wire(path), from_wire(place)) for path, place in staged.files]
+        if push is not None and push.staged is not None:
+            found = [(from_wire(path), from_wire(place)) for path, place in push.files()]
             plan.hosts[host.uid] = [
                 FileChange(os.path.join(root, path), _seen_from(place, roots[writer.uid], root))
                 for path, place in found
@@ -74,8 +74,10 @@ def plan_of(
 
 
 def _seen_from(place: str, writers_root: str, root: str) -> str:
-    """A place in a shared folder, as a host that has it elsewhere sees it."""
-    return root + place[len(writers_root) :] if place.startswith(writers_root) else place
+    """A place that the writer of a folder told, as a host that may have it elsewhere sees it."""
+    if place.startswith(writers_root):
+        return root + place[len(writers_root) :]
+    return place and os.path.join(root, place)
 
 
 def _own_changes(last: Manifest | None, manifest: Manifest) -> list[str]:

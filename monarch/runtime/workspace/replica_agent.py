@@ -32,6 +32,7 @@ from monarch_sync.messages import (
     Refused,
     Stage,
     Staged,
+    Supply,
     decode,
     encode,
 )
@@ -150,6 +151,8 @@ class ReplicaAgent:
         agent = self._agent
         body = {"reply": encode(answer), "root": agent.workspace, "host": agent.name}
         node.answer(order.sender, order.port, body)
+        if self._replica is not None:
+            self._replica.settle()
 
     def _turn_away(self, order: Sync, message: Message) -> Message | None:
         """The answer to who comes while another author is in the middle of a push."""
@@ -177,7 +180,7 @@ class ReplicaAgent:
             answer = replica.handle(message, envelope.buffers)
         if replica.generation != before[0]:
             self._before = (replica.generation, before[1])
-        if not isinstance(message, Stage) or isinstance(answer, Refused):
+        if not isinstance(message, Stage | Supply) or isinstance(answer, Refused):
             lease.end()
         return answer
 

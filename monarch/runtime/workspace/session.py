@@ -14,6 +14,7 @@ from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.project_roots import project_roots
 from monarch.runtime.workspace.turnover import Turnover
+from monarch.runtime.workspace.turnover_orders import TurnoverOrders
 from monarch.wire.address import ProcAddress, Uid
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class WorkspaceSession:
         self._agent = agent
         self.reload = Turnover(agent, LocalReload(agent, roots, label))
         self.reload.on_over = self._came_to
+        TurnoverOrders(agent, self.reload)
         self._authors: dict[Workspace, Author] = {}
         self._surroundings: dict[Workspace, Surroundings] = {}
         self._lock = threading.Lock()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from monarch.errors import format_remote
 from monarch.runtime.answers import Outcome
 from monarch.runtime.context import running
 from monarch.runtime.kept_spawns import KEPT_BYTES
@@ -24,7 +23,6 @@ from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.replacing import replace_procs
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.message import AnyMessage, Prepare, ProcDown, Revert, Step, Switch, Waiting
 
 __all__ = ["Turnover"]
@@ -72,11 +70,6 @@ class Turnover:
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         # The digest of the workspace that a host has come to, as far as we were told.
         self.on_over: Callable[[ReloadPlan], None] = lambda plan: None
-        self._node.handle(Prepare, self._on_prepare)
-        self._node.handle(Switch, self._on_switch, on_any_thread=True)
-        self._node.handle(Step, self._on_step)
-        self._node.handle(Revert, self._on_revert)
-        self._node.handle(Waiting, self._on_waiting)
         self._node.on_peer_down.append(self._on_peer_down)
 
     # The steps.
@@ -121,19 +114,33 @@ class Turnover:
             self._agent.fences.raise_for(uid, generation, lambda: reached.set(None), turn.exempt)
         return self._stand(turn, reached, children)
 
-    def halt(self, generation: int) -> ReloadOutcome:
+    def fence_behind(self, sender: Uid, generation: int) -> Callable[[], ReloadOutcome]:
+        """Raise the fences at once, in the order of ``sender``; gives what waits for them."""
         turn = self._turn_of(generation)
         if turn is None:
-            return self._nothing_prepared()
+            return self._nothing_prepared
+        reached: Promise[None] = Promise()
+        with self._node.casting:
+            children = self._fence_procs(turn, self._members(turn))
+        self._agent.fences.raise_for(sender, generation, lambda: reached.set(None))
+        return lambda: self._stand(turn, reached, children)
+
+    def halt(self, generation: int) -> ReloadOutcome:
         outcome = ReloadOutcome()
         for seconds in _HALT_SECONDS:
-            outcome = self._halt(turn, seconds)
+            outcome = self.halt_within(generation, seconds)
             if not outcome.refused:
                 break
             # Somebody waits for one that has stopped already; they may finish, and then again.
+            self.resume(generation)
+        return outcome
+
+    def resume(self, generation: int) -> None:
+        """Go on as before the halt, behind the fences."""
+        turn = self._turn_of(generation)
+        if turn is not None:
             self._step_all(turn, "resume")
             self._agent.fences.resume(generation)
-        return outcome
 
     def patch(self, generation: int) -> ReloadOutcome:
         turn = self._turn_of(generation)
@@ -154,6 +161,11 @@ class Turnover:
             self._node.gate.why_behind = ""
             self.on_over(turn.plan)
         return ReloadOutcome(problems=replace_procs(self._node, list(turn.replaced.values())))
+
+    def replaces_any(self, generation: int) -> bool:
+        """Whether procs give way to new ones when all go on, which takes its time."""
+        turn = self._turn_of(generation)
+        return turn is not None and bool(turn.replaced)
 
     def revert(self, generation: int, asker: Uid = "") -> None:
         turn = self._turn
@@ -286,7 +298,11 @@ class Turnover:
                     turn, f"generation {turn.generation} waits for {_few(busy)}, for {waited:g} s"
                 )
 
-    def _halt(self, turn: _Turn, seconds: float) -> ReloadOutcome:
+    def halt_within(self, generation: int, seconds: float) -> ReloadOutcome:
+        """One try to stop everybody."""
+        turn = self._turn_of(generation)
+        if turn is None:
+            return self._nothing_prepared()
         turn.step = "halt"
         children = self._ask_step(turn, "halt", seconds)
         halted: Promise[None] = Promise()
@@ -347,78 +363,6 @@ class Turnover:
                     turn.replaced[proc.uid] = proc
         return outcome
 
-    # From our owner, or, at the root, from whoever pushes.
-
-    def _on_prepare(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Prepare)
-        plan = msgspec.msgpack.decode(envelope.payload, type=ReloadPlan)
-        asker = order.sender if order.sender != self._node.uid else ""
-        if order.pid:
-            author = self._node.address_of(asker)
-            self._node.lives.watch(author, order.pid, lambda: self._author_left(asker))
-        self._in_background(order, lambda: self.prepare(plan, asker))
-
-    def _on_switch(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Switch)
-        turn = self._turn_of(order.generation)
-        if order.sender == self._node.uid or self._agent.is_root or turn is None:
-            self._in_background(order, lambda: self.fence(order.generation))
-            return
-        # The fence goes up at once, on the receiving thread: that is its place.
-        reached: Promise[None] = Promise()
-        with self._node.casting:
-            children = self._fence_procs(turn, self._members(turn))
-        self._agent.fences.raise_for(order.sender, order.generation, lambda: reached.set(None))
-        self._in_background(order, lambda: self._stand(turn, reached, children))
-
-    def _on_step(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Step)
-        turn = self._turn_of(order.generation)
-        if order.name == "go" and turn is not None and turn.replaced:
-            self._in_background(order, lambda: self.go(order.generation))
-        elif order.name == "go":
-            self.go(order.generation)
-            self._node.answer(order.sender, order.port, {})
-        elif order.name == "resume":
-            if turn is not None:
-                self._step_all(turn, "resume")
-                self._agent.fences.resume(order.generation)
-        elif order.name == "patch":
-            self._in_background(order, lambda: self.patch(order.generation))
-        elif order.name == "halt" and turn is not None and order.seconds:
-            self._in_background(order, lambda: self._halt(turn, order.seconds))
-        else:
-            self._in_background(order, lambda: self.halt(order.generation))
-
-    def _on_revert(self, envelope: Envelope) -> None:
-        order = envelope.message
-        assert isinstance(order, Revert)
-
-        def revert() -> ReloadOutcome:
-            self.revert(order.generation, order.sender if order.sender != self._node.uid else "")
-            return ReloadOutcome()
-
-        self._in_background(order, revert)
-
-    def _in_background(
-        self, order: Prepare | Switch | Step | Revert, work: Callable[[], ReloadOutcome]
-    ) -> None:
-        """Do what takes time off the I/O thread, and answer with the outcome."""
-
-        def run() -> None:
-            try:
-                body = msgspec.to_builtins(work())
-            except Exception as error:
-                text = f"{type(order).__name__} failed there: {format_remote(error)}"
-                self._node.answer(order.sender, order.port, error=text)
-            else:
-                self._node.answer(order.sender, order.port, body)
-
-        threading.Thread(target=run, name="monarch-reload", daemon=True).start()
-
     # What a change waits for, and who waits for it.
 
     def _tell(self, turn: _Turn, text: str) -> None:
@@ -427,23 +371,18 @@ class Turnover:
         if turn.asker:
             self._node.send(self._node.address_of(turn.asker), Waiting(turn.generation, text))
 
-    def _on_waiting(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, Waiting)
-        turn = self._turn_of(message.generation)
+    def waits(self, generation: int, text: str) -> None:
+        """A process below, or one of another client that we push to, waits for somebody."""
+        turn = self._turn_of(generation)
         if turn is not None:
-            self._tell(turn, message.text)
+            self._tell(turn, text)
         elif self._agent.is_root:
-            self.on_waiting(message.text)  # We are the author, and another client's procs wait.
+            self.on_waiting(text)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        self._author_gone(uid)
+        self.author_gone(uid)
 
-    def _author_left(self, uid: Uid) -> None:
-        self._author_gone(uid)
-        self._node.forget_peer(uid)
-
-    def _author_gone(self, uid: Uid) -> None:
+    def author_gone(self, uid: Uid) -> None:
         """Whoever pushed has died half-way: what it has begun is finished here, or taken back."""
         turn = self._turn
         if turn is None or turn.asker != uid or not uid:

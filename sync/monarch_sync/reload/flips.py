@@ -7,10 +7,13 @@ the new one. Undoing takes flips back in reverse order, to what was there when t
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from types import CellType
 from typing import Any, Final, Protocol
+
+_UNDISTURBED_SECONDS = 0.05
 
 
 class _Missing:
@@ -80,8 +83,15 @@ class UndoLog:
         self._undo: list[Callable[[], None]] = []
 
     def apply(self, flips: Iterable[Flip]) -> None:
-        for flip in flips:
-            self._undo.append(flip.apply())
+        """All at once, as far as other threads can see: they wait while it takes no longer than
+        `_UNDISTURBED_SECONDS`."""
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(max(interval, _UNDISTURBED_SECONDS))
+        try:
+            for flip in flips:
+                self._undo.append(flip.apply())
+        finally:
+            sys.setswitchinterval(interval)
 
     def rollback(self) -> None:
         while self._undo:

@@ -244,7 +244,7 @@ class Prepared:
         forget_bytecode(self._texts)
         importlib.invalidate_caches()
         dynamo: ModuleType | None = sys.modules.get("torch._dynamo")
-        if dynamo is not None and (self._functions.flips or self._stage.namespaces):
+        if dynamo is not None and (self._functions.patched or self._stage.namespaces):
             # Compiled graphs guard neither inlined functions nor class attributes.
             dynamo.reset()
 

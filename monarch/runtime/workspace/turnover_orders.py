@@ -1,0 +1,109 @@
+"""The steps of a change of generation, as the owner asks for them, or an author elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from monarch.errors import format_remote
+from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.turnover import Turnover
+from monarch.wire.address import Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import Prepare, Revert, Step, Switch, Waiting
+
+__all__ = ["TurnoverOrders"]
+
+
+class TurnoverOrders:
+    """Takes what arrives to a process's ``Turnover``, and answers."""
+
+    def __init__(self, agent: ProcAgent, turnover: Turnover) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._turnover = turnover
+        self._node.handle(Prepare, self._on_prepare)
+        self._node.handle(Switch, self._on_switch, on_any_thread=True)
+        self._node.handle(Step, self._on_step)
+        self._node.handle(Revert, self._on_revert)
+        self._node.handle(Waiting, self._on_waiting)
+
+    def _on_prepare(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Prepare)
+        plan = msgspec.msgpack.decode(envelope.payload, type=ReloadPlan)
+        asker = self._asker(order.sender)
+        if order.pid:
+            author = self._node.address_of(asker)
+            self._node.lives.watch(author, order.pid, lambda: self._author_left(asker))
+        self._in_background(order, lambda: self._turnover.prepare(plan, asker))
+
+    def _on_switch(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Switch)
+        number = order.generation
+        if self._agent.is_root or not self._asker(order.sender):
+            self._in_background(order, lambda: self._turnover.fence(number))
+        else:
+            # The fence goes up at once, on the receiving thread: that is its place.
+            self._in_background(order, self._turnover.fence_behind(order.sender, number))
+
+    def _on_step(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Step)
+        number, turnover = order.generation, self._turnover
+        if order.name == "go" and turnover.replaces_any(number):
+            self._in_background(order, lambda: turnover.go(number))
+        elif order.name == "go":
+            turnover.go(number)
+            self._node.answer(order.sender, order.port, {})
+        elif order.name == "resume":
+            turnover.resume(number)
+        elif order.name == "patch":
+            self._in_background(order, lambda: turnover.patch(number))
+        elif order.seconds:
+            self._in_background(order, lambda: turnover.halt_within(number, order.seconds))
+        else:
+            self._in_background(order, lambda: turnover.halt(number))
+
+    def _on_revert(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Revert)
+
+        def revert() -> ReloadOutcome:
+            self._turnover.revert(order.generation, self._asker(order.sender))
+            return ReloadOutcome()
+
+        self._in_background(order, revert)
+
+    def _on_waiting(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, Waiting)
+        self._turnover.waits(message.generation, message.text)
+
+    def _asker(self, sender: Uid) -> Uid:
+        """Who asks; nobody, if it is ourselves."""
+        return sender if sender != self._node.uid else ""
+
+    def _author_left(self, uid: Uid) -> None:
+        self._turnover.author_gone(uid)
+        self._node.forget_peer(uid)
+
+    def _in_background(
+        self, order: Prepare | Switch | Step | Revert, work: Callable[[], ReloadOutcome]
+    ) -> None:
+        """Do what takes time off the I/O thread, and answer with the outcome."""
+
+        def run() -> None:
+            try:
+                body = msgspec.to_builtins(work())
+            except Exception as error:
+                text = f"{type(order).__name__} failed there: {format_remote(error)}"
+                self._node.answer(order.sender, order.port, error=text)
+            else:
+                self._node.answer(order.sender, order.port, body)
+
+        threading.Thread(target=run, name="monarch-reload", daemon=True).start()

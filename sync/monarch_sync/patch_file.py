@@ -1,0 +1,161 @@
+"""Patches: a large file changed where it stands, by the blocks that an edit touched.
+
+Writing a gigabyte anew for a changed block costs more than all else in a push. So a file of which
+nothing has shifted is patched: what is to be written is noted beside it first, with what stood
+there before, in a file that a commit which was cut short is finished from, and that later leads
+back (`Store.find_patch`). Who has the file open sees the change, as with any program that writes
+to it. Whether the result is right is known without reading all of it, from its blocks' digests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+import xxhash
+
+from monarch_sync.delta import Piece
+from monarch_sync.digest import BLOCK_BYTES, ContentHasher, digest_of_blocks
+
+__all__ = ["MAX_PATCH_BYTES", "Blocks", "Patch", "writes_of"]
+
+MAX_PATCH_BYTES = 64 << 20
+_MAX_FILES = 64
+_READ = 1 << 20
+
+Write = tuple[int, bytes]
+
+
+class Patch(msgspec.Struct, array_like=True, frozen=True):
+    """From the content ``base``, of ``base_size`` bytes, to the content ``digest`` of ``size``:
+    ``writes`` are (offset, bytes); ``undo`` leads back."""
+
+    base: bytes
+    base_size: int
+    digest: bytes
+    size: int
+    writes: list[Write]
+    undo: list[Write]
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def read(cls, path: str) -> Patch | None:
+        """The patch in a file; None if there is none."""
+        try:
+            with open(path, "rb", buffering=0) as file:
+                return msgspec.msgpack.decode(file.readall(), type=cls)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def back(self) -> Patch:
+        return Patch(self.digest, self.size, self.base, self.base_size, self.undo, self.writes)
+
+    def then(self, other: Patch) -> Patch:
+        """Both, one after the other."""
+        return Patch(
+            self.base, self.base_size, other.digest, other.size,
+            self.writes + other.writes, other.undo + self.undo,
+        )  # fmt: skip
+
+
+def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:
+    """What a delta writes, if it leaves all else where it is; None if it does not."""
+    writes: list[Write] = []
+    at = num_bytes = 0
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            writes.append((at, piece))
+            num_bytes += len(piece)
+            at += len(piece)
+        elif piece[0] != at:
+            return None
+        else:
+            at += piece[1]
+    return writes if num_bytes <= MAX_PATCH_BYTES else None
+
+
+class Blocks:
+    """The digests of large files' blocks, by content; of some of them."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, bytes] = OrderedDict()
+
+    def note(self, digest: bytes, blocks: bytes) -> None:
+        self._known[digest] = blocks
+        self._known.move_to_end(digest)
+        if len(self._known) > _MAX_FILES:
+            self._known.popitem(last=False)
+
+    def patched(self, path: str, base: bytes, size: int, writes: Sequence[Write]) -> bytes | None:
+        """The digest that a file with the content ``base`` would have after these writes, with
+        ``size`` bytes in the end; None if it cannot be read."""
+        try:
+            with open(path, "rb", buffering=0) as file:
+                blocks = self._known.get(base) or _read_blocks(file.fileno())
+                made = _patched(file.fileno(), blocks, size, writes)
+        except OSError:
+            return None
+        digest = digest_of_blocks(made)
+        self.note(base, bytes(blocks))
+        self.note(digest, bytes(made))
+        return digest
+
+    def undo(self, path: str, size: int, writes: Sequence[Write]) -> list[Write] | None:
+        """What leads back from these writes, and from the new ``size``; None if that is much."""
+        with open(path, "rb", buffering=0) as file:
+            fd = file.fileno()
+            old_size = os.fstat(fd).st_size
+            if old_size - size > MAX_PATCH_BYTES:
+                return None
+            undo = [(at, os.pread(fd, len(data), at)) for at, data in writes]
+            if old_size > size:
+                undo.append((size, os.pread(fd, old_size - size, size)))
+            return [(at, data) for at, data in undo if data]
+
+
+def _read_blocks(fd: int) -> bytes:
+    hasher = ContentHasher()
+    at = 0
+    while data := os.pread(fd, _READ, at):
+        hasher.update(data)
+        at += len(data)
+    hasher.digest()
+    return bytes(hasher.blocks)
+
+
+def _patched(fd: int, old: bytes, size: int, writes: Sequence[Write]) -> bytearray:
+    """The digests of the blocks after the writes."""
+    old_size = os.fstat(fd).st_size
+    touched = {
+        index
+        for at, data in writes
+        for index in range(at // BLOCK_BYTES, (at + len(data) - 1) // BLOCK_BYTES + 1)
+    }
+    if size != old_size:
+        touched.update({min(size, old_size) // BLOCK_BYTES, max(size - 1, 0) // BLOCK_BYTES})
+    num_blocks = -(-size // BLOCK_BYTES)
+    blocks = bytearray(old[: num_blocks * 16]).ljust(num_blocks * 16, b"\0")
+    held: dict[int, bytearray] = {}
+    for index in touched:
+        if index < num_blocks:
+            start = index * BLOCK_BYTES
+            block = bytearray(os.pread(fd, BLOCK_BYTES, start))
+            held[index] = block.ljust(BLOCK_BYTES, b"\0")
+    for at, data in writes:
+        view = memoryview(data)
+        while len(view):
+            index, inside = divmod(at, BLOCK_BYTES)
+            part = view[: BLOCK_BYTES - inside]
+            if index in held:
+                held[index][inside : inside + len(part)] = part
+            at += len(part)
+            view = view[len(part) :]
+    for index, block in held.items():
+        length = min(BLOCK_BYTES, size - index * BLOCK_BYTES)
+        digest = xxhash.xxh3_128_digest(memoryview(block)[:length])
+        blocks[index * 16 : index * 16 + 16] = digest
+    return blocks

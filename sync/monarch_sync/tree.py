@@ -1,0 +1,218 @@
+"""Tree: the folders behind a manifest, which manifests share.
+
+A folder knows a sum over what is in it, at any depth: 128 bits that name its content, whatever its
+own name. So two folders that are equal are known to be without a look inside, a folder that only
+got another name costs nothing, and a changed file costs the folders on the way to it. Entries
+carry their path for those who use them; in a folder that has moved it is an old one, and whoever
+takes an entry out of a tree gives it the right one (`located`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import xxhash
+
+from monarch_sync.entry import Entry, Kind, to_wire
+
+__all__ = ["EMPTY", "Child", "Editor", "Node", "differing", "join", "located", "paths_of", "split"]
+
+_MODULUS = 1 << 128
+
+
+class Child(NamedTuple):
+    """What bears one name in a folder. ``node``: what is in it, if it is a folder with anything in
+    it; where an entry is missing, or is no folder, a manifest is unsound. ``fold``: all of it."""
+
+    entry: Entry | None
+    node: Node | None
+    fold: int
+
+
+class Node:
+    """A folder's content. Never changes once it is part of a manifest. ``num_folders``: those in it
+    that have anything in them; like the other numbers, at any depth."""
+
+    __slots__ = ("_by_digest", "children", "num_entries", "num_files", "num_folders", "sum")
+
+    def __init__(self) -> None:
+        self.children: dict[str, Child] = {}
+        self.sum = self.num_entries = self.num_files = self.num_folders = 0
+        self._by_digest: dict[bytes, str] | None = None
+
+    def copy(self) -> Node:
+        new = Node()
+        new.children = self.children.copy()
+        new.sum, new.num_entries = self.sum, self.num_entries
+        new.num_files, new.num_folders = self.num_files, self.num_folders
+        return new
+
+    @property
+    def by_digest(self) -> dict[bytes, str]:
+        """The names of the files right here, by content."""
+        if self._by_digest is None:
+            entries = ((name, child.entry) for name, child in self.children.items())
+            self._by_digest = {e.digest: name for name, e in entries if e is not None and e.digest}
+        return self._by_digest
+
+    def count(self, child: Child | None, sign: int) -> None:
+        """Take a child into account, or out of it."""
+        if child is None:
+            return
+        entry, node, fold = child
+        self.sum = (self.sum + sign * fold) % _MODULUS
+        if entry is not None:
+            self.num_entries += sign
+            self.num_files += sign * (entry.kind is Kind.FILE)
+        if node is not None:
+            self.num_entries += sign * node.num_entries
+            self.num_files += sign * node.num_files
+            self.num_folders += sign * (node.num_folders + 1)
+
+    def walk(self, above: str = "") -> Iterator[tuple[str, Node]]:
+        """Every folder in this one and itself, with its path, in no order."""
+        pending = [(above, self)]
+        while pending:
+            path, node = pending.pop()
+            yield path, node
+            if node.num_folders:
+                pending += [(join(path, n), c.node) for n, c in node.children.items() if c.node]
+
+
+EMPTY = Node()
+
+
+def join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def split(path: str) -> tuple[str, str]:
+    """(folder, name); what is absolute, and so unsound, has a name with a slash in it."""
+    folder, _, name = path.rpartition("/")
+    return (folder, name) if folder else ("", path)
+
+
+def located(entry: Entry, path: str) -> Entry:
+    """The entry as it is at a path."""
+    return entry if entry.path == path else msgspec.structs.replace(entry, path=path)
+
+
+def _fold(name: str, entry: Entry | None, node: Node | None) -> int:
+    hasher = xxhash.xxh3_128(to_wire(name))
+    if entry is not None:
+        text = f"\0{entry.kind.value}\0{entry.mode}\0{entry.size}\0{entry.target}\0"
+        hasher.update(to_wire(text) + entry.digest)
+    if node is not None:
+        hasher.update(b"\0in:%b" % node.sum.to_bytes(16, "big"))
+    return hasher.intdigest()
+
+
+class Editor:
+    """Makes a new tree from one that others may hold; what does not change is shared."""
+
+    def __init__(self, root: Node) -> None:
+        self._nodes: dict[str, Node] = {"": root.copy()}
+        self._touched: dict[str, dict[str, Child | None]] = {"": {}}
+
+    def put(self, path: str, entry: Entry | None) -> None:
+        """Have an entry at a path, or none; what is below stays."""
+        folder, name = split(path)
+        node = self._nodes.get(folder) or self._open(folder)
+        before = node.children.get(name)
+        self._touched[folder].setdefault(name, before)
+        node.children[name] = Child(entry, before.node if before is not None else None, 0)
+
+    def move(self, old: str, new: str) -> bool:
+        """Give a folder another name; False if there is none. To be done before all else."""
+        folder, name = split(old)
+        node = self._open(folder)
+        child = node.children.get(name)
+        if child is None or child.entry is None or not child.entry.is_dir:
+            return False
+        self._touched[folder].setdefault(name, child)
+        del node.children[name]
+        folder, name = split(new)
+        node = self._open(folder)
+        before = node.children.get(name)
+        self._touched[folder].setdefault(name, before)
+        node.children[name] = Child(located(child.entry, new), child.node, 0)
+        return before is None
+
+    def _open(self, folder: str) -> Node:
+        """A folder's node, to be changed."""
+        missing = []
+        at = folder
+        while at not in self._nodes:
+            missing.append(at)
+            at = split(at)[0]
+        node = self._nodes[at]
+        for path in reversed(missing):
+            above, name = split(path)
+            before = node.children.get(name)
+            self._touched[above].setdefault(name, before)
+            inner = before.node.copy() if before is not None and before.node else Node()
+            node.children[name] = Child(before.entry if before else None, inner, 0)
+            self._nodes[path], self._touched[path] = inner, {}
+            node = inner
+        return node
+
+    def finish(self) -> Node:
+        """The new tree."""
+        # The deepest first, so that what is in a folder is known when it is counted.
+        for folder in sorted(self._nodes, key=lambda path: path.count("/"), reverse=True):
+            if folder:
+                self._count(folder)
+        self._count("")
+        return self._nodes[""]
+
+    def _count(self, folder: str) -> None:
+        node, touched = self._nodes[folder], self._touched[folder]
+        for name, before in touched.items():
+            node.count(before, -1)
+            child = node.children.get(name)
+            if child is None:
+                continue
+            entry, inner, _ = child
+            if inner is not None and not inner.children:
+                inner = None
+            if entry is None and inner is None:
+                del node.children[name]
+                continue
+            child = node.children[name] = Child(entry, inner, _fold(name, entry, inner))
+            node.count(child, 1)
+
+
+def differing(old: Node, new: Node) -> Iterator[tuple[str, Child | None, Child | None]]:
+    """Every (path, child before, child now) where the two trees differ, with folders in which
+    anything differs; in no order, but a folder comes before what is in it."""
+    pending = [("", old, new)]
+    while pending:
+        folder, one, other = pending.pop()
+        before, now = one.children, other.children
+        if one is other:
+            continue
+        for name in now.keys() | before.keys():
+            mine, theirs = now.get(name), before.get(name)
+            if mine is theirs or (mine and theirs and mine.fold == theirs.fold):
+                continue
+            path = join(folder, name)
+            yield path, theirs, mine
+            inner = (theirs and theirs.node) or EMPTY, (mine and mine.node) or EMPTY
+            if inner[0] is not inner[1]:
+                pending.append((path, *inner))
+
+
+def paths_of(root: Node, digests: Iterable[bytes]) -> dict[bytes, str]:
+    """A path for each of these contents that a file in the tree has."""
+    wanted = set(digests)
+    found: dict[bytes, str] = {}
+    if not wanted:
+        return found
+    for folder, node in root.walk():
+        for digest in wanted & node.by_digest.keys():
+            found[digest] = join(folder, node.by_digest[digest])
+        if len(found) == len(wanted):
+            break
+    return found
