@@ -19,9 +19,10 @@ from typing import Any
 
 from monarch.actor import Actor, ProcMesh, context, endpoint
 from monarch.config_file import ConfigError
-from monarch.errors import ActorError, SupervisionError
-from monarch.runs import Deaths, Record
-from monarch.runs.ranks import RankHangs, RunFailed, ask_all
+from monarch.errors import ActorError
+from monarch.runs import Record
+from monarch.runs.ranks import RunFailed, ask_all
+from monarch.runs.recovery import RanksLost, noticing_losses
 from monarch.runs.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import CheckpointError
@@ -146,9 +147,17 @@ class Driver:
         self.ask(self.trainers.close, doing="closing")
 
     def ask(self, endpoint: Any, *args: Any, doing: str) -> list[Any]:
-        """What all ranks answer, unless one hangs."""
+        """What all ranks answer, unless one hangs. What a person can mend is a RunFailed."""
         seconds = float(self.config.comm.init_timeout_seconds)
-        return ask_all(endpoint, *args, seconds=seconds, witnesses=self.witnesses, doing=doing)
+        try:
+            return ask_all(endpoint, *args, seconds=seconds, witnesses=self.witnesses, doing=doing)
+        except ActorError as error:
+            cause = error.exception
+            if isinstance(cause, ConfigError) and cause.key:
+                raise RunFailed(f"'{cause.key}' {cause}") from error
+            if isinstance(cause, (ConfigError, CheckpointError)):
+                raise RunFailed(str(cause)) from error
+            raise
 
     @staticmethod
     def of_first(answers: list[Setup]) -> Setup:
@@ -161,11 +170,11 @@ def run(config: TitanConfig, procs: ProcMesh, record: Record) -> Outcome:
     When the record is stopping, a checkpoint is saved first; the same command then goes on from
     there. So it does after a rank has died.
     """
-    with Deaths() as deaths:
-        try:
+    try:
+        with noticing_losses():
             return train(config, Driver(procs), record)
-        except (ActorError, SupervisionError, RankHangs) as error:
-            raise RunFailed(what_happened(error, deaths)) from error
+    except RanksLost as lost:
+        raise RunFailed(f"{lost}\nThe same command goes on from the last checkpoint") from lost
 
 
 def train(config: TitanConfig, driver: Driver, record: Record) -> Outcome:
@@ -215,29 +224,6 @@ def tell(setup: Setup, config: TitanConfig, record: Record) -> None:
     if setup.resumed_from:
         text = f"resumed from {setup.resumed_from}, after step {setup.first_step}"
         record.event("resumed", text, step=setup.first_step)
-
-
-def what_happened(error: Exception, deaths: Deaths) -> str:
-    """Why the run ends, for a person."""
-    again = "the same command goes on from the last checkpoint"
-    if isinstance(error, ActorError):
-        cause = error.exception
-        if isinstance(cause, ConfigError):
-            return f"'{cause.key}' {cause}" if cause.key else str(cause)
-        if isinstance(cause, CheckpointError):
-            return str(cause)
-    if isinstance(error, RankHangs):
-        return f"{error}\n{again}"
-    # Where a rank has died, those that it was connected to may complain first.
-    failures = deaths.wait(2.0)
-    if failures:
-        first = failures[0].root_cause
-        rank = f"rank {first.crashed_ranks[0]}" if first.crashed_ranks else first.mesh_name
-        return f"{rank} died: {first.reason}; {again}"
-    if isinstance(error, ActorError):
-        told = f"{type(error.exception).__name__}: {error.exception}"
-        return f"{told}\n{error.exception_formatted.rstrip()}"
-    return f"{error}; {again}"
 
 
 def check(config: TitanConfig, num_hosts: int, procs_per_host: int) -> None:
