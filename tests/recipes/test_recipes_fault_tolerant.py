@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import textwrap
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,16 @@ import pytest
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
 from monarch.actor import this_host
-from monarch.config_file import ConfigError
-from monarch.runs import Record
+from monarch.config_file import ConfigError, load_config
+from monarch.runs import LiveConfig, Record
 from monarch_recipes.checkpoint import checkpoint_paths
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
 from monarch_recipes.replicas.crew import GroupsError
 from monarch_recipes.replicas.lighthouse import LighthouseError
 from monarch_recipes.replicas.messages import TaskError
 from monarch_sync import Workspace
+
+pytestmark = pytest.mark.timeout(300)  # Libraries that are imported take long under load.
 
 SLOWLY = """
 import time
@@ -260,6 +263,41 @@ def test_an_edit_is_run_by_all_groups_and_by_one_that_is_started_later(
     assert all(loss > 900 for loss in losses[new:])
     assert one.rows[-1][1]["participants"] == 2
     assert len({values["generation"] for _, values in one.rows}) == 2
+
+
+def test_the_learning_rate_may_be_edited_in_a_running_config(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "groups.toml"
+    file.write_text("learning_rate = 1e-3\nnum_steps = 100_000\n")
+
+    def on_step(one: Run, step: int) -> None:
+        if step == 20:
+            file.write_text("learning_rate = 0.25\nnum_steps = 100_000\n")
+        elif one.rows[-1][1]["learning_rate"] > 0.1:
+            one.record.stop()
+
+    one = Run(folder, on_step)
+    config = FaultTolerantConfig(learning_rate=1e-3, num_steps=LONG)
+    one.record.config_file = LiveConfig(
+        config, {file: lambda: load_config(FaultTolerantConfig, file).config}
+    )
+    check_identical(one.go(learning_rate=1e-3, num_steps=LONG))
+    assert one.events("config")[0]["applied"] == {"learning_rate": [1e-3, 0.25]}
+
+
+def test_a_run_that_is_interrupted_saves_first(folder: Path) -> None:
+    one = Run(folder)
+
+    def interrupt() -> None:
+        # As a terminal does it: while the client waits for the next step.
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.2, interrupt)
+    one.on_step = at(20, lambda run: timer.start())
+    with pytest.raises(KeyboardInterrupt):
+        one.go(num_steps=LONG)
+    timer.join()
+    assert one.events("stopped")
+    assert checkpoint_paths(one.record.checkpoint_dir)
 
 
 def test_a_run_that_was_stopped_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
