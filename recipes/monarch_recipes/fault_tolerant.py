@@ -124,7 +124,7 @@ class FaultTolerantConfig:
     collective_timeout_seconds: float = 10.0  # a step that waits longer is discarded
     join_timeout_seconds: float = 10.0  # not less than that, or two groups may train apart
     quorum_timeout_seconds: float = 60.0
-    hang_timeout_seconds: float = 3.0  # after the others have gone on, it is started again
+    hang_timeout_seconds: float = 5.0  # after the others have gone on, it is started again
     step_timeout_seconds: float = 180.0  # the same for a step that nobody makes
     max_restarts: int = 5  # of one group within the window; then the run goes on without it
     restart_window_seconds: float = 300.0
