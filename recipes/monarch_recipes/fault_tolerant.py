@@ -38,7 +38,7 @@ from torch.utils.data import DistributedSampler
 from torchft import ProcessGroupGloo, ProcessGroupNCCL
 from torchft.local_sgd import DiLoCo, LocalSGD
 
-from monarch.actor import Actor, Channel, HostMesh, context, endpoint, this_proc
+from monarch.actor import Actor, Channel, HostMesh, PortReceiver, context, endpoint, this_proc
 from monarch.config_file import ConfigError, live
 from monarch.runs import Record
 from monarch_recipes.checkpoint import (
@@ -81,6 +81,7 @@ from monarch_recipes.replicas.torchft_cures import (
 from monarch_recipes.schedule import learning_rate_factor, position_of
 
 QUORUM_PAUSE_SECONDS = 0.1
+LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class FaultTolerantConfig:
     collective_timeout_seconds: float = 10.0  # a step that waits longer is discarded
     join_timeout_seconds: float = 10.0  # not less than that, or two groups may train apart
     quorum_timeout_seconds: float = 60.0
-    hang_timeout_seconds: float = 3.0  # after the others have gone on, it is started again
+    hang_timeout_seconds: float = 5.0  # after the others have gone on, it is started again
     step_timeout_seconds: float = 180.0  # the same for a step that nobody makes
     max_restarts: int = 5  # of one group within the window; then the run goes on without it
     restart_window_seconds: float = 300.0
@@ -676,7 +677,8 @@ def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> di
 def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> Outcome:
     """Train to the end on `hosts`, `record.procs_per_host` procs on each, whoever dies.
 
-    Ctrl-C lets the groups finish a step, and saves; the same command then goes on from there.
+    Ctrl-C lets the groups finish a step, and saves; the same command then goes on from there. A
+    second one ends all at once.
     """
     check(config, hosts.size(), record.procs_per_host)
     port, news = Channel[Any].open()
@@ -685,37 +687,50 @@ def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> Outcome
         record.procs_per_host, record.checkpoint_dir.resolve(), port,
     )  # fmt: skip
     controller.begin.call_one().get()
-    live_config = config
-    is_interrupted = False
+    asked_to_stop = is_interrupted = False
     try:
         while True:
             try:
-                said = news.recv().get(timeout=0.5)
-            except TimeoutError:
-                said = None
+                said = next_news(news)
+                if isinstance(said, Finished):
+                    break
+                if isinstance(said, Failed):
+                    raise said.error
+                write_down(said, record)
+                if record.is_stopping and not asked_to_stop:
+                    asked_to_stop = True
+                    controller.stop_soon.call_one().get()
+                before, config = config, record.live(config)
+                if config != before:
+                    change = controller.reconfigure.call_one(
+                        config.learning_rate, config.checkpoint_every
+                    )
+                    change.get()
             except KeyboardInterrupt:
+                if record.is_stopping:
+                    raise
+                record.stop()
                 is_interrupted = True
-                record.message("interrupted: the groups finish their step, and one saves")
-                controller.stop_soon.call_one().get()
-                continue
-            if isinstance(said, Metrics):
-                record.metrics(said.step, said.num_steps, said.values)
-            elif isinstance(said, Event):
-                record.event(said.kind, said.text, **said.data)
-            elif isinstance(said, Message):
-                record.message(said.text)
-            elif isinstance(said, Failed):
-                raise said.error
-            elif isinstance(said, Finished):
-                if is_interrupted:
-                    raise KeyboardInterrupt
-                return said.outcome
-            if record.is_stopping:
-                controller.stop_soon.call_one().get()
-            if record.live(config) != live_config:
-                live_config = record.live(config)
-                controller.reconfigure.call_one(
-                    live_config.learning_rate, live_config.checkpoint_every
-                ).get()
     finally:
         controller.stop().get()
+    if is_interrupted:
+        raise KeyboardInterrupt
+    return said.outcome
+
+
+def next_news(news: PortReceiver[Any]) -> Any:
+    """What the controller tells next; `None` if that is nothing for a while."""
+    try:
+        return news.recv().get(timeout=LOOK_SECONDS)
+    except TimeoutError:
+        return None
+
+
+def write_down(said: Metrics | Event | Message | None, record: Record) -> None:
+    """What the controller tells, into the run's record."""
+    if isinstance(said, Metrics):
+        record.metrics(said.step, said.num_steps, said.values)
+    elif isinstance(said, Event):
+        record.event(said.kind, said.text, **said.data)
+    elif isinstance(said, Message):
+        record.message(said.text)

