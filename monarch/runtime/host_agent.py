@@ -361,6 +361,9 @@ class HostAgent:
     def _replace(self, old: _Proc, code: int | None) -> None:
         """A proc has ended to make room for a new one of its uid."""
         spawn, spec, setup = old.order
+        # The files here are newer than they were at the spawn.
+        newest = max(spawn.generation, self.generation())
+        spawn = msgspec.structs.replace(spawn, generation=newest)
         reason = f"it was replaced ({old.stop_reason})"
         again = ProcAgain(old.uid, old.label, reason, code == 0)
         told = {old.owner.uid: old.owner, **old.watchers, self.node.uid: self.node.address}
