@@ -324,8 +324,6 @@ def measure(where: Path, rows: list[str], num_runs: int, big_mib: int) -> None:
     if "thousand" in rows:
         line("1,000 agents, one-line edit", "<300 ms", thousand(where, num_runs))
     print(f"load {os.getloadavg()[0]:.1f}")
-    while _LEFT:
-        shutil.rmtree(_LEFT.pop())
 
 
 def line(text: str, target: str, result: Result) -> None:
@@ -350,7 +348,11 @@ def main() -> None:
     if not has_rsync():
         sys.exit("rsync is missing: install it (apt-get install rsync), then run this again")
     for where in args.on:
-        measure(where, args.rows, args.runs, args.big_mib)
+        try:
+            measure(where, args.rows, args.runs, args.big_mib)
+        finally:
+            while _LEFT:
+                shutil.rmtree(_LEFT.pop())
 
 
 def _default_folders() -> list[Path]:
