@@ -111,7 +111,9 @@ def keepers(project: Project, procs: ProcMesh) -> Any:
     project.write("layout.py", LAYOUT)
     project.write("plain.py", PLAIN)
     assert project.sync(procs).ok
-    return procs.spawn("keepers", project.load("layout").Keeper, 3, ["a"])
+    made: Any = procs.spawn("keepers", project.load("layout").Keeper, 3, ["a"])
+    made.initialized.get(timeout=60)
+    return made
 
 
 def test_new_processes_with_the_same_references(
