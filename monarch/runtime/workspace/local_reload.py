@@ -154,7 +154,11 @@ class LocalReload:
     def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:
         """New texts of the files that this process has loaded, and of config files; the others
         just change."""
-        loaded = {os.path.realpath(source.path) for _, source in self._reloader.loaded()}
+        loaded = {
+            os.path.realpath(source.path)
+            for name, source in self._reloader.loaded()
+            if not _is_being_imported(name)  # it is late: see below
+        }
         return {
             change.path: _new_text(change)
             for change in changes
@@ -335,6 +339,11 @@ class LocalReload:
         hook = f"__reload__ of {cell.record.title}"
         refused.message = f"{hook} refused the new code: {refused.message}"
         return refused
+
+
+def _is_being_imported(name: str) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
 
 
 def _new_text(change: FileChange) -> bytes | None:
