@@ -18,11 +18,20 @@ def invite(loop: IoLoop | None) -> None:
     _local.loop = loop
 
 
-def wait_until(done: Callable[[], bool], timeout: float | None = None) -> None:
+def wait_until(
+    done: Callable[[], bool],
+    timeout: float | None = None,
+    subscribe: Callable[[Callable[[], object]], None] | None = None,
+) -> None:
     """Before this thread blocks: write what is held back, and, if it is a guest of a loop, poll
     for it until ``done()`` or for ``timeout`` seconds. May return early: block then.
+
+    ``subscribe`` is given what is to be called when ``done()`` has come true by another thread's
+    doing: who polls would not notice.
     """
     flush()
     loop: IoLoop | None = getattr(_local, "loop", None)
     if loop is not None:
+        if subscribe is not None:
+            subscribe(loop.nudge)
         loop.serve(done, timeout)

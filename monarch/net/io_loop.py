@@ -84,6 +84,11 @@ class IoLoop:
                 os.eventfd_write(self._wake, 1)
             return not self._has_ended
 
+    def nudge(self) -> None:
+        """Have whoever polls look whether what they wait for is there. From any thread."""
+        if not self.is_current():
+            self._end_poll()
+
     def call_later(self, seconds: float, action: Callable[[], None]) -> Timer:
         """Run ``action`` on the loop after ``seconds``. From any thread."""
         timer = Timer(self.time() + seconds, action)

@@ -36,17 +36,25 @@ class SyncCell(ActorCell):
     def __init__(self, record: ActorRecord, host: CellHost) -> None:
         super().__init__(record, host)
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.deliver = self._inbox.put  # type: ignore[method-assign, assignment]
+        self._is_waiting = False
         name = f"actor {record.name} {record.rank}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def deliver(self, event: Event) -> None:
+        self._inbox.put(event)
+        # As a guest it polls, and sees only what comes through the loop.
+        if self._is_waiting and (loop := self._host.io_loop) is not None:
+            loop.nudge()
 
     def _run(self) -> None:
         mailbox, inbox = self._mailbox, self._inbox
         invite(self._host.io_loop)
         while not self.is_ended:
+            self._is_waiting = True
             if inbox.empty():
                 wait_until(lambda: not inbox.empty())
             mailbox.feed(inbox.get())
+            self._is_waiting = False
             while not self.is_ended:
                 while not inbox.empty():
                     mailbox.feed(inbox.get())

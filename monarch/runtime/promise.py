@@ -52,7 +52,7 @@ class Promise(Generic[T]):
         if self.is_set:
             return True
         began = 0.0 if timeout is None else time.monotonic()
-        wait_until(lambda: self.is_set, timeout)
+        wait_until(lambda: self.is_set, timeout, self.on_set)
         waiter = threading.Lock()
         waiter.acquire()
         self.on_set(waiter.release)

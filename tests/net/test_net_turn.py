@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from monarch.net.guest import invite
 from monarch.net.io_loop import IoLoop
 from monarch.net.lent_selector import LentSelector
+from monarch.runtime.promise import Promise
 from tests.support import wait_for
 
 
@@ -113,6 +115,21 @@ def test_callbacks_never_run_on_two_threads_at_once(loop: IoLoop) -> None:
         guest.join(30)
     wait_for(lambda: ran[0] == 3000)
     assert most[0] == 1
+
+
+def test_a_guest_hears_of_what_another_thread_has_done(loop: IoLoop) -> None:
+    promise: Promise[int] = Promise()
+
+    def wait() -> None:
+        invite(loop)
+        promise.wait()
+
+    guest = threading.Thread(target=wait)
+    guest.start()
+    wait_for(lambda: loop._turn.holder == guest.ident)
+    promise.set(1)
+    guest.join(20)
+    assert not guest.is_alive()
 
 
 def test_serving_ends_in_time(loop: IoLoop) -> None:

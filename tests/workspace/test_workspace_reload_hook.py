@@ -281,29 +281,3 @@ def _does_not_answer(actor: Any) -> bool:
         return bool(actor.mark.call_one().get(timeout=0.5)[0] != 1)
     except TimeoutError:
         return True
-
-
-def test_a_mesh_goes_on_while_another_is_in_a_long_call(project: Project) -> None:
-    project.write("gated.py", GATED)
-    busy = this_host().spawn_procs({"gpus": 2}, name="busy")
-    idle = this_host().spawn_procs({"gpus": 2}, name="idle")
-    assert project.sync(busy).ok
-    cls = project.load("gated").Gated
-    workers: Any = busy.spawn("workers", cls)
-    helpers: Any = idle.spawn("helpers", cls)
-    assert [mark for mark, _ in _values(helpers.mark)] == [1, 1]
-    port, started = Channel.open()
-    working = workers.work.call(port)
-    gates = [started.recv().get(timeout=30) for _ in range(2)]
-    project.edit("gated.py", "MARK = 1", "MARK = 2")
-    reports: list[Any] = []
-    pusher = threading.Thread(target=lambda: reports.append(project.sync(busy)))
-    pusher.start()
-    wait_for(lambda: [mark for mark, _ in _values(helpers.mark)] == [2, 2], 30, "the idle mesh")
-    assert not reports
-    for gate in gates:
-        gate.send(None)
-    pusher.join(30)
-    assert reports[0].ok, reports[0]
-    assert list(working.get(timeout=30).values()) == [1, 1]
-    assert [mark for mark, _ in _values(workers.mark)] == [2, 2]

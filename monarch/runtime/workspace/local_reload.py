@@ -115,11 +115,7 @@ class LocalReload:
         # New code is tried here in any case, so that one that does not run ends nobody.
         mode = plan.mode if plan.mode in ("patch", "off") else "auto"
         # A module in the middle of its import counts as one that is yet to come.
-        modules = {
-            name
-            for name, module in list(sys.modules.items())
-            if not getattr(getattr(module, "__spec__", None), "_initializing", False)
-        }
+        modules = {name for name in list(sys.modules) if not _is_being_imported(name)}
         texts = self._sources(changes)
         ready = self._reloader.prepare(
             texts,

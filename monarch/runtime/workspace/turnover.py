@@ -329,10 +329,12 @@ class Turnover:
 
     def _step_all(self, turn: _Turn, name: str) -> None:
         step = Step(turn.generation, name, 0.0, 0, self._node.uid)
+        # Who gives way is to end in an orderly way, on its old code.
+        end = Step(turn.generation, "resume", 0.0, 0, self._node.uid)
         with self._node.casting:
             for proc in self._members(turn):
-                if proc.uid in turn.fenced and not (name == "go" and proc.uid in turn.replaced):
-                    self._node.send(proc, step)
+                if proc.uid in turn.fenced:
+                    self._node.send(proc, end if proc.uid in turn.replaced else step)
 
     def _ask(
         self, procs: Iterable[ProcAddress], make: Callable[[int], AnyMessage], data: bytes
