@@ -21,7 +21,7 @@ def invite(loop: IoLoop | None) -> None:
 def wait_until(
     done: Callable[[], bool],
     timeout: float | None = None,
-    subscribe: Callable[[Callable[[], object]], None] | None = None,
+    subscribe: Callable[[Callable[[], None]], None] | None = None,
 ) -> None:
     """Before this thread blocks: write what is held back, and, if it is a guest of a loop, poll
     for it until ``done()`` or for ``timeout`` seconds. May return early: block then.

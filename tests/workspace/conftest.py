@@ -21,6 +21,7 @@ from monarch.actor import HostMesh, ProcMesh, this_host
 from monarch.config import runtime_dir
 from monarch.job import ProcessJob
 from monarch.job.process import process_start
+from monarch.runtime.client_agent import client
 from monarch_sync import SyncReport, Workspace
 from tests.support import wait_for
 
@@ -126,6 +127,10 @@ def restart(job: ProcessJob, index: int, meanwhile: Callable[[], object] = lambd
     if host.is_running:
         os.kill(host.pid, signal.SIGKILL)
     wait_for(lambda: not host.is_running, what="its end")
+    # One that is back before anybody has seen it go is for no test to be lucky with.
+    links = client().links
+    if host.url in links:
+        wait_for(lambda: links[host.url].is_lost, what="its client to notice")
     Path(host.url.removeprefix("ipc://")).unlink(missing_ok=True)
     meanwhile()
     with open(host.log, "ab") as log:

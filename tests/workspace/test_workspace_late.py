@@ -80,7 +80,10 @@ def test_procs_for_a_state_that_nobody_can_bring_are_refused_by_name(
     assert project.sync(hosts).ok
     restart(job, 1, lambda: shutil.rmtree(replica_of(job, 1)))
     # As if another program had pushed.
-    session_of(process.current())._authors.clear()
+    authors = session_of(process.current())._authors
+    for author in authors.values():
+        author.close()
+    authors.clear()
     procs = hosts.spawn_procs(name="later")
     with pytest.raises(SupervisionError, match="generation 0 of the workspace") as refused:
         procs.initialized.get(timeout=60)
