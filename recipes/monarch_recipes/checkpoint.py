@@ -26,7 +26,9 @@ __all__ = [
     "checkpoint_paths",
     "load_checkpoint",
     "load_latest_checkpoint",
+    "random_state",
     "save_checkpoint",
+    "set_random_state",
 ]
 
 _NAME = re.compile(r"step-(\d{8,})\.pt")
@@ -155,6 +157,21 @@ def check_model(checkpoint: Checkpoint, model: nn.Module) -> None:
             f"{checkpoint.path} is of another model: {reason}. Give the config it was trained "
             'with, or begin anew: `--new`, or resume="never"'
         )
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The state of the generators that this process draws from."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: dict[str, torch.Tensor]) -> None:
+    """The reverse of `random_state`."""
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
 
 
 def _sync_folder(folder: Path) -> None:

@@ -34,9 +34,10 @@ from torch.utils.data import DistributedSampler, default_collate
 from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.config import configured
 from monarch.config_file import ConfigError, live
-from monarch.errors import ActorError, SupervisionError
-from monarch.runs import Deaths, Record
-from monarch.runs.ranks import RankHangs, RunFailed, ask_all
+from monarch.errors import ActorError
+from monarch.runs import Record
+from monarch.runs.ranks import RunFailed, ask_all
+from monarch.runs.recovery import noticing_losses, with_restarts
 from monarch.runs.restarts import Restarts
 from monarch.runs.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
@@ -46,7 +47,9 @@ from monarch_recipes.checkpoint import (
     check_model,
     load_checkpoint,
     load_latest_checkpoint,
+    random_state,
     save_checkpoint,
+    set_random_state,
 )
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.memory import memory_of_step
@@ -481,21 +484,6 @@ def pick_backend(device: torch.device) -> str:
     return "gloo"
 
 
-def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """The state of the generators that this rank draws from."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def set_random_state(state: dict[str, torch.Tensor]) -> None:
-    """The reverse of `random_state`."""
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-
-
 class DDPTrainer(Actor):
     """One rank of the training, to be driven by hand from a notebook cell or by `run`."""
 
@@ -592,23 +580,11 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> Outcome:
     """
     check(config, len(hosts), record.procs_per_host)
     restarts = Restarts(config.max_restarts)
-    lost_at: float | None = None
-    while True:
-        try:
-            return attempt(config, hosts, record, restarts, lost_at)
-        except RanksLost as lost:
-            lost_at = time.monotonic()
-            wait_seconds = restarts.next_wait_seconds()
-            if wait_seconds is None:
-                raise RunFailed(
-                    f"{lost}\ngiving up after {restarts.most} restarts without a new checkpoint"
-                ) from lost
-            first, line_end, stacks = str(lost).partition("\n")
-            again = f"restart {restarts.num_in_a_row} of {restarts.most}"
-            text = f"{first}; {again}{line_end}{stacks}"
-            record.event(lost.kind, text, wait_seconds=wait_seconds)
-            time.sleep(wait_seconds)
-            config = record.live(config)
+    return with_restarts(
+        lambda lost_at: attempt(record.live(config), hosts, record, restarts, lost_at),
+        restarts,
+        record,
+    )
 
 
 def attempt(
@@ -616,27 +592,16 @@ def attempt(
 ) -> Outcome:
     """Train in procs of their own, from the last checkpoint, until the end or the first loss."""
     ranks_per_host = (config.num_ranks or len(hosts) * record.procs_per_host) // len(hosts)
+    procs = hosts.spawn_procs({"procs": ranks_per_host}, name="ddp", preload=PRELOAD)
     grace_seconds = 1.0  # for ranks that are stuck; there is nothing to save
-    with Deaths() as deaths:
-        procs = hosts.spawn_procs({"procs": ranks_per_host}, name="ddp", preload=PRELOAD)
-        try:
+    try:
+        with noticing_losses():
             outcome = Driver(config, procs, record, restarts).train(lost_at)
-            grace_seconds = 10.0
-            return outcome
-        except (SupervisionError, ActorError, RankHangs) as error:
-            # Before they are stopped: of procs that end on purpose nobody is told.
-            raise what_happened(error, deaths) from error
-        finally:
-            with configured(stop_timeout_seconds=grace_seconds, cleanup_timeout_seconds=1.0):
-                procs.stop().get()
-
-
-class RanksLost(Exception):
-    """Ranks died, or hang: those that are left cannot go on without them. `kind` is for events."""
-
-    def __init__(self, kind: Literal["died", "hung"], text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
+        grace_seconds = 10.0
+        return outcome
+    finally:
+        with configured(stop_timeout_seconds=grace_seconds, cleanup_timeout_seconds=1.0):
+            procs.stop().get()
 
 
 class Driver:
@@ -739,34 +704,6 @@ class Driver:
         self.saved = shown(path)
         self.restarts.progressed()
         self.record.event("saved", f"saved {self.saved}", step=self.step, path=str(path))
-
-
-def what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Deaths) -> Exception:
-    """Why the ranks are lost; RunFailed where a restart would not help."""
-    if isinstance(error, RankHangs):
-        return RanksLost("hung", str(error))
-    # Where a rank has died, those that it was connected to may complain first.
-    is_lost = isinstance(error, SupervisionError) or is_connection_lost(error.exception)
-    failures = deaths.wait(10.0 if is_lost else 1.0)
-    if failures:
-        first = failures[0].root_cause
-        rank = f"rank {first.crashed_ranks[0]}" if first.crashed_ranks else first.mesh_name
-        return RanksLost("died", f"{rank} died: {first.reason}")
-    if isinstance(error, SupervisionError):
-        return RanksLost("died", str(error))
-    if is_lost:
-        return RanksLost("died", f"the ranks lost each other: {error.exception}")
-    told = f"{type(error.exception).__name__}: {error.exception}"
-    return RunFailed(f"{told}\n{error.exception_formatted.rstrip()}")
-
-
-def is_connection_lost(error: BaseException) -> bool:
-    """Whether a collective failed because another rank, or the way to it, is gone."""
-    if isinstance(error, (dist.DistError, ConnectionError)):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        word in str(error) for word in ("gloo/transport", "NCCL", "Connection closed by peer")
-    )
 
 
 def measured(results: Sequence[StepResult]) -> dict[str, float]:

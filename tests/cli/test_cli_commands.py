@@ -270,7 +270,18 @@ def test_an_unknown_command_is_refused(folder: Folder) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["apply"], ["status"], ["kill"], ["sync"], ["run"], ["host"]],
+    [
+        [],
+        ["apply"],
+        ["status"],
+        ["kill"],
+        ["sync"],
+        ["run"],
+        ["sweep"],
+        ["runs"],
+        ["recipe"],
+        ["host"],
+    ],
     ids=" ".join,
 )
 def test_help_fits_a_terminal(
@@ -330,7 +341,7 @@ def test_a_recipe_on_this_machine_alone(folder: Folder) -> None:
     assert "adding.py on this machine alone: 1 host x 2 procs" in said
     assert "amounts [1] on 2 procs" in said
     assert "step 2/2  total 2" in said
-    assert said.endswith("done\n")
+    assert "\ndone\n" in said
 
 
 def test_a_recipe_on_the_allocation(folder: Folder) -> None:
@@ -388,7 +399,7 @@ def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Progra
     assert watcher.lines[-1].startswith("stopped watching")
     stop.touch()
     assert running.wait() == 0, running.story()
-    assert running.lines[-1] == "done"
+    assert "done" in running.lines
     assert folder.job.is_running()
 
 

@@ -1,0 +1,95 @@
+"""What to do when ranks are lost: find out why, and begin again where that may help."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeVar
+
+from monarch.errors import ActorError, SupervisionError
+from monarch.runs.deaths import Deaths
+from monarch.runs.ranks import RankHangs, RunFailed
+from monarch.runs.record import Record
+from monarch.runs.restarts import Restarts
+
+__all__ = ["RanksLost", "noticing_losses", "with_restarts"]
+
+T = TypeVar("T")
+
+_NEWS_SECONDS = 10.0
+_DOUBT_SECONDS = 1.0
+_LOST_WORDS = ("gloo/transport", "NCCL", "Connection closed by peer")
+
+
+class RanksLost(Exception):
+    """Ranks died, or hang: those that are left cannot go on. ``kind`` is for events."""
+
+    def __init__(self, kind: Literal["died", "hung"], text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def with_restarts(attempt: Callable[[float | None], T], restarts: Restarts, record: Record) -> T:
+    """What ``attempt`` returns, begun again after each ``RanksLost`` as the budget allows.
+
+    It gets the moment of the last loss, in ``time.monotonic``, or ``None``. Raises ``RunFailed``
+    when no restart is left.
+    """
+    lost_at: float | None = None
+    with Deaths():  # Also those that come between two attempts.
+        while True:
+            try:
+                return attempt(lost_at)
+            except RanksLost as lost:
+                lost_at = time.monotonic()
+                wait_seconds = restarts.next_wait_seconds()
+                if wait_seconds is None:
+                    raise RunFailed(
+                        f"{lost}\ngiving up after {restarts.most} restarts without a new checkpoint"
+                    ) from lost
+                first, line_end, stacks = str(lost).partition("\n")
+                again = f"restart {restarts.num_in_a_row} of {restarts.most}"
+                text = f"{first}; {again}{line_end}{stacks}"
+                record.event(lost.kind, text, wait_seconds=wait_seconds)
+                time.sleep(wait_seconds)
+
+
+@contextmanager
+def noticing_losses() -> Iterator[None]:
+    """Within, a death does not end the program, and what calls raise becomes ``RanksLost``, or
+    ``RunFailed`` where a restart would not help.
+
+    To be left before the procs are stopped: of procs that end on purpose nobody is told.
+    """
+    with Deaths() as deaths:
+        try:
+            yield
+        except (SupervisionError, ActorError, RankHangs) as error:
+            raise _what_happened(error, deaths) from error
+
+
+def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Deaths) -> Exception:
+    if isinstance(error, RankHangs):
+        return RanksLost("hung", str(error))
+    # Where a rank has died, those that it was connected to may complain first.
+    is_lost = isinstance(error, SupervisionError) or _is_connection_lost(error.exception)
+    failures = deaths.wait(_NEWS_SECONDS if is_lost else _DOUBT_SECONDS)
+    if failures:
+        first = failures[0].root_cause
+        rank = f"rank {first.crashed_ranks[0]}" if first.crashed_ranks else first.mesh_name
+        return RanksLost("died", f"{rank} died: {first.reason}")
+    if isinstance(error, SupervisionError):
+        return RanksLost("died", str(error))
+    if is_lost:
+        return RanksLost("died", f"the ranks lost each other: {error.exception}")
+    told = f"{type(error.exception).__name__}: {error.exception}"
+    return RunFailed(f"{told}\n{error.exception_formatted.rstrip()}")
+
+
+def _is_connection_lost(error: BaseException) -> bool:
+    """Whether a collective failed because another rank, or the way to it, is gone."""
+    # By name, because not every client has torch.
+    if any(cls.__name__ in ("DistError", "ConnectionError") for cls in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST_WORDS)

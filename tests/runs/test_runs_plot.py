@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monarch.runs.plot import Mark, svg_chart, text_chart, ticks
+
+numbers = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0, 10, [0, 2, 4, 6, 8, 10]), (0.13, 0.91, [0, 0.2, 0.4, 0.6, 0.8, 1.0])],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high, 5) == pytest.approx(expected)
+
+
+@given(numbers, numbers, st.integers(1, 10))
+def test_ticks_enclose_what_they_are_for(one: float, other: float, about: int) -> None:
+    low, high = min(one, other), max(one, other)
+    found = ticks(low, high, about)
+    assert len(found) >= 2
+    assert found == sorted(found)
+    slack = 1e-6 * max(1.0, abs(low), abs(high))
+    assert found[0] <= low + slack
+    assert found[-1] >= high - slack
+
+
+def test_a_chart_is_legal_and_draws_what_is_a_number() -> None:
+    nan, inf = float("nan"), float("inf")
+    lines = {"a < b": [(1, 2.0), (2, nan), (3, inf), (4, 1.0)], "single": [(2, 1.5)]}
+    chart = svg_chart(lines, [Mark(3, 'rank 1 "died" & was <replaced>'), Mark(99, "beyond")])
+    tree = ElementTree.fromstring(chart)
+    (line,) = tree.findall(".//polyline")
+    assert len(line.attrib["points"].split()) == 2
+    assert len(tree.findall(".//circle")) == 1
+    titles = [title.text for title in tree.iter("title")]
+    assert titles == ['rank 1 "died" & was <replaced>', "a < b", "single"]
+
+
+def test_long_lines_are_thinned_and_keep_their_ends() -> None:
+    tree = ElementTree.fromstring(svg_chart({"x": [(step, step) for step in range(100_000)]}))
+    (line,) = tree.findall(".//polyline")
+    points = line.attrib["points"].split()
+    assert len(points) <= 1600
+    assert points[-1].startswith("746")
+
+
+def test_a_chart_of_nothing_says_so() -> None:
+    assert "nothing was reported" in svg_chart({"loss": []})
+    assert text_chart([], 10) == ""
+
+
+def test_a_row_of_blocks_goes_from_low_to_high() -> None:
+    assert text_chart([(step, step) for step in range(8)], 80) == "▁▂▃▄▅▆▇█"
+    assert text_chart([(1, 2.0), (2, 2.0)], 80) == "▁▁"
+    assert len(text_chart([(step, step) for step in range(1000)], 40)) == 40

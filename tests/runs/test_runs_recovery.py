@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+import monarch.actor
+from monarch.errors import ActorError, MeshFailure, SupervisionError
+from monarch.runs import LineDisplay, Record
+from monarch.runs.folder import read_rows
+from monarch.runs.ranks import RankHangs, RunFailed
+from monarch.runs.recovery import RanksLost, noticing_losses, with_restarts
+from monarch.runs.restarts import Restarts
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    return Record(tmp_path, LineDisplay(io.StringIO()))
+
+
+def test_what_is_lost_is_begun_again_and_told(record: Record) -> None:
+    moments: list[float | None] = []
+
+    def attempt(lost_at: float | None) -> str:
+        moments.append(lost_at)
+        if len(moments) == 1:
+            raise RanksLost("hung", "step 3 hangs\nrank 0 waits")
+        return "done"
+
+    assert with_restarts(attempt, Restarts(2), record) == "done"
+    assert moments[0] is None
+    assert moments[1] is not None
+    (event,) = read_rows(record.folder / "events.jsonl")
+    assert event["kind"] == "hung"
+    assert event["text"] == "step 3 hangs; restart 1 of 2\nrank 0 waits"
+
+
+def test_without_progress_it_gives_up(record: Record) -> None:
+    def attempt(lost_at: float | None) -> None:
+        raise RanksLost("died", "rank 1 died")
+
+    with pytest.raises(RunFailed, match="rank 1 died\ngiving up after 1 restarts"):
+        with_restarts(attempt, Restarts(1), record)
+
+
+def test_other_errors_are_not_for_a_restart(record: Record) -> None:
+    def attempt(lost_at: float | None) -> None:
+        raise ValueError("a mistake")
+
+    with pytest.raises(ValueError, match="a mistake"):
+        with_restarts(attempt, Restarts(5), record)
+    assert not (record.folder / "events.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "told"),
+    [
+        (RankHangs("rank 1 hangs"), RanksLost, "rank 1 hangs"),
+        (ActorError(ValueError("bad")), RunFailed, "ValueError: bad"),
+    ],
+)
+def test_what_a_call_raises_says_whether_a_restart_may_help(
+    error: Exception, expected: type[Exception], told: str
+) -> None:
+    with pytest.raises(expected, match=told), noticing_losses():
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SupervisionError("the proc is gone"),
+        ActorError(RuntimeError("[gloo/transport/tcp/pair.cc] Connection reset by peer")),
+        ActorError(ConnectionResetError("gone")),
+    ],
+)
+def test_a_death_that_is_told_meanwhile_is_the_reason(error: Exception) -> None:
+    failure = MeshFailure("ddp", (1,), "it was killed by SIGKILL", "proc")
+
+    def lose_a_rank() -> None:
+        with noticing_losses():
+            monarch.actor.unhandled_fault_hook(failure)
+            raise error
+
+    with pytest.raises(RanksLost, match="rank 1 died: it was killed by SIGKILL") as caught:
+        lose_a_rank()
+    assert caught.value.kind == "died"

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from monarch.runs.witness import RankStack, tell_hang
+
+
+def test_who_hangs_is_named_first_and_every_stack_follows() -> None:
+    stacks = [
+        RankStack(0, "thread a:\n  in backward", True),
+        RankStack(1, "thread b:\n  in sleep", False),
+        RankStack(2, "", False),
+    ]
+    lines = tell_hang(stacks[:2], "step 7", 30).splitlines()
+    assert lines[0] == "step 7 has not ended within 30 s: rank 1 hangs, and the others wait for it"
+    assert lines[1:4] == ["rank 0 waits", "thread a:", "  in backward"]
+    assert lines[4] == "rank 1 hangs"
+    told = tell_hang(stacks, "step 7", 30)
+    assert "ranks 1, 2 hang" in told
+    assert told.endswith("rank 2 does not answer: it is stopped, or holds the GIL")
+
+
+def test_ranks_that_all_wait_do_not_match() -> None:
+    told = tell_hang([RankStack(0, "x", True), RankStack(1, "y", True)], "the evaluation", 5)
+    assert "all ranks wait for each other: they are in collectives that do not match" in told
