@@ -61,6 +61,8 @@ class Settings:
     spill_dir: str = ""
     tree_min_hosts: int = 16
     tree_degree: int = 16
+    sync_relay_bytes: int = 8 * 2**20
+    sync_relay_degree: int = 4
 
     def with_environment(self) -> Settings:
         """These settings, with what ``MONARCH_<NAME>`` variables say instead."""

@@ -373,17 +373,27 @@ class Inspect(Message, tag=27):
     packages: bool = False
 
 
+class Onward(msgspec.Struct, array_like=True, frozen=True):
+    """A host that is to be passed a message, and the sender's port for its answer."""
+
+    host: ProcAddress
+    port: int
+
+
 class Sync(Message, tag=28):
     """One message of a workspace push, opaque here; its blobs travel as buffers.
 
     ``folders`` are the landing places of the workspace's folders below the replica's root, and
-    ``pid`` is the author's, whose end is to be noticed.
+    ``pid`` is the author's, whose end is to be noticed. The host passes it to ``onward``, in
+    ``degree`` shares.
     """
 
     port: int
     sender: Uid
     folders: tuple[str, ...] = ()
     pid: int = 0
+    onward: tuple[Onward, ...] = ()
+    degree: int = 1
 
 
 class Answer(Message, tag=29):

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from monarch.errors import MonarchError
 from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
@@ -13,6 +15,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.patience import Patience
 from monarch.runtime.workspace.sharing import HERE
+from monarch.runtime.workspace.spreading import Spread
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
 from monarch_sync.disk import Content
@@ -132,13 +135,18 @@ class Fleet:
         again: MonarchError | None = None
         while going:
             self._show(hosts)
-            asked = [(h, out, self._send(h, out.message, out.blobs)) for h, out in going]
+            asked = self._send_all(going)
             going = []
-            for host, out, answer in asked:
+            for host, out, (spread, number) in asked:
                 assert host.push is not None
                 num_bytes = sum(map(len, out.blobs))
+                answer = spread.answers[number]
                 body = self._body(host.address, answer, num_bytes, len(manifest))
                 if body is None:
+                    # What it had to pass on may not have got there.
+                    for other in spread.behind(number):
+                        if not spread.answers[other].is_set:
+                            spread.send_directly(other)
                     continue
                 self.roots[host.uid] = str(body.get("root", ""))
                 try:
@@ -157,6 +165,34 @@ class Fleet:
                         going.append((host, step))
         if again is not None:
             raise again
+
+    def _send_all(
+        self, going: Sequence[tuple[HostInPush, Outgoing]]
+    ) -> list[tuple[HostInPush, Outgoing, tuple[Spread, int]]]:
+        """Send to each what it is to get, once where many get the same and it is much."""
+        alike: dict[int, list[tuple[HostInPush, Outgoing]]] = {}
+        for host, out in going:
+            alike.setdefault(id(out), []).append((host, out))
+        asked = []
+        for members in alike.values():
+            message, blobs = members[0][1]
+            data, num_bytes = encode(message), sum(map(len, blobs))
+            hosts = [host.address for host, _ in members]
+            groups = [members] if Spread.is_worth_it(num_bytes, hosts) else [[m] for m in members]
+            for group in groups:
+                addresses = [host.address for host, _ in group]
+                spread = Spread(self._node, self._order(), data, blobs, addresses)
+                spread.send()
+                for number, (host, out) in enumerate(group):
+                    if host.push is not None:
+                        host.push.bytes_sent += len(data)
+                    asked.append((host, out, (spread, number)))
+        return asked
+
+    def _order(self) -> Sync:
+        """What goes around each message of a push; the port is its receiver's."""
+        folders = tuple(folder.remote for folder in self._memory.workspace.folders)
+        return Sync(0, self._node.uid, folders, os.getpid())
 
     def _show(self, hosts: Sequence[HostInPush]) -> None:
         """Tell whoever follows how much is on its way."""
@@ -243,13 +279,12 @@ class Fleet:
     def _send(
         self, host: HostInPush, message: Message, blobs: Sequence[Content] = ()
     ) -> Promise[Outcome]:
-        folders = tuple(folder.remote for folder in self._memory.workspace.folders)
         data = encode(message)
         if host.push is not None:
             host.push.bytes_sent += len(data)
-        sender, pid = self._node.uid, os.getpid()
+        order = self._order()
         return self._node.request(
-            host.address, lambda port: Sync(port, sender, folders, pid), data, blobs
+            host.address, lambda port: msgspec.structs.replace(order, port=port), data, blobs
         )
 
     def _body(

@@ -18,6 +18,7 @@ from monarch.runtime.host_agent import HostAgent
 from monarch.runtime.workspace.environment import installed, python_tag
 from monarch.runtime.workspace.lease import Lease
 from monarch.runtime.workspace.shared_folder import SharedFolder
+from monarch.runtime.workspace.spreading import pass_on
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Share, Sync, TakeBack
 from monarch_sync.entry import RESERVED
@@ -103,6 +104,11 @@ class ReplicaAgent:
         return tuple(os.path.join(root, folder) if folder else root for folder in self._folders)
 
     def _on_sync(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Sync)
+        if order.onward:
+            # First of all: the others have their disks to write, too.
+            pass_on(self._agent.node, order, envelope.payload, envelope.buffers)
         self._orders.put(lambda: self._answer(envelope))
 
     def _on_take_back(self, envelope: Envelope) -> None:

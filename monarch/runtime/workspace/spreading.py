@@ -1,0 +1,104 @@
+"""How a push's content comes to many hosts: from the author to each, or from host to host.
+
+The author sends the content to each host itself while that is little. Beyond that it sends it to a
+few, and each of those passes it on to a share of the others; it does so before it looks at it
+itself, so that all of them work at the same time. Answers go to the author directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from monarch.config import settings
+from monarch.core.fanout import branches
+from monarch.runtime.answers import AnswerSink, Outcome
+from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
+from monarch.wire.address import ProcAddress, machine_id
+from monarch.wire.codec import Bytes
+from monarch.wire.message import Onward, Sync
+from monarch.wire.payload import Borrowed, Payload
+
+__all__ = ["Spread", "pass_on"]
+
+
+class Spread:
+    """One message on its way to many hosts, each of which answers it."""
+
+    def __init__(
+        self, node: Node, order: Sync, data: Bytes, blobs: Sequence[Bytes],
+        hosts: Sequence[ProcAddress],
+    ) -> None:  # fmt: skip
+        self._node = node
+        self._order = order
+        self._data = data
+        self._blobs = blobs
+        self._hosts = hosts
+        self._degree = settings().sync_relay_degree
+        self.answers: list[Promise[Outcome]] = []
+
+    @staticmethod
+    def is_worth_it(num_bytes: int, hosts: Sequence[ProcAddress]) -> bool:
+        """Whether the author should not send this to each itself."""
+        known = settings()
+        if len(hosts) <= known.sync_relay_degree:
+            return False
+        num_far = sum(is_far(host) for host in hosts)
+        return num_far > 1 and num_bytes * num_far >= known.sync_relay_bytes
+
+    def send(self) -> None:
+        """Send to the first of each share; the others' answers are awaited all the same."""
+        onward = [self._open(host) for host in self._hosts]
+        _send_shares(self._node, self._order, onward, self._degree, self._data, self._blobs)
+
+    def send_directly(self, number: int) -> None:
+        """Send to a host that may not have got it, because one before it was lost."""
+        onward = self._open(self._hosts[number], number)
+        order = msgspec.structs.replace(self._order, port=onward.port)
+        self._node.send(onward.host, order, self._data, self._blobs)
+
+    def behind(self, number: int) -> list[int]:
+        """The hosts that get it through this one."""
+        start, stop = 0, len(self._hosts)
+        while True:
+            parts = branches(start, stop, self._degree)
+            start, stop = next(part for part in parts if part.start <= number < part.stop)
+            if start == number:
+                return list(range(start + 1, stop))
+            start += 1
+
+    def _open(self, host: ProcAddress, number: int | None = None) -> Onward:
+        sink = AnswerSink(host.uid)
+        port = self._node.open_port(sink, [host.uid])
+        if number is None:
+            self.answers.append(sink.promise)
+        else:
+            self.answers[number] = sink.promise
+        return Onward(host, port)
+
+
+def is_far(host: ProcAddress) -> bool:
+    """Whether what is sent to a host leaves this machine."""
+    return host.machine != machine_id()
+
+
+def pass_on(node: Node, order: Sync, data: Bytes, blobs: Sequence[Bytes]) -> None:
+    """Send a message to those who get it through this host. On the loop."""
+    whole = Payload(data, Borrowed([memoryview(blob) for blob in blobs]))
+    parts = branches(0, len(order.onward), order.degree)
+    made = whole.for_many(len(parts))
+    _send_shares(node, order, order.onward, order.degree, made.data, made.buffers)
+
+
+def _send_shares(
+    node: Node, order: Sync, onward: Sequence[Onward], degree: int, data: Bytes,
+    blobs: Sequence[Bytes],
+) -> None:  # fmt: skip
+    for start, stop in branches(0, len(onward), degree):
+        first = onward[start]
+        part = msgspec.structs.replace(
+            order, port=first.port, onward=tuple(onward[start + 1 : stop]), degree=degree
+        )
+        node.send(first.host, part, data, blobs)
