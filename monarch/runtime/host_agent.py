@@ -453,11 +453,11 @@ class HostAgent:
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Inspect)
-        self.node.answer(order.sender, order.port, self.describe(order))
+        self.node.answer(order.sender, order.port, self.describe(packages=order.packages))
 
-    def describe(self, order: Inspect) -> dict[str, Any]:
-        """What runs here, for ``monarch status``."""
-        body = self.packages() if order.packages else {}
+    def describe(self, *, packages: bool = False) -> dict[str, Any]:
+        """What runs here, for ``monarch status``; with ``packages`` also what is installed."""
+        body = self.packages() if packages else {}
         return body | {
             "host": self.name,
             "pid": os.getpid(),

@@ -59,7 +59,9 @@ class HostService:
         holder = self._door.client
         body = {"client": holder.name, "client_address": holder.client} if holder else {}
         self.node.answer(
-            order.sender, order.port, {"client": ""} | body | self.agent.describe(order)
+            order.sender,
+            order.port,
+            {"client": ""} | body | self.agent.describe(packages=order.packages),
         )
 
     def close(self) -> None:

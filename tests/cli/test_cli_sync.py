@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -123,7 +124,9 @@ def test_what_a_host_kept_and_what_was_left_out_is_told(up: Folder, say: Say) ->
 
 def test_a_host_that_cannot_follow_stops_all_or_is_left_behind(up: Folder, say: Say) -> None:
     say("sync")
-    (up.replica(1) / ".monarch/stage").write_text("in the way")
+    stage = up.replica(1) / ".monarch/stage"
+    shutil.rmtree(stage)
+    stage.write_text("in the way")
     up.write("amounts.py", "AMOUNT = 2\n")
     refused = say("sync")
     assert refused.status == 1

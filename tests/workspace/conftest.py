@@ -129,7 +129,7 @@ def restart(job: ProcessJob, index: int, meanwhile: Callable[[], object] = lambd
     wait_for(lambda: not host.is_running, what="its end")
     # One that is back before anybody has seen it go is for no test to be lucky with.
     links = client().links
-    if host.url in links:
+    if host.url in links and links[host.url].ready.is_set:
         wait_for(lambda: links[host.url].is_lost, what="its client to notice")
     Path(host.url.removeprefix("ipc://")).unlink(missing_ok=True)
     meanwhile()

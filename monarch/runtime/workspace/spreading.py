@@ -50,14 +50,26 @@ class Spread:
 
     def send(self) -> None:
         """Send to the first of each share; the others' answers are awaited all the same."""
-        onward = [self._open(host) for host in self._hosts]
+        if len(self._hosts) == 1:
+            self.answers = [self._ask(self._hosts[0])]
+            return
+        sinks = [AnswerSink(host.uid) for host in self._hosts]
+        self.answers = [sink.promise for sink in sinks]
+        onward = [
+            Onward(host, self._node.open_port(sink, [host.uid]))
+            for host, sink in zip(self._hosts, sinks, strict=True)
+        ]
         _send_shares(self._node, self._order, onward, self._degree, self._data, self._blobs)
 
     def send_directly(self, number: int) -> None:
         """Send to a host that may not have got it, because one before it was lost."""
-        onward = self._open(self._hosts[number], number)
-        order = msgspec.structs.replace(self._order, port=onward.port)
-        self._node.send(onward.host, order, self._data, self._blobs)
+        self.answers[number] = self._ask(self._hosts[number])
+
+    def _ask(self, host: ProcAddress) -> Promise[Outcome]:
+        return self._node.request(
+            host, lambda port: msgspec.structs.replace(self._order, port=port), self._data,
+            self._blobs,
+        )  # fmt: skip
 
     def behind(self, number: int) -> list[int]:
         """The hosts that get it through this one."""
@@ -68,15 +80,6 @@ class Spread:
             if start == number:
                 return list(range(start + 1, stop))
             start += 1
-
-    def _open(self, host: ProcAddress, number: int | None = None) -> Onward:
-        sink = AnswerSink(host.uid)
-        port = self._node.open_port(sink, [host.uid])
-        if number is None:
-            self.answers.append(sink.promise)
-        else:
-            self.answers[number] = sink.promise
-        return Onward(host, port)
 
 
 def is_far(host: ProcAddress) -> bool:
