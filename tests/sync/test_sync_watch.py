@@ -135,7 +135,6 @@ def test_random_edits_are_all_followed(following: Following, folder: Path, seed:
     assert len(following.bursts) > 1
 
 
-@pytest.mark.slow
 def test_a_burst_of_10_000_events_is_all_followed(following: Following, folder: Path) -> None:
     for i in range(100):
         inner = folder / f"d{i}" / "nested"

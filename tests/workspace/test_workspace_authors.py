@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from monarch.actor import HostMesh, ProcMesh
 from monarch.job import ProcessJob
 from monarch.runtime import process
@@ -50,7 +48,6 @@ def _procs(project: Project, hosts: HostMesh) -> ProcMesh:
     return procs
 
 
-@pytest.mark.slow
 def test_an_author_killed_at_any_step(
     project: Project, job: ProcessJob, hosts: HostMesh, program: Callable[..., Program]
 ) -> None:
@@ -84,7 +81,6 @@ def _is_past(moment: tuple[str, bool]) -> bool:
     return step in ("patch", "go") or (step == "Commit" and is_after)
 
 
-@pytest.mark.slow
 def test_several_authors_at_once(
     project: Project,
     job: ProcessJob,

@@ -136,7 +136,6 @@ def test_an_editable_install_inside_the_workspace_is_there_already(tmp_path: Pat
     assert editable_folders(unwanted, path) == []
 
 
-@pytest.mark.slow  # pip takes its time
 def test_the_packages_of_a_lock_file_come_along(
     project: Project, job: ProcessJob, hosts: HostMesh, wheels: Path, own_cache: Path
 ) -> None:
@@ -188,7 +187,6 @@ def test_a_host_with_another_python_is_named(tmp_path: Path) -> None:
         build(needs, [host({}, "cpython-27 on pdp11")], tmp_path / "cache")
 
 
-@pytest.mark.slow  # pip takes its time
 def test_what_every_host_has_does_not_travel(tmp_path: Path, wheels: Path) -> None:
     for version in ("1.0", "2.0"):
         make_wheel(wheels, "tinylib", version, "tinydep")
