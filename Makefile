@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 
@@ -29,7 +29,7 @@ demo: $(STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, tra
 	@$(BIN)/python examples/dev_loop.py
 
 .PHONY: test
-test: $(STAMP) ## run the tests, with WORKERS (2) at a time
+test: $(STAMP) ## run the tests, with WORKERS (3) at a time
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: check

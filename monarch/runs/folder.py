@@ -104,7 +104,7 @@ class RunFolder:
     def link_as_latest(self) -> None:
         """Have ``latest`` beside it lead to it."""
         link = self.path.parent / "latest"
-        made = link.with_name(f".latest.{os.getpid()}")
+        made = link.with_name(f".latest.{self.path.name}")
         made.unlink(missing_ok=True)
         made.symlink_to(self.name)
         os.replace(made, link)

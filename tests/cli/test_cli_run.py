@@ -246,6 +246,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(
     assert [row["total"] for row in folder.rows("metrics.jsonl")] == [2.0] * 4
 
 
+@pytest.mark.slow
 def test_new_code_is_an_event_with_its_diff(
     folder: RunsFolder, command: Callable[..., Program]
 ) -> None:

@@ -81,6 +81,7 @@ def test_the_demo_reaches_its_target(demo: Callable[[], Program], tmp_path: Path
     assert list(tmp_path.glob("monarch-demo-*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     ["1  bring up two hosts", "✓ gen 1", "2  edit the loss"],

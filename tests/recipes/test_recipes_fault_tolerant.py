@@ -239,6 +239,7 @@ def compute_loss(logits, labels):
 """
 
 
+@pytest.mark.slow
 def test_an_edit_is_run_by_all_groups_and_by_one_that_is_started_later(
     folder: Path, tmp_path: Path
 ) -> None:

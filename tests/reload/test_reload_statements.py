@@ -190,7 +190,7 @@ def observed(module: types.ModuleType) -> dict[str, object]:
 
 
 @settings(
-    max_examples=120,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
