@@ -78,7 +78,6 @@ class ProcAgent:
         self._lock = threading.Lock()
         self.fences = Fences(lambda: list(self._cells.values()), self._lock)
         self._owned_procs: dict[Uid, ProcAddress] = {}
-        self._siblings: dict[Uid, Uid] = {}
         node.on_peer_down.append(self._forget_proc)
         node.on_peer_again.append(self._make_again)
         node.watches_callers = True
@@ -146,7 +145,6 @@ class ProcAgent:
     def own_procs(self, procs: Sequence[ProcAddress]) -> None:
         """This process has spawned procs: they follow its generations."""
         self._owned_procs.update((proc.uid, proc) for proc in procs)
-        self._siblings.update((proc.uid, procs[0].uid) for proc in procs)
         for proc in procs:
             if self.node.failure_of(proc.uid) is not None:
                 # It died before it was entered here, and nobody will say so again.
@@ -163,7 +161,6 @@ class ProcAgent:
 
     def _forget_proc(self, uid: Uid, down: ProcDown) -> None:
         self._owned_procs.pop(uid, None)
-        self._siblings.pop(uid, None)
         self._hosts_watched.discard(uid)
         self.kept_spawns.forget_proc(uid)
         orphans = [cell for cell in self.cells if cell.record.owner.uid == uid]
@@ -187,10 +184,6 @@ class ProcAgent:
     def owned_procs(self) -> list[ProcAddress]:
         """The procs spawned here that are not known to be dead."""
         return list(self._owned_procs.values())
-
-    def mesh_of(self, proc: Uid) -> Uid:
-        """What the procs of one mesh have in common: the first of them."""
-        return self._siblings.get(proc, proc)
 
     @property
     def cells(self) -> list[ActorCell]:

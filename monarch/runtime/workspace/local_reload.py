@@ -343,15 +343,11 @@ def _is_being_imported(name: str) -> bool:
 
 
 def _new_text(change: FileChange) -> bytes | None:
-    """What a file will hold, or holds since the commit of the files."""
+    """What a file will hold."""
     if not change.source:
         return None
-    try:
-        with open(change.source, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        with open(change.path, "rb") as file:
-            return file.read()
+    with open(change.source, "rb") as file:
+        return file.read()
 
 
 def _log_refusal(cell: ActorCell | None, error: BaseException | None) -> None:

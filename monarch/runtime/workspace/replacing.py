@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from monarch.config import settings
+from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import ReplaceProcs
 
 __all__ = ["replace_procs"]
 
+_UP_SECONDS = 120.0
+
 
 def replace_procs(node: Node, procs: Sequence[ProcAddress]) -> list[str]:
     """Have the hosts of ``procs`` end them and make them again; back when the new ones are up.
 
-    Says what went wrong.
+    Says what went wrong. Who is not up in two minutes goes on coming up, unwaited for.
     """
     grace = settings().stop_timeout_seconds
     hosts: dict[Uid, list[ProcAddress]] = {}
     for proc in procs:
         hosts.setdefault(proc.host_uid, []).append(proc)
-    asked = []
+    asked: list[tuple[str, Promise[Outcome]]] = []
     for uid, members in hosts.items():
         host = ProcAddress(uid, members[0].host_urls, members[0].machine)
         uids = tuple(proc.uid for proc in members)
-        asked.append(node.request(host, _order(uids, grace, node.uid)))
-    for answer in asked:
-        answer.wait()
-    return [answer.value.error for answer in asked if answer.value.error]
+        answer = node.request(host, _order(uids, grace, node.uid))
+        asked.append((next(iter(host.urls), uid), answer))
+    deadline = time.monotonic() + grace + _UP_SECONDS
+    problems = []
+    for where, answer in asked:
+        if not answer.wait(max(0.0, deadline - time.monotonic())):
+            problems.append(f"new procs on {where} are not up after {grace + _UP_SECONDS:g} s")
+        elif answer.value.error:
+            problems.append(answer.value.error)
+    return problems
 
 
 def _order(
