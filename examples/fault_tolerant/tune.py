@@ -6,7 +6,6 @@ Writes a config, brings it to the hosts, looks that it is there, trains with it;
 learning rate, and does so again. The second round has no process to wait for but its own.
 """
 
-import asyncio
 import os
 import sys
 import tempfile
@@ -45,7 +44,7 @@ def tune(folder: Path) -> None:
         hosts = job.state(cached_path=None).trainers
         for number, learning_rate in enumerate(("2e-2", "5e-3"), 1):
             config_file.write_text(CALM.read_text().replace("2e-2", learning_rate))
-            report = asyncio.run(hosts.sync_workspace(workspace))
+            report = hosts.sync_workspace(workspace).get()
             report.raise_for_errors()
             print(f"round {number}: {report.one_line()}")
 

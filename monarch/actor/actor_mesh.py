@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from monarch.actor.endpoint import Endpoint, NotAnEndpoint
 from monarch.actor.future import Future, make_future
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, hosts_of, set_logging
 from monarch.actor.mesh_ref import MeshRef
+from monarch.actor.syncable import Syncable
 from monarch.config import settings
 from monarch.errors import SupervisionError
 from monarch.mesh import MeshTrait, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
 from monarch.runtime.endpoint_spec import EndpointSpec
+from monarch.wire.address import ProcAddress
 from monarch.wire.message import PING, StopActor
-
-if TYPE_CHECKING:
-    from monarch_sync import SyncReport, Workspace
 
 __all__ = ["ActorMesh"]
 
@@ -28,7 +27,7 @@ Self = TypeVar("Self", bound="ActorMesh[Any]")
 T = TypeVar("T")
 
 
-class ActorMesh(MeshTrait, Generic[T]):
+class ActorMesh(Syncable, MeshTrait, Generic[T]):
     """A reference to actors: call their endpoints, slice it, send it to anybody.
 
     Only the mesh that ``spawn`` returned, in the process that called it, owns the actors;
@@ -99,21 +98,8 @@ class ActorMesh(MeshTrait, Generic[T]):
 
         return upgrade(self._ref, new, lambda name: hasattr(ActorMesh, name), self.initialized)
 
-    async def sync_workspace(
-        self,
-        workspace: Workspace,
-        conda: bool = False,
-        auto_reload: bool = True,
-        *,
-        reload: str = "auto",
-        best_effort: bool = False,
-    ) -> SyncReport:
-        """As ``ProcMesh.sync_workspace``, for the machines that these actors are on."""
-        # Imported when used: a program without a workspace need not pay for it.
-        from monarch.actor.sync import sync_procs
-
-        mode = reload if auto_reload else "off"
-        return await sync_procs(self._ref.procs, workspace, mode, best_effort, conda)
+    def _sync_hosts(self) -> list[ProcAddress]:
+        return hosts_of(self._ref.procs)
 
     async def logging_option(
         self,

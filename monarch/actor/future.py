@@ -120,11 +120,15 @@ class Future(Generic[R]):
 def make_future(promise: Promise[Any], resolve: Callable[[Any], R]) -> Future[R]:
     """A future that applies ``resolve`` to the promise's value when somebody wants it."""
     future: Future[R] = object.__new__(Future)
+    fill_future(future, promise, resolve)
+    return future
+
+
+def fill_future(future: Future[R], promise: Promise[Any], resolve: Callable[[Any], R]) -> None:
     future._promise = promise
     future._resolve = resolve
     future._lock = threading.Lock()
     future._outcome = None
-    return future
 
 
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:

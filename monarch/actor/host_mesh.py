@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_cmd
 from monarch.actor.future import Future, make_future
@@ -13,6 +13,7 @@ from monarch.actor.host import Host, link
 from monarch.actor.logs import DEFAULT_WINDOW, set_logging
 from monarch.actor.proc_mesh import ProcMesh, stop_procs
 from monarch.actor.spawning import Plan, spawn
+from monarch.actor.syncable import Syncable
 from monarch.errors import MonarchError
 from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
 from monarch.runtime import process
@@ -21,15 +22,12 @@ from monarch.runtime.client_agent import ClientAgent
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Command, Preload, Shutdown
 
-if TYPE_CHECKING:
-    from monarch_sync import SyncReport, Workspace
-
 __all__ = ["HostMesh", "this_host", "this_proc"]
 
 Self = TypeVar("Self", bound="HostMesh")
 
 
-class HostMesh(MeshTrait):
+class HostMesh(Syncable, MeshTrait):
     """A reference to host agents. What a job or ``attach_to_workers`` made owns them."""
 
     def __init__(
@@ -199,22 +197,8 @@ class HostMesh(MeshTrait):
         """Whether what procs print is shown by the client."""
         return True
 
-    async def sync_workspace(
-        self,
-        workspace: Workspace,
-        conda: bool = False,
-        auto_reload: bool = True,
-        *,
-        reload: str = "auto",
-        best_effort: bool = False,
-    ) -> SyncReport:
-        """Bring ``workspace`` to these machines, and its code into the live processes on them."""
-        # Imported when used: a program without a workspace need not pay for it.
-        from monarch.actor.sync import sync_hosts
-
-        mode = reload if auto_reload else "off"
-        hosts = [host.address for host in self._hosts]
-        return await sync_hosts(hosts, workspace, mode, best_effort, conda)
+    def _sync_hosts(self) -> list[ProcAddress]:
+        return [host.address for host in self._hosts]
 
     async def logging_option(
         self,

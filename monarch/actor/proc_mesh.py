@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh, stop_actors
@@ -14,6 +14,7 @@ from monarch.actor.future import Future, make_future
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
 from monarch.actor.mesh_ref import MeshRef, select
+from monarch.actor.syncable import Syncable
 from monarch.config import settings
 from monarch.core.fanout import Members, Place, Tree
 from monarch.core.supervision import ROOT
@@ -29,9 +30,6 @@ from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.by_value import dump_arguments, is_by_value
 from monarch.wire.message import Ancestor, Inspect, SpawnActor, StopProcs
 
-if TYPE_CHECKING:
-    from monarch_sync import SyncReport, Workspace
-
 __all__ = ["ProcMesh"]
 
 Self = TypeVar("Self", bound="ProcMesh")
@@ -45,7 +43,7 @@ class _Hosts(Protocol):
     def _of_rank(self, rank: int) -> Any: ...
 
 
-class ProcMesh(MeshTrait):
+class ProcMesh(Syncable, MeshTrait):
     """A reference to processes. What ``spawn_procs`` returned owns them; slices do not."""
 
     def __init__(
@@ -210,28 +208,8 @@ class ProcMesh(MeshTrait):
 
         return make_future(stopped._promise, show_last_lines)
 
-    async def sync_workspace(
-        self,
-        workspace: Workspace,
-        conda: bool = False,
-        auto_reload: bool = True,
-        *,
-        reload: str = "auto",
-        best_effort: bool = False,
-    ) -> SyncReport:
-        """Bring ``workspace`` to the machines of this mesh, and its code into live processes.
-
-        All procs that this program owns there switch between the same two messages, or none
-        does. With ``best_effort`` hosts that cannot follow are left behind, and the report names
-        them; what runs on them refuses calls of the new generation until it has caught up.
-        ``conda`` brings the packages along that the workspace's lock file asks for and the
-        machines lack, conda or not. See ``monarch_sync.SyncReport`` for what is told.
-        """
-        # Imported when used: a program without a workspace need not pay for it.
-        from monarch.actor.sync import sync_procs
-
-        mode = reload if auto_reload else "off"
-        return await sync_procs(self._procs, workspace, mode, best_effort, conda)
+    def _sync_hosts(self) -> list[ProcAddress]:
+        return hosts_of(self._procs)
 
     async def logging_option(
         self,

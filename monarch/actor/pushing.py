@@ -1,0 +1,90 @@
+"""Pushes of a workspace that a program starts, each on a thread of its own."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any
+
+from monarch.actor.future import Future, fill_future
+from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.session import session_of
+from monarch.wire.address import ProcAddress
+from monarch_sync import SyncReport, Workspace
+
+__all__ = ["PushFuture", "push"]
+
+MODES = ("auto", "patch", "respawn", "off")
+"""What a push does about live code: change it in place where that can be and give the other procs
+new processes; or only the one; or only the other; or neither."""
+
+
+class PushFuture(Future[SyncReport], Coroutine[Any, Any, SyncReport]):
+    """A push that is under way.
+
+    It is a coroutine too, since Monarch's ``sync_workspace`` gives one: ``asyncio.run`` and
+    ``asyncio.gather`` take it.
+    """
+
+    _steps: Generator[Any, None, SyncReport] | None
+
+    def send(self, value: Any) -> Any:
+        return self._go_on(lambda steps: steps.send(value))
+
+    def throw(self, *error: Any) -> Any:
+        return self._go_on(lambda steps: steps.throw(*error))
+
+    def close(self) -> None:
+        """Nobody waits any more; the push goes on."""
+        if self._steps is not None:
+            self._steps.close()
+
+    def _go_on(self, step: Callable[[Generator[Any, None, SyncReport]], Any]) -> Any:
+        if self._steps is None:
+            self._steps = self.__await__()
+        try:
+            return step(self._steps)
+        except BaseException:
+            self._steps = None  # Has ended; a later task may ask again.
+            raise
+
+
+def push(
+    hosts: Sequence[ProcAddress], workspace: Workspace, mode: str, best_effort: bool, env: bool
+) -> PushFuture:
+    """Push ``workspace`` to ``hosts``, and its code into what this program runs there.
+
+    ``env`` brings the packages that its lock file asks for and hosts lack.
+    """
+    if mode not in MODES:
+        raise ValueError(f"reload is one of {', '.join(MODES)}, not {mode!r}")
+    agent = process.current()
+    if isinstance(agent, ClientAgent):
+        agent.relink(host.uid for host in hosts)
+    done: Promise[SyncReport | Exception] = Promise()
+
+    def run() -> None:
+        try:
+            done.set(
+                session_of(agent).push(hosts, workspace, mode, best_effort=best_effort, env=env)
+            )
+        except Exception as error:
+            done.set(error)
+
+    # A daemon: a Ctrl-C in the middle of a push ends the program at once. The context tells
+    # which actor pushes; it does not wait for itself.
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), name="monarch-push", daemon=True).start()
+    future: PushFuture = object.__new__(PushFuture)
+    fill_future(future, done, _report)
+    future._steps = None
+    return future
+
+
+def _report(result: SyncReport | Exception) -> SyncReport:
+    if isinstance(result, Exception):
+        raise result
+    return result

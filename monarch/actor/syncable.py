@@ -1,0 +1,50 @@
+"""What can be given a workspace: meshes of hosts, procs and actors, and slices of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from monarch.wire.address import ProcAddress
+
+if TYPE_CHECKING:
+    from monarch.actor.pushing import PushFuture
+    from monarch_sync import Workspace
+
+__all__ = ["Syncable"]
+
+
+class Syncable:
+    """A mesh whose machines can be brought to a workspace."""
+
+    def sync_workspace(
+        self,
+        workspace: Workspace,
+        conda: bool = False,
+        auto_reload: bool = True,
+        *,
+        reload: str = "auto",
+        best_effort: bool = False,
+    ) -> PushFuture:
+        """Bring ``workspace`` to the machines of this mesh, and its code into live processes.
+
+        The push starts at once: ``await`` it, or ``.get()`` its ``monarch_sync.SyncReport``.
+        All procs that this program owns there switch between the same two messages, or none
+        does. With ``best_effort`` hosts that cannot follow are left behind, and the report names
+        them; what runs on them refuses calls of the new generation until it has caught up.
+        ``conda`` brings the packages along that the workspace's lock file asks for and the
+        machines lack, conda or not. ``reload`` is "auto", "patch", "respawn" or "off".
+
+        A refusal is told in the report (``ok``, ``errors``); ``raise_for_errors`` raises it. The
+        future raises ``monarch_sync.WorkspaceMissing`` where a folder is not there. Raises
+        ``ValueError`` for another ``reload``.
+        """
+        # Imported when used: a program without a workspace need not pay for it.
+        from monarch.actor.pushing import push
+
+        mode = reload if auto_reload else "off"
+        return push(self._sync_hosts(), workspace, mode, best_effort, conda)
+
+    def _sync_hosts(self) -> Sequence[ProcAddress]:
+        """The agents of these machines."""
+        raise NotImplementedError
