@@ -27,7 +27,7 @@ def test_the_small_llama_reaches_a_validation_loss_below_4_5(tmp_path: Path) -> 
     command = [*monarch, "run", "titan", "--config", "titan.toml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stdout + done.stderr
-    [metrics] = tmp_path.glob("runs/*/metrics.jsonl")
+    [metrics] = tmp_path.glob("runs/titan-*/metrics.jsonl")
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     losses = [row["validation_loss"] for row in rows if "validation_loss" in row]
     assert losses == sorted(losses, reverse=True)

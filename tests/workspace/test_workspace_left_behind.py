@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,11 +37,18 @@ class Busy(Actor):
 """
 
 
+def all_stopped(pid: int) -> bool:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all(task.joinpath("stat").read_text().rpartition(") ")[2][0] == "T" for task in tasks)
+
+
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """A process that hangs, within the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
+        # One of its threads takes the signal; until it does, the others go on.
+        wait_for(lambda: all_stopped(pid), 10.0, "the process to stop")
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
