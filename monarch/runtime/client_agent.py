@@ -160,8 +160,8 @@ class ClientAgent(ProcAgent):
         """The address of a host agent, to ask it things without becoming its client."""
         address = HostUrl.parse(url).address()
         if url not in self.links:
-            self.node.expect(address)
-            self.node.peer_up(address)
+            self.node.known.expect(address)
+            self.node.known.peer_up(address)
         return address
 
     def unlink(self, url: str) -> None:
@@ -174,7 +174,7 @@ class ClientAgent(ProcAgent):
         """The host at ``url`` was asked to end: that it is lost then is no failure."""
         link = self.links.get(url)
         if link is not None:
-            self.node.expect_end(link.address.uid)
+            self.node.partings.expect_end(link.address.uid)
 
     def use_secret(self, secret: bytes) -> None:
         """Speak as a member of the job that has this secret."""
@@ -303,7 +303,7 @@ class ClientAgent(ProcAgent):
         for link in self.links.values():
             procs = [p for p in self.owned_procs() if p.host_uid == link.address.uid]
             is_there = link.ready.is_set and not link.is_lost
-            if procs and is_there and not self.node.expects_end(link.address.uid):
+            if procs and is_there and not self.node.partings.expects_end(link.address.uid):
                 ends.append(self._request_end(link, procs, grace_seconds))
         _wait_for(ends, grace_seconds + 1.0)
 

@@ -130,7 +130,7 @@ class HostAgent:
         node.handle(Preload, self._on_preload)
         node.handle(Inspect, self._on_inspect)
         node.handle(ProcUp, self._on_proc_up)
-        node.on_peer_down.append(self._on_peer_down)
+        node.partings.on_peer_down.append(self._on_peer_down)
 
     def _on_spawn(self, envelope: Envelope) -> None:
         if not self.waiting.holds(envelope):
@@ -243,7 +243,7 @@ class HostAgent:
     def _on_proc_up(self, envelope: Envelope) -> None:
         up = envelope.message
         assert isinstance(up, ProcUp)
-        self.node.peer_up(up.proc)
+        self.node.known.peer_up(up.proc)
         self.others.is_up(up)
         proc = self.procs.get(up.proc.uid)
         if proc is not None:

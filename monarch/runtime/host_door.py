@@ -28,7 +28,7 @@ class HostDoor:
         agent.client = lambda: self.client.client if self.client else None
         self._node.handle(Attach, self._on_attach)
         self._node.handle(Detach, self._on_detach)
-        self._node.on_peer_down.append(self._on_peer_down)
+        self._node.partings.on_peer_down.append(self._on_peer_down)
 
     def _on_attach(self, envelope: Envelope) -> None:
         attach = envelope.message
@@ -55,7 +55,7 @@ class HostDoor:
         node.answer(attach.client, attach.port, about)
 
     def _process_ended(self, uid: Uid) -> None:
-        self._node.peer_down(ProcDown(uid, "the client's process ended", expected=True))
+        self._node.partings.peer_down(ProcDown(uid, "the client's process ended", expected=True))
 
     def _on_detach(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Detach)
@@ -70,5 +70,5 @@ class HostDoor:
             return
         self.client = None
         self._agent.stop(list(self._agent.procs), grace_seconds, "its client has left")
-        self._node.forget_peer(uid)
+        self._node.partings.forget_peer(uid)
         self._forget()

@@ -33,15 +33,15 @@ class HostLink:
         self.ready: Promise[MonarchError | None] = Promise()
         self.info: dict[str, object] = {}
         self._error: MonarchError | None = None
-        node.expect(self.address)
-        node.peer_up(self.address)
+        node.known.expect(self.address)
+        node.known.peer_up(self.address)
         self._timer = node.loop.call_later(settings().attach_timeout_seconds, self._too_late)
         outcome = node.request(
             self.address,
             lambda port: Attach(node.address, os.getpid(), who_am_i(), port, takeover),
         )
         # First, because a refusal that is here already ends the peer, and with it the link.
-        node.on_peer_down.append(self._on_peer_down)
+        node.partings.on_peer_down.append(self._on_peer_down)
         outcome.on_set(lambda: self._answered(outcome.value))
 
     @property
@@ -70,17 +70,17 @@ class HostLink:
         self._fail(HostUnreachable(self.url, waited, detail))
 
     def _process_ended(self) -> None:
-        self._node.peer_down(ProcDown(self.address.uid, "the host agent's process ended"))
+        self._node.partings.peer_down(ProcDown(self.address.uid, "the host agent's process ended"))
 
     def _fail(self, error: MonarchError) -> None:
         if not self.ready.is_set and self._error is None:
             self._error = error
-            self._node.peer_down(ProcDown(self.address.uid, str(error), expected=True))
+            self._node.partings.peer_down(ProcDown(self.address.uid, str(error), expected=True))
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         if uid != self.address.uid:
             return
-        self._node.on_peer_down.remove(self._on_peer_down)
+        self._node.partings.on_peer_down.remove(self._on_peer_down)
         # Its procs are gone already: whoever waits for it may try again at once.
         gone = MonarchError(f"the host agent at {self.url} is gone: {down.reason}")
         self.ready.set(self._error or gone)
@@ -88,7 +88,9 @@ class HostLink:
     def give_up(self) -> None:
         """The host is about to end, and that is no failure."""
         self.detach()
-        self._node.peer_down(ProcDown(self.address.uid, "its job was ended", expected=True))
+        self._node.partings.peer_down(
+            ProcDown(self.address.uid, "its job was ended", expected=True)
+        )
 
     def detach(self) -> None:
         """Leave: the host stops our procs and waits for the next client."""

@@ -24,7 +24,7 @@ class HostWatch:
         self._for: dict[Uid, dict[Uid, ProcAddress]] = {}
         self._by: dict[Uid, ProcAddress] = {}
         node.handle(WatchHost, self._on_watch_host)
-        node.on_peer_down.append(self._on_peer_down)
+        node.partings.on_peer_down.append(self._on_peer_down)
 
     def _on_watch_host(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -36,7 +36,7 @@ class HostWatch:
             return
         node = self._node
         if node.failure_of(host.uid) is not None:
-            node.forget_peer(host.uid)
+            node.partings.forget_peer(host.uid)
         # Until it says who it is; on this machine its process is watched from then on.
         node.lives.expect(host.uid)
         node.send(host, Watch(host.uid, node.address))
@@ -54,7 +54,7 @@ class HostWatch:
             self._node.lives.watch(up.proc, up.pid, lambda: self._ended(uid))
 
     def _ended(self, uid: Uid) -> None:
-        self._node.peer_down(ProcDown(uid, "the host agent's process ended"))
+        self._node.partings.peer_down(ProcDown(uid, "the host agent's process ended"))
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         self._by.pop(uid, None)

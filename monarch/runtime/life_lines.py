@@ -33,14 +33,13 @@ class Network(Protocol):
 
     def address_of(self, uid: Uid) -> ProcAddress: ...
 
-    def peer_down(self, down: ProcDown) -> None: ...
-
 
 class LifeLines:
-    """The processes whose end matters here."""
+    """The processes whose end matters here; ``lost`` is told of those that have fallen silent."""
 
-    def __init__(self, node: Network) -> None:
+    def __init__(self, node: Network, lost: Callable[[ProcDown], None]) -> None:
         self._node = node
+        self._lost = lost
         self._liveness = Liveness(
             settings().heartbeat_seconds, settings().heartbeat_timeout_seconds
         )
@@ -123,7 +122,7 @@ class LifeLines:
         for uid in self._liveness.due(now):
             self._send_heartbeat(uid)
         for uid, seconds in self._liveness.lost(now):
-            self._node.peer_down(ProcDown(uid, f"nothing was heard of it for {seconds:.1f} s"))
+            self._lost(ProcDown(uid, f"nothing was heard of it for {seconds:.1f} s"))
 
     def _send_heartbeat(self, uid: Uid) -> None:
         self._node.send(self._node.address_of(uid), Heartbeat(self._node.uid))

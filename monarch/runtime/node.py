@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -23,13 +23,14 @@ from monarch.net.loop import Loop
 from monarch.net.rare_log import RareLog
 from monarch.net.transport import Frames, Receive, Transport
 from monarch.net.transports import Transports
+from monarch.runtime.acquaintances import Acquaintances
 from monarch.runtime.answers import Answers, AnswerSink, Outcome
 from monarch.runtime.bulk_receiver import BulkReceiver
 from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.life_lines import LifeLines
 from monarch.runtime.outgoing import Outgoing
+from monarch.runtime.partings import Partings
 from monarch.runtime.peer import Peer
-from monarch.runtime.peer_table import PeerTable
 from monarch.runtime.promise import Promise
 from monarch.runtime.run_gate import RunGate
 from monarch.runtime.trees import Trees
@@ -37,7 +38,6 @@ from monarch.wire.address import ProcAddress, Uid, machine_id
 from monarch.wire.codec import Bytes, Envelope, pack, unpack
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
-    PROTOCOL_VERSION,
     Answer,
     AnyMessage,
     Attach,
@@ -46,14 +46,8 @@ from monarch.wire.message import (
     Consignment,
     Credit,
     Heartbeat,
-    Hello,
-    Introduce,
     Parcel,
     PortMark,
-    ProcAgain,
-    ProcDown,
-    ProcsDown,
-    ProcUp,
     Replies,
     Reply,
     Retire,
@@ -61,7 +55,6 @@ from monarch.wire.message import (
     Step,
     StopSelf,
     Switch,
-    Watch,
 )
 
 __all__ = ["Node"]
@@ -100,44 +93,26 @@ class Node:
         # Held while one message goes to many receivers, so that two casts of this process
         # reach all of them in the same order.
         self.casting = threading.RLock()
-        self.on_peer_down: list[Callable[[Uid, ProcDown], None]] = []
-        # A process has given way to a new one of its uid.
-        self.on_peer_again: list[Callable[[ProcAgain], None]] = []
-        # Deaths of one cause, together, before they are told one by one.
-        self.on_deaths: list[Callable[[Sequence[ProcDown], str], None]] = []
         # Of an actor here, a message was not delivered: to whom, the method, and why.
         self.on_undelivered: Callable[[Uid, str, str, str], None] = lambda *about: None
-        self.on_host_met: Callable[[ProcAddress], None] = lambda host: None
-        self._peers = PeerTable()
-        self._introduced: dict[Uid, ProcAddress] = {}
-        self._lock = threading.Lock()
         self._handlers: dict[type, Handler] = {}
         self._anywhere: set[type] = {Reply}
         self._transport = (transport or self._over_sockets)(self.loop, self._receive)
-        self.lives = LifeLines(self)
-        self._ending: set[Uid] = set()
-        self._held_from: dict[Uid, int] = {}
-        self._watched: set[Uid] = set()
-        # Who calls us may own what is here, and may be called back: its death matters.
-        self.watches_callers = False
+        self.known = Acquaintances(self, lambda url: self._transport.connect(url))
+        self.partings = Partings(self)
+        self.lives = LifeLines(self, self.partings.peer_down)
         self._rare = RareLog(_log)
         self._closed = False
         self.is_insecure = False
-        self.trees = Trees(self)
+        self.trees = Trees(self, lambda host: self.known.on_host_met(host))
         self.outgoing = Outgoing(self, self.trees)
-        self.on_peer_down.append(self.trees.host_down)
-        self.handle(Hello, self._on_hello)
+        self.partings.on_peer_down.append(self.trees.host_down)
         answers = Answers(self)
         self.handle(Reply, answers.on_reply)
         self.handle(Replies, answers.on_replies)
         self.handle(Answer, answers.on_answer)
         self.handle(PortMark, answers.on_port_mark)
-        self.handle(ProcUp, self._on_proc_up)
-        self.handle(ProcDown, self._on_proc_down)
-        self.handle(ProcsDown, self._on_procs_down)
-        self.handle(ProcAgain, self._on_proc_again)
         self.handle(Heartbeat, self.lives.on_heartbeat)
-        self.handle(Introduce, self._on_introduce)
         self.bulk_sender = BulkSender(self)
         self.bulk_receiver = BulkReceiver(self, self.bulk_sender.room)
         self._held_back = self.bulk_receiver.order.waiting
@@ -222,21 +197,21 @@ class Node:
         if not self.trees.send(to, envelope):
             self.transmit(to, envelope)
         elif isinstance(message, Switch) and message.holds:
-            self._held_from[to.uid] = self.calls.next_port()
+            self.partings.held_from[to.uid] = self.calls.next_port()
 
     def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
         """Hand a message to the connection with another process."""
-        peer = self._peers.get(to.uid) or self._meet(to)
+        peer = self.known.meet(to)
         message = envelope.message
         if isinstance(message, Revert):
             peer.release()
-            self._held_from.pop(to.uid, None)
+            self.partings.held_from.pop(to.uid, None)
         elif isinstance(message, StopSelf | Step) and peer.send_past(pack(envelope)):
             return
         self._carry(peer, envelope)
         if isinstance(message, Switch) and message.holds:
             peer.hold()
-            self._held_from[to.uid] = self.calls.next_port()
+            self.partings.held_from[to.uid] = self.calls.next_port()
 
     def _carry(self, peer: Peer, envelope: Envelope) -> None:
         if envelope.buffers or len(envelope.payload) >= BULK_BYTES:
@@ -251,7 +226,7 @@ class Node:
         """
         if to.uid == self.address.uid:
             return self._carry_here
-        return functools.partial(self._carry, self._peers.get(to.uid) or self._meet(to))
+        return functools.partial(self._carry, self.known.meet(to))
 
     def _carry_here(self, envelope: Envelope) -> None:
         if envelope.buffers:
@@ -260,8 +235,11 @@ class Node:
 
     def failure_of(self, uid: Uid) -> MeshFailure | None:
         """Why a process is gone; ``None`` for one that is not known to be."""
-        peer = self._peers.get(uid)
-        return None if peer is None else peer.failure
+        return self.known.failure_of(uid)
+
+    def address_of(self, uid: Uid) -> ProcAddress:
+        """The address of a process that has introduced itself."""
+        return self.known.address_of(uid)
 
     def open_port(self, sink: Sink, targets: list[Uid]) -> int:
         """A port for answers from ``targets``. Those already dead end the wait at once.
@@ -307,184 +285,6 @@ class Node:
             address = to if isinstance(to, ProcAddress) else self.address_of(to)
             self.send(address, Answer(port, self.uid, body or {}, error))
 
-    def address_of(self, uid: Uid) -> ProcAddress:
-        """The address of a process that has introduced itself."""
-        if uid == self.uid:
-            return self.address
-        peer = self._peers.get(uid)
-        if peer is not None:
-            return peer.address
-        return self._introduced.get(uid, ProcAddress(uid))
-
-    def introduce(self, address: ProcAddress) -> None:
-        """Know where a process is that we have not met, in case it must be answered."""
-        self._introduced[address.uid] = address
-        if len(self._introduced) > _MAX_INTRODUCED:
-            self._introduced.pop(next(iter(self._introduced)))
-
-    def expect(self, address: ProcAddress) -> Peer:
-        """A process that will come up; what is sent to it meanwhile is kept.
-
-        Whatever was known of an earlier process of that uid is forgotten.
-        """
-        peer = self._peers.replace(address)
-        self.outgoing.down(address.uid)
-        self._ending.discard(address.uid)
-        if address.host_uid not in ("", address.uid, self.uid):
-            self.on_host_met(_host_of(address))
-        return peer
-
-    def _meet(self, address: ProcAddress) -> Peer:
-        with self._lock:
-            address = self._introduced.get(address.uid, address)
-            peer, is_new = self._peers.find(address)
-            if not is_new:
-                return peer
-            self._introduced.pop(address.uid, None)
-        if address.urls:
-            self._open(peer, address)
-        if address.host_uid == self.uid != address.uid:
-            # Told of its end as its host agent; but if that was long ago, we may have forgotten.
-            self.send(self.address, Watch(address.uid, self.address))
-        self._watch(address)
-        return peer
-
-    def _watch(self, address: ProcAddress) -> None:
-        """Hear of a proc's death, from its host agent."""
-        if address.uid in self._watched or address.host_uid in ("", address.uid, self.uid):
-            return
-        self._watched.add(address.uid)
-        host = _host_of(address)
-        if self.failure_of(host.uid) is not None:
-            # Lost once; somebody who was given a proc on it may know that it is back. If it is not,
-            # nobody answers for the proc, and only the silence tells.
-            self.forget_peer(host.uid)
-            self.lives.expect(host.uid)
-        self.send(host, Watch(address.uid, self.address))
-        self.on_host_met(host)
-
-    def _open(self, peer: Peer, address: ProcAddress) -> None:
-        url = self._choose_url(address)
-        self._peers.locate(peer, address)
-        hello = pack(Envelope(address.uid, Hello(self.address, PROTOCOL_VERSION)))
-        peer.up(address, lambda: self._transport.connect(url), hello)
-
-    def _choose_url(self, address: ProcAddress) -> str:
-        local = [url for url in address.urls if url.startswith("ipc://")]
-        remote = [url for url in address.urls if not url.startswith("ipc://")]
-        if local and (not remote or address.machine == self.address.machine):
-            return local[0]
-        return remote[0]
-
-    def peer_up(self, address: ProcAddress) -> None:
-        """A process listens at ``address``."""
-        peer, _ = self._peers.find(address)
-        if not peer.is_up:
-            self._open(peer, address)
-
-    def expect_end(self, uid: Uid) -> None:
-        """A host was asked to end: that it is lost then, with its procs, is no failure."""
-        self._ending.add(uid)
-
-    def expects_end(self, uid: Uid) -> bool:
-        return uid in self._ending
-
-    def peer_down(self, down: ProcDown) -> None:
-        """A process is gone: end every wait for it, and tell the agents."""
-        self.peers_down([down])
-
-    def peers_down(self, downs: Sequence[ProcDown], cause: str = "") -> None:
-        """Processes are gone of one cause; a host takes its procs with it."""
-        # Before any wait ends: whoever waited may attach to the host again at once.
-        told_one, told_all = list(self.on_peer_down), list(self.on_deaths)
-        marked = [(down, f) for down in downs if (f := self._mark_down(down)) is not None]
-        lost = [down for down, _ in marked]
-        with_them = [(d, f) for d in self._lost_with(lost) if (f := self._mark_down(d)) is not None]
-        gone = with_them + marked
-        self._watched.difference_update(down.uid for down in downs)
-        for down, _ in gone:
-            self._watched.discard(down.uid)
-            self.lives.forget(down.uid)
-            self.outgoing.down(down.uid)
-            self.bulk_sender.forget(down.uid)
-            self.loop.call_soon(functools.partial(self.bulk_receiver.forget, down.uid))
-        for down, failure in gone:
-            self.calls.down(down.uid, failure)
-        if gone:
-            for told in told_all:
-                told([down for down, _ in gone], cause or lost[0].uid)
-        for down, _ in gone:
-            for tell in told_one:
-                tell(down.uid, down)
-
-    def _on_proc_again(self, envelope: Envelope) -> None:
-        """What was sent to the old process ends with it; what was kept goes to the new one."""
-        again = envelope.message
-        assert isinstance(again, ProcAgain)
-        uid = again.uid
-        held_from = self._held_from.pop(uid, None)
-        peer = self._peers.get(uid)
-        if peer is not None and peer.failure is not None:
-            return
-        if peer is not None:
-            peer.again()
-        self.bulk_sender.forget(uid)
-        self.loop.call_soon(functools.partial(self.bulk_receiver.forget, uid))
-        if held_from is None:
-            self.outgoing.down(uid)
-        if held_from is None or not again.is_clean:
-            failure = MeshFailure(
-                again.name or uid, (), f"{again.reason}; this message may or may not have been "
-                "handled before, later ones go to the new process", "proc", expected=True,
-            )  # fmt: skip
-            self.calls.down(uid, failure, held_from or self.calls.next_port())
-        for tell in self.on_peer_again:
-            tell(again)
-
-    def _mark_down(self, down: ProcDown) -> MeshFailure | None:
-        """The failure, if it is news."""
-        peer, _ = self._peers.find(ProcAddress(down.uid))
-        failure = MeshFailure(
-            down.name or down.uid, (), down.reason, "proc", down.host, tuple(down.last_output),
-            expected=down.expected, log_file=down.log_file,
-        )  # fmt: skip
-        if not peer.down(failure):
-            return None
-        self._introduced.pop(down.uid, None)
-        self._peers.bury(down.uid)
-        return failure
-
-    def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
-        """The procs of lost hosts that we know of, as peers or as members of a tree."""
-        found = []
-        for down in hosts:
-            if not down.uid:
-                continue  # What a broken peer says; to be on no host is not to be on that one.
-            host = self._peers.get(down.uid)
-            urls = host.address.urls if host is not None else ()
-            name = urls[0] if urls else down.host or down.uid
-            reason = f"its host {name} was lost: {down.reason}"
-            expected = down.expected or down.uid in self._ending
-            procs = self._peers.on_host(down.uid)
-            found += [
-                ProcDown(uid, reason, name, expected=expected)
-                for uid in dict.fromkeys(procs + self.trees.procs_on(down.uid))
-                if uid != down.uid
-            ]
-        return found
-
-    def forget_peer(self, uid: Uid) -> None:
-        """Close the connection to a process that has left in peace."""
-        peer = self._peers.pop(uid)
-        self._introduced.pop(uid, None)
-        self._watched.discard(uid)
-        self.lives.forget(uid)
-        self.outgoing.down(uid)
-        self.loop.call_soon(lambda: self.bulk_receiver.forget(uid))
-        self.bulk_sender.part(uid)
-        if peer is not None:
-            peer.down(MeshFailure(uid, (), "left"))
-
     def _receive(self, frames: Frames) -> None:
         envelope = unpack(frames)
         if envelope.route not in ("", self.address.uid):
@@ -520,37 +320,6 @@ class Node:
             return
         handler(envelope)
 
-    def _on_hello(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, Hello)
-        proc = envelope.message.proc
-        with self._lock:
-            # One that we have given up stays given up, however late its Hello comes.
-            known = self._peers.get(proc.uid)
-            if known is None:
-                # Met when we first send to it: we then also hear of its end, and hang up.
-                self.introduce(proc)
-                return
-        if not known.is_up and known.failure is None:
-            self._open(known, proc)
-        if self.watches_callers and known.failure is None:
-            self._watch(proc)
-
-    def _on_introduce(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, Introduce)
-        self.introduce(envelope.message.proc)
-
-    def _on_proc_up(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, ProcUp)
-        self.peer_up(envelope.message.proc)
-
-    def _on_proc_down(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, ProcDown)
-        self.peer_down(envelope.message)
-
-    def _on_procs_down(self, envelope: Envelope) -> None:
-        assert isinstance(envelope.message, ProcsDown)
-        self.peers_down(envelope.message.downs, envelope.message.cause)
-
     def close(self) -> None:
         """Leave the network. Idempotent."""
         if self._closed:
@@ -566,7 +335,3 @@ class Node:
             self._transport.close()
         self.bulk_sender.close()
         self.loop.stop()
-
-
-def _host_of(proc: ProcAddress) -> ProcAddress:
-    return ProcAddress(proc.host_uid, proc.host_urls, proc.machine)

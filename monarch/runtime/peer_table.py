@@ -15,9 +15,9 @@ _MAX_DEAD = 10_000
 so that one that dies as a whole is known to its last member.
 
 To forget the older ones is safe. Whoever still refers to one meets it like a stranger, and so has
-its host agent asked (``Node._meet``), which says that it is gone; a Hello of it that comes this
-late opens no connection (``Node._on_hello``). Hosts are never forgotten: their death is what tells
-those who attach again that they must, and there are only as many as there are addresses.
+its host agent asked (``Acquaintances.meet``), which says that it is gone; a Hello of it that comes
+this late opens no connection. Hosts are never forgotten: their death is what tells those who attach
+again that they must, and there are only as many as there are addresses.
 """
 
 

@@ -42,7 +42,6 @@ class Network(Protocol):
     casting: threading.RLock
     calls: CallTable
     life: int
-    on_host_met: Callable[[ProcAddress], None]
 
     @property
     def uid(self) -> Uid: ...
@@ -138,10 +137,11 @@ class TreeRoute:
 
 
 class Trees:
-    """The routes of a process, by the proc meshes that they lead to."""
+    """The routes of a process, by the proc meshes that they lead to; it meets the hosts on them."""
 
-    def __init__(self, node: Network) -> None:
+    def __init__(self, node: Network, on_host_met: Callable[[ProcAddress], None]) -> None:
         self._node = node
+        self._on_host_met = on_host_met
         self._routes: dict[Uid, TreeRoute] = {}
         # The routes through each host, and its number there.
         self._through: dict[Uid, list[tuple[TreeRoute, int]]] = {}
@@ -152,7 +152,7 @@ class Trees:
         route = self._routes.get(tree.mesh)
         if route is None:
             for host in tree.hosts:
-                self._node.on_host_met(host)
+                self._on_host_met(host)
             with self._lock:
                 route = self._routes.get(tree.mesh)
                 if route is None:

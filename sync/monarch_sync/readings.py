@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from monarch_sync.chunks import cut
@@ -85,21 +86,41 @@ class Readings:
         """The other names of these files, and those of files that may be changed unseen."""
         if not self._names:
             return set()
-        found: set[str] = set()
-        for local in paths:
-            try:
-                status = os.lstat(local)
-            except OSError:
-                continue
-            found |= self._names.get((status.st_dev, status.st_ino), set())
-        return found.union(*(self._names[key] for key in self._shared))
+        moves = _moves_with(paths)
+        keys = {key for local in paths if (key := _key_of(local)) is not None}
+        keys.update(key for key, names in self._names.items() if any(map(moves, names)))
+        return set().union(*(self._names.get(key, ()) for key in keys | self._shared))
 
     def _note_names(self, key: _Key, local: str, num: int, reading: Reading | None) -> None:
         names = self._names.setdefault(key, set())
         names.add(local)
         if reading is not None:
             names.add(reading.local)
+        if len(names) >= num:
+            # One that has gone, or is another file's now, may live on where we do not see it.
+            names.intersection_update([name for name in names if _key_of(name) == key])
         (self._shared.add if len(names) < num else self._shared.discard)(key)
+
+
+def _key_of(local: str) -> _Key | None:
+    try:
+        status = os.lstat(local)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _moves_with(paths: set[str]) -> Callable[[str], bool]:
+    """Whether a path is one of these, or inside one."""
+
+    def moves(path: str) -> bool:
+        while path:
+            if path in paths:
+                return True
+            path = path.rpartition("/")[0]
+        return False
+
+    return moves
 
 
 def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | None) -> Reading:

@@ -100,12 +100,12 @@ def test_a_peer_whose_host_is_learnt_later_is_lost_with_it(node: Any, tmp_path: 
     one, other = node("me"), node("p")
     other.listen(f"ipc://{tmp_path}/p")
     one.transmit(ProcAddress("p"), Envelope("p", Inspect(0, "me")))
-    assert one._peers.on_host("host") == []
-    one.peer_up(ProcAddress("p", other.address.urls, "", "host", ("ipc:///nowhere/host",)))
-    assert one._peers.on_host("host") == ["p"]
-    one.peer_down(ProcDown("host", "it was switched off"))
+    assert one.known.peers.on_host("host") == []
+    one.known.peer_up(ProcAddress("p", other.address.urls, "", "host", ("ipc:///nowhere/host",)))
+    assert one.known.peers.on_host("host") == ["p"]
+    one.partings.peer_down(ProcDown("host", "it was switched off"))
     assert "its host" in one.failure_of("p").reason
-    assert one._peers.on_host("host") == []
+    assert one.known.peers.on_host("host") == []
 
 
 class Untouchable(dict[str, Any]):
@@ -120,30 +120,30 @@ class Untouchable(dict[str, Any]):
 def test_a_death_looks_at_those_alone_whom_it_concerns(node: Any) -> None:
     one = node("me")
     for number in range(3):
-        one.expect(proc(number))
-    one._peers._peers = Untouchable(one._peers._peers)
-    one._peers.get = one._peers._peers.get
+        one.known.expect(proc(number))
+    one.known.peers._peers = Untouchable(one.known.peers._peers)
+    one.known.peers.get = one.known.peers._peers.get
     one.trees._routes = Untouchable()
-    one.peer_down(ProcDown("p1", "it was killed"))
-    one.peer_down(ProcDown("host", "it was switched off"))
+    one.partings.peer_down(ProcDown("p1", "it was killed"))
+    one.partings.peer_down(ProcDown("host", "it was switched off"))
     assert all(one.failure_of(f"p{number}") for number in range(3))
 
 
 def test_a_node_does_not_grow_with_those_that_die(node: Any) -> None:
     one = node("me")
     for number in range(100):
-        one.expect(proc(number))
-        one.peer_down(ProcDown(f"p{number}", "it was killed"))
+        one.known.expect(proc(number))
+        one.partings.peer_down(ProcDown(f"p{number}", "it was killed"))
     # And the host that is watched for them.
-    assert len(one._peers) <= MAX_DEAD + 1
-    assert not one._watched
+    assert len(one.known.peers) <= MAX_DEAD + 1
+    assert not one.known._watched
 
 
 def forgotten(one: Node, address: ProcAddress) -> None:
-    one.expect(address)
-    one.peer_down(ProcDown(address.uid, "it was killed"))
+    one.known.expect(address)
+    one.partings.peer_down(ProcDown(address.uid, "it was killed"))
     for number in range(MAX_DEAD):
-        one.peer_down(ProcDown(f"other{number}", "it was killed too"))
+        one.partings.peer_down(ProcDown(f"other{number}", "it was killed too"))
     assert one.failure_of(address.uid) is None
 
 
@@ -167,7 +167,7 @@ def test_who_asks_a_forgotten_one_hears_of_its_end_from_its_host(
     forgotten(one, dead)
     if late_hello:
         one.dispatch(Envelope("me", Hello(dead, PROTOCOL_VERSION)))
-        assert one._peers.get("p") is None
+        assert one.known.peers.get("p") is None
     outcome = one.request(dead, lambda port: Inspect(port, "me"))
     assert outcome.wait(20.0), "it waits for ever"
     assert outcome.value.is_down
@@ -198,9 +198,9 @@ def test_a_forgotten_one_of_a_lost_host_is_given_up_after_a_silence(tmp_path: Pa
         try:
             host = ProcAddress("host", (f"ipc://{tmp_path}/nobody",))
             dead = ProcAddress("p", (), "", host.uid, host.urls)
-            one.expect(host)
-            one.peer_up(host)
-            one.peer_down(ProcDown("host", "it was switched off"))
+            one.known.expect(host)
+            one.known.peer_up(host)
+            one.partings.peer_down(ProcDown("host", "it was switched off"))
             forgotten(one, dead)
             outcome = one.request(dead, lambda port: Inspect(port, "me"))
             assert outcome.wait(20.0), "it waits for ever"

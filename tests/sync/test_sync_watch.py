@@ -107,6 +107,38 @@ def following(folder: Path) -> Iterator[Following]:
     yield following
     following.close()
 
+def test_a_name_that_moves_out_of_sight_still_writes_to_the_file(
+    asking: Asking, folder: Path
+) -> None:
+    (folder / ".gitignore").write_text("/hidden\n")
+    (folder / "hidden").mkdir()
+    (folder / "one").write_bytes(b"1")
+    (folder / "two").hardlink_to(folder / "one")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "three").write_bytes(b"3")
+    (folder / "four").hardlink_to(folder / "inner" / "three")
+    asking.look()
+    (folder / "one").rename(folder / "hidden" / "one")
+    (folder / "inner").rename(folder / "hidden" / "inner")
+    asking.look()
+    (folder / "hidden" / "one").write_bytes(b"2")
+    (folder / "hidden" / "inner" / "three").write_bytes(b"4")
+    asking.look()
+
+
+def test_a_name_that_is_gone_does_not_count(asking: Asking, folder: Path) -> None:
+    (folder / ".gitignore").write_text("/hidden\n")
+    (folder / "hidden").mkdir()
+    (folder / "one").write_bytes(b"1")
+    (folder / "two").hardlink_to(folder / "one")
+    asking.look()
+    (folder / "hidden" / "three").hardlink_to(folder / "two")
+    (folder / "one").unlink()
+    (folder / "two").chmod(0o600)
+    asking.look()
+    (folder / "hidden" / "three").write_bytes(b"2")
+    asking.look()
+
 
 @pytest.mark.parametrize(
     "num_events", [300, 301, 302, pytest.param(10_000, marks=[pytest.mark.huge])]

@@ -21,7 +21,7 @@ SECONDS = 20
 def lose(node: Node, hosts: HostMesh, rank: int) -> None:
     """What its link does when the process of the agent ends."""
     uid = hosts._hosts[rank].address.uid
-    node.peer_down(ProcDown(uid, "the host agent's process ended"))
+    node.partings.peer_down(ProcDown(uid, "the host agent's process ended"))
 
 
 def at(

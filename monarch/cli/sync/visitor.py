@@ -144,7 +144,7 @@ class Visitor:
 
         def gone() -> None:
             reason = "the host agent's process ended"
-            node.peer_down(ProcDown(host.uid, reason, expected=True))
+            node.partings.peer_down(ProcDown(host.uid, reason, expected=True))
 
         there = ProcAddress(host.uid, host.urls, str(body.get("machine", "")))
         node.lives.watch(there, pid, gone)
@@ -158,8 +158,8 @@ class Visitor:
                 if proc.get("address"):
                     uid, urls, machine, *_ = proc["address"]
                     address = ProcAddress(uid, tuple(urls), machine)
-                    node.expect(address)
-                    node.peer_up(address)
+                    node.known.expect(address)
+                    node.known.peer_up(address)
                     asked[proc["uid"]] = node.request(address, lambda port: Inspect(port, node.uid))
         answers = {}
         for uid, promise in asked.items():

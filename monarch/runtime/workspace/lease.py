@@ -21,7 +21,7 @@ class Lease:
         self._visitors: set[Uid] = set()
         self.author = ""
         self.generation = 0
-        self._node.on_peer_down.append(self._on_peer_down)
+        self._node.partings.on_peer_down.append(self._on_peer_down)
 
     def is_anothers(self, sender: Uid) -> bool:
         """Whether ``sender`` has to wait."""
@@ -46,7 +46,7 @@ class Lease:
 
     def _has_left(self, sender: Uid) -> None:
         self._on_peer_down(sender, ProcDown(sender, "it has ended"))
-        self._node.forget_peer(sender)
+        self._node.partings.forget_peer(sender)
 
     def _is_client(self, sender: Uid) -> bool:
         """Our client is watched already, as are its procs here."""

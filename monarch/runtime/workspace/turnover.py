@@ -70,7 +70,7 @@ class Turnover:
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         # The digest of the workspace that a host has come to, as far as we were told.
         self.on_over: Callable[[ReloadPlan], None] = lambda plan: None
-        self._node.on_peer_down.append(self._on_peer_down)
+        self._node.partings.on_peer_down.append(self._on_peer_down)
 
     # The steps.
 

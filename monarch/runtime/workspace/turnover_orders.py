@@ -90,7 +90,7 @@ class TurnoverOrders:
 
     def _author_left(self, uid: Uid) -> None:
         self._turnover.author_gone(uid)
-        self._node.forget_peer(uid)
+        self._node.partings.forget_peer(uid)
 
     def _in_background(
         self, order: Prepare | Switch | Step | Revert, work: Callable[[], ReloadOutcome]
