@@ -29,6 +29,7 @@ from typing import NamedTuple
 from sync_sides import Ours, Rsync, has_rsync
 
 from monarch_sync import Watcher
+from monarch_sync.touched import Touched
 
 NUM_HOSTS = 8
 _AFTERMATH_SECONDS = 0.15  # what our hosts do after their answers is not to be in rsync's way
@@ -118,7 +119,7 @@ def nothing(b: Bench) -> Result:
         return b.compare(lambda run: [], lambda _: b.ours.push(_vouched(watcher)))
 
 
-def _vouched(watcher: Watcher) -> set[Path]:
+def _vouched(watcher: Watcher) -> Touched:
     touched = watcher.changes()
     assert touched is not None, watcher.polls_because
     return touched
@@ -216,7 +217,7 @@ def window(b: Bench) -> Result:
 
 
 def rename(b: Bench) -> Result:
-    """A folder with half of all files moves."""
+    """A folder with half of all files moves; that it did, the watcher says."""
     inside = b.source / "half"
     if not inside.exists():
         inside.mkdir()
@@ -232,7 +233,9 @@ def rename(b: Bench) -> Result:
         old.rename(new)
         return [old, new]
 
-    return b.compare(change)
+    with closing(Watcher(b.ours.workspace)) as watcher:
+        b.ours.push(watcher.changes())
+        return b.compare(change, lambda _: b.ours.push(_vouched(watcher)))
 
 
 def first(where: Path, num_hosts: int, num_runs: int) -> Result:
