@@ -22,6 +22,7 @@ from typing import Any
 
 from monarch_sync import HostView, Outgoing, Push, Replica, Scanner, Workspace
 from monarch_sync.messages import Commit, Message, decode, encode
+from monarch_sync.replica import SETTLE_SECONDS
 
 _HEAD = struct.Struct("<III")  # replica, bytes of the message, number of blobs
 
@@ -70,14 +71,17 @@ def serve(roots: Sequence[str]) -> None:
     unsettled: list[Replica] = []
     with link:
         while True:
-            while unsettled and not select.select([link], [], [], 0)[0]:
+            patience = SETTLE_SECONDS
+            while unsettled and not select.select([link], [], [], patience)[0]:
                 unsettled.pop().settle()
+                patience = 0
             try:
                 index, message, blobs = receive(link)
             except EOFError:
                 return
             send(link, index, encode(replicas[index].handle(decode(message), blobs)))
-            unsettled.append(replicas[index])
+            if not replicas[index].is_settled:
+                unsettled.append(replicas[index])
 
 
 class Ours:

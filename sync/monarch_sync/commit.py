@@ -41,6 +41,7 @@ class Committer:
         self._disk = disk
         self._old = old
         self._kept: list[str] = []
+        self._user = os.geteuid()
         self._sound: set[str] = {""}
         self._writable: set[str] = set()
         self._opened: list[str] = []
@@ -172,9 +173,10 @@ class Committer:
                     self._disk.unlink(f"{folder}/__pycache__/{compiled}")
 
     def _put_file(self, entry: Entry) -> None:
-        path = f"{self._root}/{entry.path}"
-        self._make_sound(parent_of(entry.path))
-        ready = self._staging.ready.get(entry.path, _NOTHING)
+        name = entry.path
+        path = f"{self._root}/{name}"
+        self._make_sound(parent_of(name))
+        ready = self._staging.ready.get(name, _NOTHING)
         before = lstat(path)
         if _is_unchanged(ready.before, before):
             digest = ready.digest
@@ -189,7 +191,7 @@ class Committer:
             self._give_mode(path, before, entry.mode)
             return
         if not place or ready.patch is not None:
-            self.lost.append(entry.path)
+            self.lost.append(name)
             return
         if ready.is_linked:
             status = os.lstat(place)
@@ -200,14 +202,13 @@ class Committer:
             self._disk.chmod(place, entry.mode)
         if ready.is_stored:
             self._store.gone(entry.digest)
-        ours = self._old.get(entry.path)
         if before is None:
             self._disk.rename(place, path)
-        elif ours is not None and digest is not None and ours.digest == digest:
+        elif digest is not None and _has_digest(self._old.get(name), digest):
             self._disk.exchange(place, path)
             self._replaced.append((place, digest, before.st_size))
         else:
-            self._give_way(entry.path, path, before, digest)
+            self._give_way(name, path, before, digest)
             self._disk.rename(place, path)
         self._put.append((path, entry.digest))
 
@@ -284,7 +285,8 @@ class Committer:
             status = None
         if status is None:
             self._disk.make_folder(path)
-        self._open(folder)
+        elif status.st_mode & 0o300 != 0o300 or status.st_uid != self._user:
+            self._open(folder)
         self._sound.add(folder)
 
     def _open(self, folder: str) -> None:
@@ -316,6 +318,10 @@ class Committer:
 
 def _is(entry: Entry | None, kind: str) -> bool:
     return entry is not None and entry.kind.value == kind
+
+
+def _has_digest(entry: Entry | None, digest: bytes) -> bool:
+    return entry is not None and entry.digest == digest
 
 
 def _is_unchanged(before: os.stat_result | None, now: os.stat_result | None) -> bool:

@@ -7,10 +7,10 @@ state holds somewhere needs no bytes: the replica copies it from there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from monarch_sync.entry import Entry, parent_of
+from monarch_sync.entry import Entry, Kind, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.tree import Child, join
 
@@ -51,32 +51,34 @@ class Plan:
 
 def diff(
     old: Manifest, new: Manifest, folders_moved: Sequence[tuple[str, str]] | None = None,
-    supplied: Collection[bytes] = (),
+    is_here: Callable[[bytes], bool] = lambda digest: False,
 ) -> Plan:  # fmt: skip
     """What turns ``old`` into ``new``. ``folders_moved``: the folders to move whole, if it is not
-    for the plan to find them. ``supplied``: contents that need not be looked for."""
+    for the plan to find them. ``is_here``: which contents need not be looked for."""
     if folders_moved is None:
         folders_moved = find_moved_folders(old, new)
     plan = Plan(folders_moved=list(folders_moved))
-    changed = new.changed_paths(old.replace(moves=folders_moved) if folders_moved else old)
     fresh: list[Entry] = []
-    for path in sorted(changed):
-        before, after = old.get(path), new.get(path)
+    base = old.replace(moves=folders_moved) if folders_moved else old
+    for path, there, after in new.changes(base):
+        before = old.get(path) if folders_moved else there
         if before is not None and (after is None or after.kind is not before.kind):
             plan.removes.append(before)
             before = None
         if after is None:
             continue
+        kind = after.kind
         if before is not None and _only_mode_differs(before, after):
             plan.modes.append(after)
-        elif after.is_dir:
-            plan.folders.append(after)
-        elif after.is_link:
-            plan.links.append(after)
-        else:
+        elif kind is Kind.FILE:
             plan.files.append(after)
-            fresh.append(after)
-    sources = old.paths_of(e.digest for e in fresh if e.digest not in supplied)
+            if not is_here(after.digest):
+                fresh.append(after)
+        elif kind is Kind.DIR:
+            plan.folders.append(after)
+        else:
+            plan.links.append(after)
+    sources = old.paths_of(entry.digest for entry in fresh)
     plan.moved = {
         entry.path: sources[entry.digest]
         for entry in fresh

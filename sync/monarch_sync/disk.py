@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable
 from ctypes import c_char_p, c_int, c_uint
 from pathlib import Path
@@ -168,13 +169,15 @@ def _load_renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
 _renameat2 = _load_renameat2()
 _HERE = -100  # AT_FDCWD
 _EXCHANGE = 2
+_NAMES = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # as `os.fsencode`, faster
 
 
 def _exchange(one: AnyPath, other: AnyPath) -> bool:
     """Exchange two files; False where that is not to be had."""
     if _renameat2 is None:
         return False
-    if not _renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
+    raw_one, raw_other = os.fspath(one).encode(*_NAMES), os.fspath(other).encode(*_NAMES)
+    if not _renameat2(_HERE, raw_one, _HERE, raw_other, _EXCHANGE):
         return True
     code = ctypes.get_errno()
     if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):

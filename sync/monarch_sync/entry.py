@@ -99,6 +99,8 @@ def check(entry: Entry) -> None:
 
 def path_fault(path: str) -> str:
     """Why this cannot be a manifest path; "" if it can."""
+    if path and path[0] not in "./" and path[-1] != "/" and "/." not in path and "//" not in path:
+        return "holds a NUL" if "\0" in path else ""  # nearly all are so plain
     parts = path.split("/")
     if path.startswith("/"):
         return "is absolute"
@@ -132,12 +134,14 @@ def target_fault(path: str, target: str, *, depth: int = 0) -> str:
 
 
 def _shape_fault(entry: Entry) -> str:
+    kind = entry.kind
     if not 0 <= entry.mode <= 0o777:
         return f"has mode {entry.mode:o}, beyond permission bits"
-    if entry.is_file and (len(entry.digest) != DIGEST_BYTES or entry.size < 0):
-        return "is a file without a digest"
-    if not entry.is_file and (entry.digest or entry.size or entry.chunks):
+    if kind is Kind.FILE:
+        if len(entry.digest) != DIGEST_BYTES or entry.size < 0:
+            return "is a file without a digest"
+    elif entry.digest or entry.size or entry.chunks:
         return "has content, but is no file"
-    if entry.is_link:
+    elif kind is Kind.LINK:
         return target_fault(entry.path, entry.target)
     return "has a target, but is no link" if entry.target else ""

@@ -47,6 +47,11 @@ class RuleFile:
         self._wild_names = _any(p.regex for p in names if p not in known)
         self._paths = _any(p.regex for p in patterns if not p.by_name)
 
+    @property
+    def goes_by_name(self) -> bool:
+        """Whether no pattern says anything about where a file lies."""
+        return self._paths is None
+
     def verdict(self, name: str, path: str, is_dir: bool) -> bool | None:
         """Whether ``path``, relative to the file's folder, is ignored; None if nothing is said."""
         if (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,14 @@ from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, Row
 from monarch_sync.errors import BadManifest
 from monarch_sync.frames import frame, frames_in
-from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_pairs, encode_paths
+from monarch_sync.manifest import (
+    Change,
+    Manifest,
+    decode_pairs,
+    decode_paths,
+    encode_pairs,
+    encode_paths,
+)
 
 __all__ = ["History", "Past"]
 
@@ -108,17 +115,18 @@ class History:
         self.put(self.record(generation, author, old, new, seconds))
 
     def record(
-        self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float
-    ) -> bytes:
-        """What `put` is to note of a commit; worked out ahead, so that the commit is short."""
-        # Folders that only got another name are noted as such, not file by file.
-        moves = find_moved_folders(new, old) if len(old) else []
-        paths = sorted(old.changed_paths(new.replace(moves=moves)) if moves
-                       else new.changed_paths(old))  # fmt: skip
-        before = [entry for entry in map(old.get, paths) if entry is not None]
-        files = [path for path in paths if _is_file(new.get(path)) or _is_file(old.get(path))]
+        self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float,
+        moves: Sequence[tuple[str, str]] | None = None,
+    ) -> bytes:  # fmt: skip
+        """What `put` is to note of a commit; worked out ahead, so that the commit is short.
+
+        ``moves``: folders that only got another name, as (old, new), where they are known. They
+        are noted as such, not file by file.
+        """
+        moves, back = _way_back(old, new, moves)
+        files = [path for path, _, was in back if _is_file(was) or _is_file(new.get(path))]
         for after, _ in moves:
-            inside = (path for path in new.below(after) if _is_file(new.get(path)))
+            inside = new.files_below(after)
             files += itertools.islice(inside, max(0, _MAX_PATHS - len(files)))
         num_moved = sum(new.folder(after).num_files for after, _ in moves)
         num_changed = num_moved + sum(not _is_within(path, moves) for path in files)
@@ -127,8 +135,8 @@ class History:
             encode_paths(files[:_MAX_PATHS]), moves_back=encode_pairs(moves),
         )  # fmt: skip
         if len(old):
-            record.put_back = [entry.to_row() for entry in before]
-            record.take_away = encode_paths(path for path in paths if old.get(path) is None)
+            record.put_back = [was.to_row() for _, _, was in back if was is not None]
+            record.take_away = encode_paths(path for path, _, was in back if was is None)
         return msgspec.msgpack.encode(record)
 
     def lost(self, generation: int, entries: list[Entry]) -> None:
@@ -215,6 +223,20 @@ def _records_in(data: bytes) -> Iterator[tuple[_Record, int]]:
             yield _decoder.decode(body), end
         except msgspec.MsgspecError:
             return
+
+
+def _way_back(
+    old: Manifest, new: Manifest, moves: Sequence[tuple[str, str]] | None
+) -> tuple[list[tuple[str, str]], list[Change]]:
+    """From ``new`` to ``old``: the folders that move first, and what changes then."""
+    if moves is None:
+        back = find_moved_folders(new, old) if len(old) else []
+    else:
+        back = [(after, before) for before, after in reversed(moves)]
+    if back:
+        with contextlib.suppress(BadManifest):  # an old place is taken again
+            return back, old.changes(new.replace(moves=back))
+    return [], [Change(path, now, was) for path, was, now in new.changes(old)]
 
 
 def _is_within(path: str, moves: list[tuple[str, str]]) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "NEVER",
     "exclude_file",
     "is_wanted",
+    "judges_alike",
     "outer_rule_files",
     "personal_rule_file",
     "tracked_though_ignored",
@@ -145,6 +146,25 @@ def walk_kinds(
                 yield prefix + name, True
                 if depth is None:
                     stack.append((f"{at}/{name}", prefix + name, inside))
+
+
+def judges_alike(
+    folder: Path, patterns: Sequence[str], old: str, new: str, *, uses_git: bool = True
+) -> bool:
+    """Whether rules from above say the same of what is in a folder under another name; both are
+    relative to a workspace's ``folder``."""
+    root = str(folder).rstrip("/")
+    ways = [dict.fromkeys(_folders_above(f"{root}/{path}")) for path in (old, new)]
+    shared = ways[0].keys() & ways[1].keys()
+    everywhere = [rules_of(os.fsencode("\n".join(patterns))), _personal() if uses_git else None]
+    for above in ways[0].keys() | ways[1].keys():
+        level = _level(above)
+        rules = [level.own, level.git, level.exclude]
+        if above in shared:
+            everywhere += rules
+        elif level.is_repository or any(rules):
+            return False
+    return all(one is None or one.goes_by_name for one in everywhere)
 
 
 def _level(folder: str, names: Container[str] | None = None) -> _Level:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from monarch_sync.errors import WorkspaceMissing
 from monarch_sync.file_system import tells_all
-from monarch_sync.ignore import tracked_though_ignored, walk, walk_kinds
+from monarch_sync.ignore import judges_alike, tracked_though_ignored, walk, walk_kinds
 from monarch_sync.inotify import Inotify
 from monarch_sync.outer_rules import OuterRules
 from monarch_sync.watched_folders import WatchedFolders
@@ -157,7 +157,10 @@ class LiveWatch:
     def _cover_fresh(self) -> None:
         """Watch folders that have appeared, if rules say that they belong to us."""
         by_parent: dict[str, list[str]] = {}
-        for path in self.folders.take_fresh():
+        if not all(self._is_plain(*move) for move in self.folders.moves):
+            self.folders.moves.clear()
+        moved = {new for _, new in self.folders.moves}
+        for path in self.folders.take_fresh() - moved:
             by_parent.setdefault(os.path.dirname(path), []).append(path)
         # Folders above first: who is inside one that is new is found with it.
         for parent, paths in sorted(by_parent.items()):
@@ -165,6 +168,17 @@ class LiveWatch:
                 root = str(folder.local)
                 if parent == root or parent.startswith(root + "/"):
                     self._cover_wanted(folder, parent[len(root) + 1 :], paths)
+
+    def _is_plain(self, old: str, new: str) -> bool:
+        """Whether a folder that got another name belongs to us as it did, with the same content."""
+        patterns = self._workspace.ignore
+        for folder in self._workspace.folders:
+            above = f"{folder.local}/"
+            if old.startswith(above) and new.startswith(above):
+                names = old[len(above) :], new[len(above) :]
+                if not judges_alike(folder.local, patterns, *names, uses_git=folder.follows_git):
+                    return False
+        return True
 
     def _cover_wanted(self, folder: Folder, parent: str, paths: list[str]) -> None:
         root = str(folder.local)

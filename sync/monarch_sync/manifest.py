@@ -9,13 +9,25 @@ comparing neighbours looks at nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import NamedTuple
 
 import msgspec
 
 from monarch_sync.digest import DIGEST_NAME, digest_bytes
 from monarch_sync.entry import Entry, Row, from_wire, target_fault, to_wire
 from monarch_sync.errors import BadManifest
-from monarch_sync.tree import EMPTY, Editor, Node, differing, join, located, paths_of, split
+from monarch_sync.tree import (
+    EMPTY,
+    Child,
+    Editor,
+    Node,
+    differing,
+    join,
+    located,
+    paths_of,
+    split,
+)
 
 _MAX_DEPTH = 255
 
@@ -25,10 +37,18 @@ class _Encoded(msgspec.Struct, array_like=True):
     rows: list[Row]
 
 
+class Change(NamedTuple):
+    """What stands at a path where two manifests differ, before and now."""
+
+    path: str
+    before: Entry | None
+    now: Entry | None
+
+
 class Manifest:
     """An immutable set of entries, one a path. Iterates in canonical order (by path)."""
 
-    __slots__ = ("_folders", "_rows", "digest", "digest_name", "lineage", "root")
+    __slots__ = ("_changes", "_folders", "_rows", "digest", "digest_name", "lineage", "root")
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         editor = Editor(EMPTY)
@@ -38,8 +58,9 @@ class Manifest:
 
     def _hold(self, root: Node) -> None:
         self.root = root
-        self._folders: dict[str, Node] = {}
+        self._folders: dict[str, Node] = {"": root}
         self._rows: list[Row] | None = None
+        self._changes: tuple[bytes, list[Change]] | None = None
         self.digest_name = DIGEST_NAME
         counted = root.sum.to_bytes(16, "big") + root.num_entries.to_bytes(8, "big")
         self.digest = digest_bytes(DIGEST_NAME.encode() + counted)
@@ -72,16 +93,16 @@ class Manifest:
 
     def get(self, path: str) -> Entry | None:
         """The entry at `path`, if there is one."""
-        folder, name = split(path)
-        child = self.folder(folder).children.get(name)
+        folder, _, name = path.rpartition("/")
+        node = self._folders.get(folder) or self.folder(folder)
+        child = node.children.get(name if folder else path)
         if child is None or child.entry is None:
             return None
-        return located(child.entry, path)
+        entry = child.entry
+        return entry if entry.path == path else located(entry, path)
 
     def folder(self, path: str) -> Node:
         """What is in a folder ("" = the root); nothing, if there is no such folder."""
-        if not path:
-            return self.root
         node = self._folders.get(path)
         if node is None:
             above, name = split(path)
@@ -111,16 +132,40 @@ class Manifest:
             if child.entry is not None
         )
 
-    def changed_paths(self, base: Manifest) -> set[str]:
-        """The paths at which this manifest and `base` differ."""
+    def files_below(self, path: str) -> Iterator[str]:
+        """The same of files alone; for who wants the first of many."""
+        children = self.folder(path).children
+        # A folder's name sorts as what is in it does.
+        names = [name if child.node is None else f"{name}/" for name, child in children.items()]
+        for name in sorted(names):
+            if name.endswith("/"):
+                yield from self.files_below(join(path, name[:-1]))
+            elif (entry := children[name].entry) is not None and entry.is_file:
+                yield join(path, name)
+
+    def changes(self, base: Manifest) -> list[Change]:
+        """Where this manifest and `base` differ, in canonical order. Kept for the next who asks."""
+        if self._changes is None or self._changes[0] != base.digest:
+            self._changes = base.digest, self._compare(base)
+        return self._changes[1]
+
+    def _compare(self, base: Manifest) -> list[Change]:
         if self.lineage and self.lineage[0] == base.digest:
             mine, theirs = self.get, base.get
-            return {path for path in self.lineage[1] if mine(path) != theirs(path)}
-        return {
-            path
-            for path, before, now in differing(base.root, self.root)
-            if not _is_same(before and before.entry, now and now.entry)
-        }
+            found = [(path, theirs(path), mine(path)) for path in self.lineage[1]]
+        else:
+            found = [
+                (path, before and before.entry and located(before.entry, path),
+                 now and now.entry and located(now.entry, path))
+                for path, before, now in differing(base.root, self.root)
+            ]  # fmt: skip
+        return [
+            Change(*one) for one in sorted(found, key=itemgetter(0)) if not _is_same(one[1], one[2])
+        ]
+
+    def changed_paths(self, base: Manifest) -> set[str]:
+        """The paths at which this manifest and `base` differ."""
+        return {change.path for change in self.changes(base)}
 
     def replace(
         self, changed: Iterable[Entry] = (), removed: Iterable[str] = (),
@@ -155,19 +200,22 @@ class Manifest:
         `base`: a manifest known to be sound; only what differs from it is looked at.
         """
         for path, _, now in differing(base.root if base is not None else EMPTY, self.root):
-            if now is None:
-                continue
-            if now.node is not None and (now.entry is None or not now.entry.is_dir):
-                inside, has = next(_entries(now.node, path)).path, "has no entry"
-                if now.entry is not None:
-                    has = f"is a {now.entry.kind.value}"
-                raise BadManifest(inside, f"lies in {path!r}, which {has}")
-            if now.entry is not None and now.entry.is_link:
-                fault = target_fault(path, now.entry.target)
-                if fault:
-                    raise BadManifest(path, fault)
-            if path.count("/") > _MAX_DEPTH:
-                raise BadManifest(path, f"lies in more than {_MAX_DEPTH} folders")
+            if now is not None:
+                _check(path, now)
+
+    def check_at(self, path: str, *, with_content: bool) -> None:
+        """The same for a folder and all above it, and for what is in it."""
+        at = ""
+        for name in path.split("/"):
+            child = self.folder(at).children.get(name)
+            at = join(at, name)
+            if child is not None:
+                _check(at, child)
+        if not with_content:
+            return
+        for folder, node in self.folder(path).walk(path):
+            for name, child in node.children.items():
+                _check(join(folder, name), child)
 
     def encode(self) -> bytes:
         """The manifest as bytes; `decode` reads them."""
@@ -198,6 +246,21 @@ class Manifest:
             raise BadManifest(_twice(rows), "appears twice")
         manifest.check()
         return manifest
+
+
+def _check(path: str, child: Child) -> None:
+    entry, node, _ = child
+    if node is not None and (entry is None or not entry.is_dir):
+        inside, has = next(_entries(node, path)).path, "has no entry"
+        if entry is not None:
+            has = f"is a {entry.kind.value}"
+        raise BadManifest(inside, f"lies in {path!r}, which {has}")
+    if entry is not None and entry.is_link:
+        fault = target_fault(path, entry.target)
+        if fault:
+            raise BadManifest(path, fault)
+    if path.count("/") > _MAX_DEPTH:
+        raise BadManifest(path, f"lies in more than {_MAX_DEPTH} folders")
 
 
 def _entries(root: Node, above: str) -> Iterator[Entry]:

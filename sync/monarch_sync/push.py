@@ -14,8 +14,9 @@ from typing import NamedTuple, TypeVar
 
 from monarch_sync.contents import Contents
 from monarch_sync.diff import find_moved_folders
+from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import Content
-from monarch_sync.entry import Entry, Row, from_wire, to_wire
+from monarch_sync.entry import Entry, Kind, Row, from_wire, to_wire
 from monarch_sync.errors import PushRefused
 from monarch_sync.manifest import Manifest, encode_pairs, encode_paths
 from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged, Supply
@@ -48,15 +49,15 @@ class HostView:
 
 
 class _Change(NamedTuple):
-    """What leads from a host's state to the new one. ``unknown`` are contents that the old state
-    does not have anywhere, ``replaced`` those of the old that are shown no more."""
+    """What leads from a host's state to the new one. ``contents`` are those of the files that
+    change, ``replaced`` those of the old state that are shown no more."""
 
     base: bytes
     entries: list[Entry]
     rows: list[Row]
     removed: list[bytes]
     moves: list[tuple[bytes, bytes]]
-    unknown: frozenset[bytes]
+    contents: frozenset[bytes]
     replaced: frozenset[bytes]
 
 
@@ -125,9 +126,18 @@ class Push:
         change = self._change()
         wanted: frozenset[bytes] = frozenset()
         if self._brings_content:
-            wanted = change.unknown - self._view.held if self._view.held else change.unknown
+            wanted = change.contents - self._view.held
+            if wanted and self._base is not None:
+                wanted -= self._elsewhere(change, wanted)
         key = (self.generation, self._manifest.digest, change.base, wanted, self._is_near)
         return self._send(self._shared(key, lambda: self._make_stage(change, wanted)))
+
+    def _elsewhere(self, change: _Change, wanted: frozenset[bytes]) -> frozenset[bytes]:
+        """Which of these contents the host's state has, wherever that is."""
+        base = self._base
+        assert base is not None
+        key = (self.generation, change.base, wanted)
+        return self._shared(key, lambda: frozenset(base.paths_of(wanted)))
 
     def _supply(self, digests: frozenset[bytes]) -> Outgoing:
         key = (self.generation, self._manifest.digest, digests, self._is_near)
@@ -158,17 +168,16 @@ class Push:
                 b"", list(manifest), manifest.rows(), [], [], frozenset(), frozenset()
             )  # fmt: skip
         moves = find_moved_folders(base, manifest)
-        paths = sorted(manifest.changed_paths(base.replace(moves=moves) if moves else base))
-        now = [manifest.get(path) for path in paths]
-        before = [base.get(path) for path in paths]
-        entries = [entry for entry in now if entry is not None]
-        fresh = {entry.digest for entry in entries if entry.is_file}
+        moved = base.replace(moves=moves) if moves else base
+        changes = manifest.changes(moved)
+        entries = [now for _, _, now in changes if now is not None]
+        before = [was if was is None or not moves else base.get(path) for path, was, _ in changes]
         return _Change(
             base.digest, entries, [entry.to_row() for entry in entries],
-            encode_paths(path for path, entry in zip(paths, now, strict=True) if entry is None),
+            encode_paths(path for path, _, now in changes if now is None),
             encode_pairs(moves),
-            frozenset(fresh - base.paths_of(fresh).keys()),
-            frozenset(entry.digest for entry in before if entry is not None and entry.is_file),
+            frozenset(entry.digest for entry in entries if entry.kind is Kind.FILE),
+            frozenset(was.digest for was in before if was is not None and was.kind is Kind.FILE),
         )  # fmt: skip
 
     def _make_stage(self, change: _Change, wanted: frozenset[bytes]) -> Outgoing:
@@ -215,10 +224,12 @@ class Push:
             if not entry.is_file or entry.digest not in missing:
                 continue
             missing.discard(entry.digest)
-            before = self._base.get(entry.path) if self._base is not None else None
             delta = None
-            if before is not None and before.is_file:
-                delta = self._contents.delta(before.digest, entry)
+            # For a host so near, what makes and reads a small delta costs more than its bytes.
+            if self._base is not None and (not self._is_near or entry.size >= LARGE_BYTES):
+                before = self._base.get(entry.path)
+                if before is not None and before.is_file:
+                    delta = self._contents.delta(before.digest, entry)
             if delta is not None:
                 made.append(delta)
             else:

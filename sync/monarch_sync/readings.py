@@ -82,6 +82,11 @@ class Readings:
         self._known[key] = reading
         return reading
 
+    @property
+    def has_links(self) -> bool:
+        """Whether a file with several names has been seen."""
+        return bool(self._names)
+
     def same_files(self, paths: set[str]) -> set[str]:
         """The other names of these files, and those of files that may be changed unseen."""
         if not self._names:

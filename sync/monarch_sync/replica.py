@@ -51,9 +51,13 @@ from monarch_sync.staging import Staging
 from monarch_sync.stamps import Stamps, digest_of
 from monarch_sync.state_log import Journal, StateLog
 from monarch_sync.store import Store
-from monarch_sync.whole_folders import can_move
+from monarch_sync.whole_folders import WholeFolders
 
-__all__ = ["Replica"]
+__all__ = ["SETTLE_SECONDS", "Replica"]
+
+# After a commit, until `settle` is due: while all that waited for the new files gets to work, the
+# disk and the processor are theirs.
+SETTLE_SECONDS = 0.05
 
 
 class _Pending(NamedTuple):
@@ -87,6 +91,7 @@ class Replica:
         self._staging = Staging(
             self.root, self._state / "stage", self._store, self._disk, self._stamps
         )
+        self._folders = WholeFolders(os.fspath(self.root))
         self._pending: _Pending | None = None
         self._unsettled: Committer | None = None
         self._log = StateLog(self._state, self._disk)
@@ -146,9 +151,14 @@ class Replica:
                 return Refused("disk", error.strerror or str(error), str(error.filename or ""))
         return Refused("unexpected", f"a replica answers no {type(message).__name__}")
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing was left for after the answer to a commit."""
+        return self._unsettled is None
+
     def settle(self) -> None:
-        """Do what was left for after the answer to a commit. To be called when that is sent; what
-        fails here is tried again with the next message."""
+        """Do what was left for after the answer to a commit. To be called once that is sent and
+        nothing else comes; what fails here is tried again with the next message."""
         with contextlib.suppress(OSError):
             self._settle()
 
@@ -207,7 +217,7 @@ class Replica:
             self._drop_stage()
         if not stage.base:
             self._forget_missing()
-        plan = self._plan(manifest, stage.blobs)
+        plan = self._plan(manifest, stage)
         self._pending = _Pending(stage, manifest, plan)
         self._staging.begin(plan, self.manifest)
         return self._go_on(self._pending, stage.blobs, blobs)
@@ -219,12 +229,13 @@ class Replica:
             return Need([], whole=True)
         return self._go_on(pending, supply.blobs, blobs)
 
-    def _plan(self, new: Manifest, blobs: Sequence[Blob]) -> Plan:
-        supplied = {blob.digest for blob in blobs}
-        supplied.update(digest for blob in blobs for digest, _ in blob.parts)
-        plan = diff(self.manifest, new, supplied=supplied)
-        root = os.fspath(self.root)
-        if all(can_move(root, before, self.manifest) for before, _ in plan.folders_moved):
+    def _plan(self, new: Manifest, stage: Stage) -> Plan:
+        supplied = {blob.digest for blob in stage.blobs}
+        supplied.update(digest for blob in stage.blobs for digest, _ in blob.parts)
+        store = self._store
+        moves = decode_pairs(stage.moves) or None
+        plan = diff(self.manifest, new, moves, lambda d: d in supplied or store.has(d))
+        if all(self._folders.can_move(before, self.manifest) for before, _ in plan.folders_moved):
             return plan
         return diff(self.manifest, new, ())
 
@@ -242,7 +253,7 @@ class Replica:
             return Need(missing)
         record = self._history.record(
             pending.stage.generation, pending.stage.author, self.manifest, pending.manifest,
-            time.time(),
+            time.time(), decode_pairs(pending.stage.moves) or pending.plan.folders_moved,
         )  # fmt: skip
         self._pending = pending._replace(record=record)
         return self._staged(pending)
@@ -273,8 +284,12 @@ class Replica:
             for _, path in moves:
                 if fault := path_fault(path):
                     raise BadManifest(path, fault)
-            manifest = self.manifest.replace(changed, removed, moves)
-            manifest.check(self.manifest)
+            moved = self.manifest.replace(moves=moves) if moves else self.manifest
+            manifest = moved.replace(changed, removed)
+            manifest.check(moved)
+            for before, path in moves:
+                # From another depth, a link in it leads elsewhere.
+                manifest.check_at(path, with_content=before.count("/") != path.count("/"))
         else:
             manifest = Manifest.from_rows(stage.changed, stage.digest_name)
         if manifest.digest != stage.digest:

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from monarch_sync.contents import Contents
 from monarch_sync.entry import Entry, Kind, parent_of, target_fault
+from monarch_sync.errors import BadManifest
 from monarch_sync.ignore import tracked_though_ignored, walk
 from monarch_sync.manifest import Manifest
 from monarch_sync.readings import Readings
 from monarch_sync.report import Problem
+from monarch_sync.touched import Touched
 from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Scan", "Scanner", "scan"]
@@ -70,13 +72,18 @@ class Scanner:
         """Look at these (absolute) paths, and at all inside those that are folders.
 
         Falls back to a whole scan where it has to: at the first call, when rules changed, and
-        where one folder lands inside another.
+        where one folder lands inside another. Of folders that a watcher says only got another name
+        nothing is looked at.
         """
         touched = {os.fspath(path) for path in paths}
         touched |= self._readings.same_files(touched)
         new_rules = any(_is_rule(path) for path in touched)
         if self.manifest is None or new_rules or _meet(self.workspace.folders, touched):
             return self.scan()
+        moved = self._with_moves(paths.moves) if isinstance(paths, Touched) else None
+        if moved is not None:
+            self.manifest, done = moved
+            touched -= done
         changed: dict[str, Entry] = {}
         removed: set[str] = set()
         for folder in self.workspace.folders:
@@ -88,6 +95,39 @@ class Scanner:
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
         return Scan(manifest, self._all_problems())
+
+    def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
+        """The manifest with some folders under their new names, and which paths that settles; None
+        where they have to be looked at."""
+        assert self.manifest is not None
+        if not moves or self._readings.has_links:
+            return None
+        manifest = self.manifest
+        unclear = (*self._hidden, *self._problems, *self._unlisted)
+        for old, new in moves:
+            homes = [f for f in self.workspace.folders if _overlap(f, old) or _overlap(f, new)]
+            if len(homes) != 1:
+                return None
+            home = homes[0]
+            was, now = (_inside(home, path) for path in (old, new))
+            before, after = home.remote_of(was), home.remote_of(now)
+            if not (was and now) or any(f"{path}/".startswith(f"{before}/") for path in unclear):
+                return None
+            is_wanted = now in self._walk(home, parent_of(now), depth=1)
+            # Less deep, a link in it may lead out.
+            if not is_wanted or after.count("/") < before.count("/"):
+                return None
+            entry = self._entry(after, new) if _is_dir(new) else None
+            try:
+                manifest = manifest.replace(moves=[(before, after)])
+            except BadManifest:
+                return None
+            if not isinstance(entry, Entry):
+                return None
+            if entry != manifest.get(after):
+                manifest = manifest.replace([entry])
+        gone = {old for old, _ in moves if not os.path.lexists(old)}
+        return manifest, gone | {new for _, new in moves}
 
     def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
         """Where to look, by the folder above, which is one that we know and that stands.
@@ -253,6 +293,17 @@ class Scanner:
             target = os.readlink(local)
             return target_fault(path, target) or Entry(path, Kind.LINK, target=target)
         return "is neither a file nor a folder nor a link"
+
+
+def _inside(folder: Folder, path: str) -> str:
+    """A path inside a workspace's folder, relative to it; "" if it is not inside."""
+    above = f"{folder.local}/"
+    return path[len(above) :] if path.startswith(above) else ""
+
+
+def _overlap(folder: Folder, path: str) -> bool:
+    local = str(folder.local)
+    return f"{local}/".startswith(f"{path}/") or path.startswith(f"{local}/")
 
 
 def _is_rule(path: str) -> bool:

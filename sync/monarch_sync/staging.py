@@ -65,7 +65,7 @@ class Staging:
         self._expected: dict[bytes, list[Entry]] = {}
         self._replaced: set[bytes] = set()
         self._salvaged: dict[bytes, str] = {}
-        self._real: dict[str, bool] = {}
+        self._real = {"": True}
         self._patches: dict[bytes, tuple[str, Patch]] = {}
         self._blocks = Blocks()
         self._old = Manifest()
@@ -216,16 +216,22 @@ class Staging:
             return True
         is_shared = len(self._expected[entry.digest]) > 1
         place = self._salvaged.get(entry.digest, "")
-        found = place or self.find(entry.digest, source)
-        if not found:
+        at = (place, None) if place else self._find(entry.digest, source)
+        if at is None and source is None and self._store.has(entry.digest):
+            # Not what it should be any more, but it may stand elsewhere.
+            source = self._old.path_of(entry.digest)
+            at = self._find(entry.digest, source)
+        if at is None:
             return before is not None and self._fetch_patch(entry, before, digest)
+        found, status = at
         is_ours = found == f"{self._root}/{source}"
         is_free = not is_shared and above is None
         if is_free and place:
             del self._salvaged[entry.digest]
             self.ready[entry.path] = Ready(self._fit(place, entry, before), before, digest)
         elif is_free and not is_ours and entry.digest not in self._replaced:
-            self.ready[entry.path] = Ready(self._fit(found, entry, before), before, digest, True)
+            place = self._fit(found, entry, before, status)
+            self.ready[entry.path] = Ready(place, before, digest, True)
         else:
             name = entry.path.rpartition("/")[2]
             place = self._new_place() if above is None else f"{above}/{name}"
@@ -254,25 +260,30 @@ class Staging:
         patch_back = self._store.find_patch(entry.digest, digest)
         return patch_back is not None and self._fits(entry, before, patch_back)
 
-    def _fit(self, place: str, entry: Entry, before: os.stat_result | None) -> str:
-        """Have a file that nobody sees yet look as it will: its mode, its time."""
-        status = os.lstat(place)
-        seconds = time_after(before)
-        if stat.S_IMODE(status.st_mode) != entry.mode | 0o600:
+    def _fit(
+        self, place: str, entry: Entry, before: os.stat_result | None,
+        status: os.stat_result | None = None,
+    ) -> str:  # fmt: skip
+        """Have a file that nobody sees yet look as it will: its mode, its time. ``status``: its
+        own, if it was looked at just now."""
+        if status is None:
+            status = os.lstat(place)
+        if status.st_mode & 0o7777 != entry.mode | 0o600:
             self._disk.chmod(place, entry.mode | 0o600)
-        if seconds is not None and before is not None and status.st_mtime <= before.st_mtime + 1:
-            self._disk.set_time(place, seconds)
+        if before is not None and status.st_mtime <= before.st_mtime + 1:
+            seconds = time_after(before)
+            if seconds is not None:
+                self._disk.set_time(place, seconds)
         return place
 
     def _is_real(self, folder: str) -> bool:
         """Whether it and all above it are folders, and no links."""
-        if not folder:
-            return True
-        if folder not in self._real:
+        is_real = self._real.get(folder)
+        if is_real is None:
             status = lstat(f"{self._root}/{folder}")
             is_folder = status is not None and stat.S_ISDIR(status.st_mode)
-            self._real[folder] = is_folder and self._is_real(parent_of(folder))
-        return self._real[folder]
+            is_real = self._real[folder] = is_folder and self._is_real(parent_of(folder))
+        return is_real
 
     def look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
         """What stands at a path that is reached by no link, and what it holds."""
@@ -284,10 +295,16 @@ class Staging:
 
     def find(self, digest: bytes, path: str | None) -> str | None:
         """A file of this host with that content, now."""
+        at = self._find(digest, path)
+        return None if at is None else at[0]
+
+    def _find(self, digest: bytes, path: str | None) -> tuple[str, os.stat_result] | None:
+        """The same, with its status."""
         if path is not None and self._is_real(parent_of(path)):
             ours = f"{self._root}/{path}"
-            if self._stamps.digest_of(ours) == digest:
-                return ours
+            status = lstat(ours)
+            if status is not None and self._stamps.digest_of(ours, status) == digest:
+                return ours, status
         return self._store.find(digest)
 
     def salvage(self, plan: Plan, old: Manifest) -> None:
@@ -324,8 +341,8 @@ class Staging:
 
     def forget(self) -> None:
         """Begin anew; what lies here stays for now."""
-        self._expected, self._salvaged, self._replaced, self._real = {}, {}, set(), {}
-        self._patches = {}
+        self._expected, self._salvaged, self._replaced = {}, {}, set()
+        self._patches, self._real = {}, {"": True}
         self.num_bytes = 0
         self.ready, self.tops, self.folders = {}, {}, _NOBODY
 

@@ -42,18 +42,19 @@ class Stamps:
         if status is None or not stat.S_ISREG(status.st_mode):
             return None
         known = self._known.get((status.st_dev, status.st_ino))
-        if (
-            known is not None
-            and known.mtime_ns == status.st_mtime_ns
-            and known.ctime_ns == status.st_ctime_ns
-            and known.size == status.st_size
-        ):
-            return known.digest
+        if known is not None:
+            size, mtime_ns, ctime_ns, digest = known
+            if (
+                mtime_ns == status.st_mtime_ns
+                and ctime_ns == status.st_ctime_ns
+                and size == status.st_size
+            ):
+                return digest
         now = time.time_ns()
-        digest = digest_of(path)
-        if digest is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
-            self._put(status, digest)
-        return digest
+        found = digest_of(path)
+        if found is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
+            self._put(status, found)
+        return found
 
     def note(self, status: os.stat_result, digest: bytes) -> None:
         """A file of ours has this content, and this status since our last change to it. Only where

@@ -48,10 +48,9 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
 
     @classmethod
     def of(cls, generation: int, author: str, old: Manifest, new: Manifest) -> Journal:
-        paths = sorted(new.changed_paths(old))
-        entries = {path: new.get(path) for path in paths}
-        changed = [entry.to_row() for entry in entries.values() if entry is not None]
-        removed = encode_paths(path for path, entry in entries.items() if entry is None)
+        changes = new.changes(old)
+        changed = [now.to_row() for _, _, now in changes if now is not None]
+        removed = encode_paths(path for path, _, now in changes if now is None)
         return cls(generation, author, changed, removed)
 
     def apply(self, old: Manifest) -> Manifest:

@@ -50,14 +50,18 @@ class Store:
         """How much is kept."""
         return self._num_bytes
 
-    def find(self, digest: bytes) -> str | None:
-        """Where a content lies, if it is here and still what it should be."""
+    def find(self, digest: bytes) -> tuple[str, os.stat_result] | None:
+        """Where a content lies, if it is here and still what it should be; with the file's
+        status."""
         name = digest.hex()
         if name not in self._sizes:
             return None
         self._sizes.move_to_end(name)
         path = f"{self._folder}/{name}"
-        return path if self._stamps.digest_of(path) == digest else None
+        status = lstat(path)
+        if status is None or self._stamps.digest_of(path, status) != digest:
+            return None
+        return path, status
 
     def has(self, digest: bytes) -> bool:
         """Whether a content is listed here; it is looked at only when it is used."""

@@ -20,6 +20,8 @@ from monarch_sync.entry import Entry, Kind, to_wire
 __all__ = ["EMPTY", "Child", "Editor", "Node", "differing", "join", "located", "paths_of", "split"]
 
 _MODULUS = 1 << 128
+_FILE = Kind.FILE
+_NAMES = {kind: kind.value for kind in Kind}
 
 
 class Child(NamedTuple):
@@ -57,20 +59,6 @@ class Node:
             self._by_digest = {e.digest: name for name, e in entries if e is not None and e.digest}
         return self._by_digest
 
-    def count(self, child: Child | None, sign: int) -> None:
-        """Take a child into account, or out of it."""
-        if child is None:
-            return
-        entry, node, fold = child
-        self.sum = (self.sum + sign * fold) % _MODULUS
-        if entry is not None:
-            self.num_entries += sign
-            self.num_files += sign * (entry.kind is Kind.FILE)
-        if node is not None:
-            self.num_entries += sign * node.num_entries
-            self.num_files += sign * node.num_files
-            self.num_folders += sign * (node.num_folders + 1)
-
     def walk(self, above: str = "") -> Iterator[tuple[str, Node]]:
         """Every folder in this one and itself, with its path, in no order."""
         pending = [(above, self)]
@@ -100,13 +88,13 @@ def located(entry: Entry, path: str) -> Entry:
 
 
 def _fold(name: str, entry: Entry | None, node: Node | None) -> int:
-    hasher = xxhash.xxh3_128(to_wire(name))
+    told = to_wire(name)
     if entry is not None:
-        text = f"\0{entry.kind.value}\0{entry.mode}\0{entry.size}\0{entry.target}\0"
-        hasher.update(to_wire(text) + entry.digest)
+        told += to_wire(f"\0{_NAMES[entry.kind]}\0{entry.mode}\0{entry.size}\0{entry.target}\0")
+        told += entry.digest
     if node is not None:
-        hasher.update(b"\0in:%b" % node.sum.to_bytes(16, "big"))
-    return hasher.intdigest()
+        told += b"\0in:%b" % node.sum.to_bytes(16, "big")
+    return xxhash.xxh3_128_intdigest(told)
 
 
 class Editor:
@@ -169,19 +157,41 @@ class Editor:
 
     def _count(self, folder: str) -> None:
         node, touched = self._nodes[folder], self._touched[folder]
+        total, num_entries = node.sum, node.num_entries
+        num_files, num_folders = node.num_files, node.num_folders
+        children = node.children
         for name, before in touched.items():
-            node.count(before, -1)
-            child = node.children.get(name)
+            if before is not None:
+                entry, inner, fold = before
+                total -= fold
+                if entry is not None:
+                    num_entries -= 1
+                    num_files -= entry.kind is _FILE
+                if inner is not None:
+                    num_entries -= inner.num_entries
+                    num_files -= inner.num_files
+                    num_folders -= inner.num_folders + 1
+            child = children.get(name)
             if child is None:
                 continue
             entry, inner, _ = child
             if inner is not None and not inner.children:
                 inner = None
             if entry is None and inner is None:
-                del node.children[name]
+                del children[name]
                 continue
-            child = node.children[name] = Child(entry, inner, _fold(name, entry, inner))
-            node.count(child, 1)
+            fold = _fold(name, entry, inner)
+            children[name] = Child(entry, inner, fold)
+            total += fold
+            if entry is not None:
+                num_entries += 1
+                num_files += entry.kind is _FILE
+            if inner is not None:
+                num_entries += inner.num_entries
+                num_files += inner.num_files
+                num_folders += inner.num_folders + 1
+        node.sum, node.num_entries = total % _MODULUS, num_entries
+        node.num_files, node.num_folders = num_files, num_folders
 
 
 def differing(old: Node, new: Node) -> Iterator[tuple[str, Child | None, Child | None]]:
@@ -191,15 +201,17 @@ def differing(old: Node, new: Node) -> Iterator[tuple[str, Child | None, Child |
     while pending:
         folder, one, other = pending.pop()
         before, now = one.children, other.children
-        if one is other:
-            continue
-        for name in now.keys() | before.keys():
-            mine, theirs = now.get(name), before.get(name)
-            if mine is theirs or (mine and theirs and mine.fold == theirs.fold):
+        # What two trees share is the same object in both, and there may be much of it.
+        fresh = [name for name, child in now.items() if before.get(name) is not child]
+        found = [(name, before.get(name), now.get(name)) for name in fresh]
+        if len(before) > len(now) - len(fresh):
+            found += [(name, before[name], None) for name in before.keys() - now.keys()]
+        for name, theirs, child in found:
+            if theirs and child and child.fold == theirs.fold:
                 continue
             path = join(folder, name)
-            yield path, theirs, mine
-            inner = (theirs and theirs.node) or EMPTY, (mine and mine.node) or EMPTY
+            yield path, theirs, child
+            inner = (theirs and theirs.node) or EMPTY, (child and child.node) or EMPTY
             if inner[0] is not inner[1]:
                 pending.append((path, *inner))
 

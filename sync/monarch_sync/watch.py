@@ -17,10 +17,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from monarch_sync.errors import WatchEnded, WorkspaceMissing
 from monarch_sync.live_watch import CannotWatch, LiveWatch
+from monarch_sync.touched import Touched
 from monarch_sync.workspace import Workspace
 
 __all__ = ["Watcher"]
@@ -83,7 +85,7 @@ class Watcher:
         if not self.is_iterated:
             self._release()
 
-    def changes(self) -> set[Path] | None:
+    def changes(self) -> Touched | None:
         """All that was touched since the last call; ``None`` where everything has to be looked at.
 
         Whatever was saved before this call is in what this or an earlier call gave. ``None`` is
@@ -112,17 +114,18 @@ class Watcher:
         if live is not None:
             live.close()
 
-    def _take(self, paths: set[str]) -> set[Path]:
+    def _take(self, paths: set[str]) -> Touched:
         assert self._live is not None
         folders = self._live.folders
         for path in folders.written.keys() & paths:
             del folders.written[path]
-        taken = set(map(Path, paths))
+        taken = Touched.of(paths, folders.moves if paths == folders.touched else ())
+        folders.moves.clear()
         folders.touched = folders.touched - paths
         folders.vanished.clear()
         return taken
 
-    def __iter__(self) -> Iterator[set[Path]]:
+    def __iter__(self) -> Iterator[AbstractSet[Path]]:
         with self._lock:
             waked, self._waker = os.pipe()
         try:
@@ -147,7 +150,7 @@ class Watcher:
                 self._waker = -1
                 self._release()
 
-    def _bursts(self, live: LiveWatch, waked: int) -> Iterator[set[Path]]:
+    def _bursts(self, live: LiveWatch, waked: int) -> Iterator[AbstractSet[Path]]:
         """What events tell, until they no longer tell all."""
         folders, needs_audit = live.folders, False
         while not self._is_closed.is_set():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 
 from monarch_sync import inotify
 from monarch_sync.inotify import Event, Inotify
@@ -43,6 +44,9 @@ class WatchedFolders:
     ``written``: files that somebody is in the middle of
     writing, and since when. ``vanished``: what was there and is not. ``is_lost``: events are
     missing, or a root is another folder now; all has to be watched and looked at anew.
+
+    ``moves``: folders among the touched paths that only got another name, as (old, new): what
+    changed in them is touched, too, under the new name.
     """
 
     def __init__(self, queue: Inotify) -> None:
@@ -50,7 +54,9 @@ class WatchedFolders:
         self._roots: dict[int, tuple[str, _Node]] = {}
         self._by_number: dict[int, _Node] = {}
         self._moving: dict[int, _Node] = {}
+        self._leaving = 0, ""  # the cookie and the path, if the event before told of a folder
         self.touched: set[str] = set()
+        self.moves: list[tuple[str, str]] = []
         self._fresh: set[tuple[_Node, str]] = set()
         self.written: dict[str, float] = {}
         self.vanished: set[str] = set()
@@ -91,16 +97,19 @@ class WatchedFolders:
         self._attach(parent, name, known or _Node(name, number))
         return True
 
-    def take_fresh(self) -> list[str]:
+    def take_fresh(self) -> set[str]:
         """Where folders have appeared since the last call, as far as they still stand there."""
         fresh, self._fresh = self._fresh, set()
         paths = [(self._path(parent), name) for parent, name in fresh]
-        return [f"{above}/{name}" for above, name in paths if above is not None]
+        return {f"{above}/{name}" for above, name in paths if above is not None}
 
     def take(self, events: list[Event], now: float) -> None:
         """Learn from events, in their order; they are all that there were."""
         for event in events:
             self._take(event, now)
+            if not event.mask & inotify.MOVED_FROM:
+                self._leaving = 0, ""
+        self._leaving = 0, ""
         for node in self._moving.values():
             self._drop(node)  # Renamed to a place outside.
         self._moving.clear()
@@ -129,6 +138,8 @@ class WatchedFolders:
         mask, name = event.mask, event.name
         path = f"{above}/{name}"
         if mask & inotify.IS_DIR:
+            if not mask & inotify.ATTRIB:
+                self._end_moves(path)
             self._touch_folder(node, event, path)
         elif mask & inotify.CREATE:
             if _is_being_written(path):
@@ -149,6 +160,8 @@ class WatchedFolders:
         mask, name = event.mask, event.name
         child = parent.children.get(name)
         if mask & inotify.MOVED_FROM:
+            # One that was touched before is not what was known by its name.
+            self._leaving = event.cookie, "" if path in self.touched else path
             if child is not None:
                 self._detach(child)
                 self._moving[event.cookie] = child
@@ -161,10 +174,33 @@ class WatchedFolders:
                 if child is not None and child is not moved:
                     self._drop(child)
                 self._attach(parent, name, moved)
+                if self._leaving[0] == event.cookie:
+                    self._note_move(self._leaving[1], path)
             elif moved is not None:
                 self._drop(moved)
             # What was made in it while it moved may have no watch yet.
             self._fresh.add((parent, name))
+
+    def _note_move(self, old: str, new: str) -> None:
+        """Note that a folder got another name, if no more is to be said of it.
+
+        It is watched, with all in it, so the kernel has told of whatever changed there.
+        """
+        if not (old.startswith("/") and new.startswith("/")):
+            return  # it was touched already, or is in one that is on its way
+        others = self.touched - {old}
+        if any(path in others for one in (old, new) for path in (one, *_above(one))):
+            return
+        self.touched |= {new + path[len(old) :] for path in others if path.startswith(f"{old}/")}
+        self.moves.append((old, new))
+
+    def _end_moves(self, path: str) -> None:
+        """A folder comes or goes: if that is one that has moved, or one above it, all of them have
+        to be looked at."""
+        for _, new in self.moves:
+            if new == path or new.startswith(f"{path}/"):
+                self.moves.clear()
+                return
 
     def _find(self, root: str, relative: str) -> _Node | None:
         node = next((node for path, node in self._roots.values() if path == root), None)
@@ -213,6 +249,11 @@ class WatchedFolders:
             nodes += one.children.values()
             if self._by_number.pop(one.number, None) is not None:
                 self._queue.unwatch(one.number)
+
+
+def _above(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def _is_being_written(path: str) -> bool:

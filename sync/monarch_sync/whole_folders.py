@@ -1,57 +1,112 @@
-"""Whether a folder on a host may be moved as it is, with all that is in it."""
+"""Which folders on a host may be moved as they are, with all that is in them."""
 
 from __future__ import annotations
 
 import os
+import stat
+import time
+from typing import NamedTuple
 
 from monarch_sync.entry import Kind
 from monarch_sync.manifest import Manifest
-from monarch_sync.tree import EMPTY
+from monarch_sync.stamps import lstat
+from monarch_sync.tree import EMPTY, Node
 
-__all__ = ["can_move"]
+__all__ = ["WholeFolders"]
 
+_TICK_NS = 20_000_000
+_MAX_FOLDERS = 100_000
+_BYTECODE = "__pycache__"
 
-def can_move(root: str, folder: str, old: Manifest) -> bool:
-    """Whether a folder holds the names that the manifest says and no others, so that it may be
-    moved as it is. Python's bytecode goes with it, and so does what somebody changed in a file
-    of ours; it is overwritten no more than it would have been at the old place."""
-    at = root
-    for part in folder.split("/"):
-        at = f"{at}/{part}"
-        if os.path.islink(at):
-            return False
-    if not os.path.isdir(at):
-        return False
-    pending = [(at, old.folder(folder))]
-    while pending:
-        path, node = pending.pop()
-        num_known = 0
-        with os.scandir(path) as found:
-            for one in found:
-                child = node.children.get(one.name)
-                if child is None or child.entry is None:
-                    if one.name == "__pycache__" and _is_bytecode(one.path):
-                        continue
-                    return False
-                num_known += 1
-                kind = child.entry.kind
-                if kind is Kind.FILE:
-                    if not one.is_file(follow_symlinks=False):
-                        return False
-                elif kind is Kind.LINK:
-                    if not one.is_symlink():
-                        return False
-                elif not one.is_dir(follow_symlinks=False):
-                    return False
-                else:
-                    pending.append((one.path, child.node or EMPTY))
-        if num_known != len(node.children):
-            return False
-    return True
+_Inner = list[tuple[str, "Node | None"]]
 
 
-def _is_bytecode(folder: str) -> bool:
-    if os.path.islink(folder) or not os.path.isdir(folder):
-        return False
-    with os.scandir(folder) as found:
-        return all(e.name.endswith(".pyc") and e.is_file(follow_symlinks=False) for e in found)
+class _Look(NamedTuple):
+    """A folder held what a manifest says (``node``; None: bytecode) when it had these times.
+    ``inner``: the folders in it."""
+
+    mtime_ns: int
+    ctime_ns: int
+    node: Node | None
+    inner: _Inner
+
+
+class WholeFolders:
+    """Remembers what it has seen in a folder, as long as nothing comes or goes there."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._looks: dict[tuple[int, int], _Look] = {}
+
+    def can_move(self, folder: str, old: Manifest) -> bool:
+        """Whether a folder holds the names that the manifest says and no others, so that it may be
+        moved as it is. Python's bytecode goes with it, and so does what somebody changed in a file
+        of ours; it is overwritten no more than it would have been at the old place."""
+        at = self._root
+        for part in folder.split("/"):
+            at = f"{at}/{part}"
+            if os.path.islink(at):
+                return False
+        pending: _Inner = [(at, old.folder(folder))]
+        while pending:
+            path, node = pending.pop()
+            inner = self._folders_in(path, node)
+            if inner is None:
+                return False
+            pending += [(f"{path}/{name}", below) for name, below in inner]
+        return True
+
+    def _folders_in(self, path: str, node: Node | None) -> _Inner | None:
+        """The folders in a folder that holds what it should; else None."""
+        status = lstat(path)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            return None
+        key = status.st_dev, status.st_ino
+        known = self._looks.get(key)
+        if (
+            known is not None
+            and known.node is node
+            and known.mtime_ns == status.st_mtime_ns
+            and known.ctime_ns == status.st_ctime_ns
+        ):
+            return known.inner
+        now = time.time_ns()
+        inner = _look_into(path, node) if node is not None else _look_at_bytecode(path)
+        # What was changed as late as this may change again and bear the same time.
+        if inner is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
+            if len(self._looks) >= _MAX_FOLDERS:
+                self._looks.clear()
+            self._looks[key] = _Look(status.st_mtime_ns, status.st_ctime_ns, node, inner)
+        return inner
+
+
+def _look_into(path: str, node: Node) -> _Inner | None:
+    inner: _Inner = []
+    num_known = 0
+    with os.scandir(path) as found:
+        for one in found:
+            child = node.children.get(one.name)
+            if child is None or child.entry is None:
+                if one.name == _BYTECODE and one.is_dir(follow_symlinks=False):
+                    inner.append((one.name, None))
+                    continue
+                return None
+            num_known += 1
+            kind = child.entry.kind
+            if kind is Kind.FILE:
+                if not one.is_file(follow_symlinks=False):
+                    return None
+            elif kind is Kind.LINK:
+                if not one.is_symlink():
+                    return None
+            elif not one.is_dir(follow_symlinks=False):
+                return None
+            else:
+                inner.append((one.name, child.node or EMPTY))
+    return inner if num_known == len(node.children) else None
+
+
+def _look_at_bytecode(path: str) -> _Inner | None:
+    with os.scandir(path) as found:
+        is_all = all(e.name.endswith(".pyc") and e.is_file(follow_symlinks=False) for e in found)
+    return [] if is_all else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from monarch_sync import SyncError, Watcher
@@ -16,11 +17,11 @@ class Following:
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._found: queue.SimpleQueue[set[Path] | Exception] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[AbstractSet[Path] | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-watch", daemon=True)
         self._thread.start()
 
-    def next(self, timeout_seconds: float) -> set[Path] | None:
+    def next(self, timeout_seconds: float) -> AbstractSet[Path] | None:
         """The paths touched since the last call, an empty set for a look at everything; None where
         there were none in time. Raises ``WatchEnded`` when a folder is gone."""
         try:
@@ -33,7 +34,7 @@ class Following:
             touched = touched | more if touched and more else set()
         return touched
 
-    def _checked(self, found: set[Path] | Exception) -> set[Path]:
+    def _checked(self, found: AbstractSet[Path] | Exception) -> AbstractSet[Path]:
         if isinstance(found, Exception):
             raise found
         return found

@@ -37,7 +37,7 @@ from monarch_sync.messages import (
     decode,
     encode,
 )
-from monarch_sync.replica import Replica
+from monarch_sync.replica import SETTLE_SECONDS, Replica
 
 __all__ = ["ReplicaAgent"]
 
@@ -135,11 +135,20 @@ class ReplicaAgent:
         self._orders.put(share)
 
     def _run(self) -> None:
-        while (order := self._orders.get()) is not None:
+        while (order := self._next()) is not None:
             try:
                 order()
             except Exception:
                 _log.exception("a push could not be answered")
+
+    def _next(self) -> Callable[[], None] | None:
+        """The next order. What a commit has left for later is done once none comes for a while."""
+        replica = self._replica
+        if replica is not None and not replica.is_settled:
+            with suppress(queue.Empty):
+                return self._orders.get(timeout=SETTLE_SECONDS)
+            replica.settle()
+        return self._orders.get()
 
     def _answer(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -157,8 +166,6 @@ class ReplicaAgent:
         agent = self._agent
         body = {"reply": encode(answer), "root": agent.workspace, "host": agent.name}
         node.answer(order.sender, order.port, body)
-        if self._replica is not None:
-            self._replica.settle()
 
     def _turn_away(self, order: Sync, message: Message) -> Message | None:
         """The answer to who comes while another author is in the middle of a push."""
@@ -242,6 +249,7 @@ class ReplicaAgent:
         self._orders.put(None)
         self._thread.join(5.0)
         if self._replica is not None:
+            self._replica.settle()
             self._replica.close()
 
 
