@@ -54,6 +54,7 @@ class Watching:
         self._is_behind = False
         self._told: tuple[str, list[str]] = "", []
         self._failure = ""
+        self._polls_because = ""
         self._is_pushing = False
 
     def run(self) -> None:
@@ -81,6 +82,7 @@ class Watching:
         if not self._workspace_is_there():
             self._lose_folder()
             return
+        self._tell_slowness(self._following.polls_because)
         is_new = self._look_at_project()
         is_new |= self._look_at_allocation(is_idle=touched is None)
         if self._visitor is None:
@@ -126,6 +128,14 @@ class Watching:
         if error != self._failure:
             self._voice.failed(error)
         self._failure = error
+
+    def _tell_slowness(self, polls_because: str) -> None:
+        if polls_because and polls_because != self._polls_because:
+            self._voice.note(
+                "polling", f"{polls_because}; so it is looked at again and again, and a save may "
+                "take a moment to be seen",
+            )  # fmt: skip
+        self._polls_because = polls_because
 
     def _tell_end(self) -> None:
         where = ""
