@@ -25,6 +25,7 @@ AnyPath = str | os.PathLike[str]
 _BLOCK = 1 << 20
 _HASHED_BLOCK = 256 << 10
 _ZEROS = bytes(_BLOCK)
+_HAS_COPY_FILE_RANGE = hasattr(os, "copy_file_range")
 
 
 class Disk:
@@ -199,8 +200,8 @@ def _write_sparsely(fd: int, view: memoryview) -> None:
 
 def _copy_range(source: int, target: int, offset: int, size: int) -> None:
     while size > 0:
-        if size < _BLOCK:
-            copied = os.write(target, os.pread(source, size, offset))
+        if size < _BLOCK or not _HAS_COPY_FILE_RANGE:
+            copied = os.write(target, os.pread(source, min(size, _BLOCK), offset))
         else:
             copied = os.copy_file_range(source, target, size, offset)
         if not copied:

@@ -14,7 +14,7 @@ import select
 import struct
 from typing import NamedTuple
 
-__all__ = ["Event", "Inotify"]
+__all__ = ["Event", "Inotify", "is_there"]
 
 MODIFY = 0x2
 ATTRIB = 0x4
@@ -51,16 +51,20 @@ class Event(NamedTuple):
     name: str
 
 
+def is_there() -> bool:
+    """Whether this system has inotify at all."""
+    try:
+        return hasattr(ctypes.CDLL(None), "inotify_init1")
+    except (TypeError, OSError):
+        return False
+
+
 class Inotify:
-    """One queue of events. Raises ``OSError`` where the system has none left, or none at all."""
+    """One queue of events, where there is inotify. Raises ``OSError`` where none is left."""
 
     def __init__(self) -> None:
-        try:
-            self._libc = ctypes.CDLL(None, use_errno=True)
-            make = self._libc.inotify_init1
-        except (AttributeError, TypeError, OSError):
-            raise OSError("this system has no inotify") from None
-        self._fd = self._checked(make(os.O_CLOEXEC | os.O_NONBLOCK), "")
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._checked(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "")
 
     def watch(self, folder: str) -> int:
         """From here on, tell of what happens to a folder and right inside it; the watch's number.

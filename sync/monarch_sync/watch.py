@@ -7,8 +7,12 @@ that nobody need look at the other files; between two calls no thread runs.
 What a burst of events leaves open is closed here. A file that is being written is waited for, and
 what has vanished may be about to come back, as editors do it; while git holds its index lock we
 wait, so that a branch switch is one generation. Where events were lost, rules have changed, or a
-flood went by, everything is looked at. On file systems that do not tell of all changes, and where
-the system has no watches left, everything is looked at again and again.
+flood went by, everything is looked at.
+
+On file systems that do not tell of all changes, and where the system has no watches left,
+everything is looked at again and again. (`watchfiles` could poll there, but it goes by whole
+seconds of file times, and into what is ignored.) Where there is no inotify, `watchfiles` wakes who
+iterates (`system_watch.py`), and who asks for changes is told to look at everything.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from monarch_sync.errors import WatchEnded, WorkspaceMissing
+from monarch_sync.inotify import is_there
 from monarch_sync.live_watch import CannotWatch, LiveWatch
 from monarch_sync.touched import Touched
 from monarch_sync.workspace import Workspace
@@ -104,6 +109,10 @@ class Watcher:
         """Watch everything anew, if possible. What is touched from here on is not missed."""
         self._release()
         self.polls_because = ""
+        if not is_there():
+            for folder in self._workspace.folders:
+                folder.check()
+            return
         try:
             self._live = LiveWatch(self._workspace)
         except CannotWatch as error:
@@ -133,10 +142,12 @@ class Watcher:
                 self._start_when_there()
                 yield set()
             while not self._is_closed.is_set():
-                if self._live is None:
+                if self._live is not None:
+                    yield from self._bursts(self._live, waked)
+                elif self.polls_because:
                     yield from self._looks()
                 else:
-                    yield from self._bursts(self._live, waked)
+                    yield from self._told()
                 if not self._is_closed.is_set():
                     if not self._are_all_there():
                         yield set()
@@ -194,11 +205,15 @@ class Watcher:
             else:
                 return
 
-    def _wait_for_git(self, reads: LiveWatch | None = None) -> bool:
+    def _wait_for_git(
+        self, reads: LiveWatch | None = None, locks: Sequence[str] | None = None
+    ) -> bool:
         """Until git has done what it is doing; whether there was anything to wait for."""
         has_waited = False
         deadline = time.monotonic() + _GIT_SECONDS
-        for lock in self._live.git_locks if self._live is not None else ():
+        if locks is None:
+            locks = self._live.git_locks if self._live is not None else ()
+        for lock in locks:
             while not self._is_closed.is_set():
                 try:
                     status = os.stat(lock)
@@ -215,6 +230,21 @@ class Watcher:
                     reads.read()
                 self._is_closed.wait(_STEP_SECONDS)
         return has_waited
+
+    def _told(self) -> Iterator[set[Path]]:
+        """What the system tells, and a look at everything behind it."""
+        # Few systems need it, and it takes a while to load.
+        from monarch_sync.system_watch import SystemWatch
+
+        try:
+            told = SystemWatch(self._workspace, self._is_closed)
+            for touched in told:
+                self._wait_for_git(locks=told.git_locks)
+                yield touched
+        except (OSError, RuntimeError) as error:
+            if self._are_all_there():
+                self.polls_because = str(error)
+                yield from self._looks()
 
     def _looks(self) -> Iterator[set[Path]]:
         """A look at everything, again and again; while it costs little, often."""

@@ -154,6 +154,14 @@ def test_what_was_left_out_is_told_once() -> None:
     assert screen.text.count("left out pipe") == 1
 
 
+def test_a_note_is_told_once_as_long_as_it_holds() -> None:
+    screen = Screen()
+    lines = Lines(Terminal(screen, {"TERM": "dumb"}))
+    for notes in (["uv.lock changed"], ["uv.lock changed"], [], ["uv.lock changed"]):
+        lines.pushed(SyncReport(generation=1, notes=notes))
+    assert screen.text.count("uv.lock changed") == 2
+
+
 # Progress
 
 

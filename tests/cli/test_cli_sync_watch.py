@@ -63,6 +63,39 @@ def test_it_talks_to_programs(up: Folder, command: Command) -> None:
     assert said[2]["changed_files"] == ["amounts.py"]
 
 
+def test_it_says_why_saves_are_looked_for(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(up.path)
+    watcher = program(
+        "import sys; sys.argv = ['monarch', 'sync', '--watch']\n"
+        "from monarch_sync import live_watch; live_watch.tells_all = lambda path: False\n"
+        "from monarch.cli.main import main; main()"
+    )
+    watcher.line("watching ", timeout=60)
+    watcher.line("the file system of ")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("✓ gen 2  1 file → 2 hosts")
+    end(watcher)
+    assert sum("does not tell of all changes" in line for line in watcher.lines) == 1
+
+
+def test_a_job_that_writes_into_the_folder_is_pointed_out(up: Folder, watcher: Program) -> None:
+    (up.path / "out").mkdir()
+    told = "    /out/"
+    for number in range(50):
+        (up.path / "out/loss.log").write_text(f"{number}\n")
+        pushed = len(watcher.lines)
+        wait_for(lambda pushed=pushed: len(watcher.lines) > pushed, 30.0)
+        if told in watcher.lines:
+            break
+    watcher.line(f"to {up.path}/.monarchignore")
+    up.write(".monarchignore", "/out/\n")
+    watcher.line("✓")
+    wait_for(lambda: not (up.replica() / "out").exists(), what="it to be left out")
+    end(watcher)
+
+
 def test_it_outlives_the_allocation(up: Folder, watcher: Program) -> None:
     up.monarch("kill")
     watcher.line("the allocation has ended. What you save is pushed as soon as there is one")

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from monarch_sync import Scanner, Watcher, Workspace, WorkspaceMissing
 from monarch_sync import scan as scan_once
 from monarch_sync.inotify import Inotify
 from monarch_sync.live_watch import LiveWatch
+from tests.support import wait_for
 from tests.sync.happenings import happen, switch_branch
 
 
@@ -99,6 +101,18 @@ def asking(folder: Path) -> Iterator[Asking]:
     asking.watcher.close()
 
 
+@pytest.fixture(params=["inotify", "watchfiles", "looks"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How saves are noticed: by whatever the system and its file systems have."""
+    kind: str = request.param
+    if kind == "watchfiles":
+        monkeypatch.setattr("monarch_sync.watch.is_there", lambda: False)
+    elif kind == "looks":
+        monkeypatch.setattr("monarch_sync.live_watch.tells_all", lambda path: False)
+        monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.02)
+    return kind
+
+
 @pytest.fixture
 def following(folder: Path) -> Iterator[Following]:
     following = Following(Workspace({folder: ""}))
@@ -106,6 +120,7 @@ def following(folder: Path) -> Iterator[Following]:
     following.wait_until_equal()
     yield following
     following.close()
+
 
 def test_a_name_that_moves_out_of_sight_still_writes_to_the_file(
     asking: Asking, folder: Path
@@ -158,7 +173,9 @@ def test_random_edits_are_all_known_when_asked(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_random_edits_are_all_followed(following: Following, folder: Path, seed: int) -> None:
+def test_random_edits_are_all_followed(
+    kind: str, following: Following, folder: Path, seed: int
+) -> None:
     rand = random.Random(seed)
     for _ in range(6):
         for _ in range(rand.randint(1, 80)):
@@ -167,7 +184,9 @@ def test_random_edits_are_all_followed(following: Following, folder: Path, seed:
     assert len(following.bursts) > 1
 
 
-def test_a_burst_of_10_000_events_is_all_followed(following: Following, folder: Path) -> None:
+def test_a_burst_of_10_000_events_is_all_followed(
+    kind: str, following: Following, folder: Path
+) -> None:
     for i in range(100):
         inner = folder / f"d{i}" / "nested"
         inner.mkdir(parents=True)
@@ -210,7 +229,7 @@ def test_a_queue_that_runs_over_is_noticed_while_following(folder: Path) -> None
 
 
 def test_switching_branches_back_and_forth_is_all_followed(
-    following: Following, folder: Path
+    kind: str, following: Following, folder: Path
 ) -> None:
     (folder / ".git").mkdir()
     lock = folder / ".git/index.lock"
@@ -372,7 +391,7 @@ def test_a_tree_that_is_deleted_and_made_again(asking: Asking, folder: Path) -> 
 
 
 def test_a_tree_that_is_deleted_and_made_again_is_followed(
-    following: Following, folder: Path
+    kind: str, following: Following, folder: Path
 ) -> None:
     for content in (b"1", b"2"):
         shutil.rmtree(folder)
@@ -460,6 +479,65 @@ def test_where_events_do_not_tell_all_everything_is_looked_at(
             (folder / "a").write_bytes(content)
             following.wait_until_equal()
         assert not any(following.bursts)
+    finally:
+        following.close()
+
+
+def test_watchfiles_names_what_was_saved_and_what_it_does_not_name_is_found(
+    following: Following, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following.close()
+    monkeypatch.setattr("monarch_sync.watch.is_there", lambda: False)
+    asking = Asking(Workspace({folder: ""}))
+    assert asking.look() is None
+    assert asking.look() is None  # It vouches for nothing.
+    named = Following(Workspace({folder: ""}))
+    try:
+        named.wait_until_equal()
+        wait_for(lambda: len(named.bursts) > 1, what="the first look")
+        (folder / "first").write_bytes(b"2")
+        wait_for(lambda: {folder / "first"} in named.bursts, what="the save")
+        assert named.watcher.polls_because == ""
+        (folder / ".git").mkdir()
+        (folder / ".git/config").write_bytes(b"")
+        (folder / "__pycache__").mkdir()
+    finally:
+        named.close()
+    assert not any("__pycache__" in str(path) for burst in named.bursts for path in burst)
+
+    # It loses everything from here on.
+    def silent(*roots: str, **options: Any) -> Iterator[set[Any]]:
+        while not options["stop_event"].wait(0.01):
+            yield set()
+
+    monkeypatch.setattr("monarch_sync.system_watch.watch", silent)
+    monkeypatch.setattr("monarch_sync.system_watch._AUDIT_SECONDS", 0.05)
+    monkeypatch.setattr("monarch_sync.system_watch._AUDIT_SHARE", 0)
+    lost = Following(Workspace({folder: ""}))
+    try:
+        for content in (b"3", b"4"):
+            lost.wait_until_equal()
+            (folder / "first").write_bytes(content)
+            lost.wait_until_equal()
+    finally:
+        lost.close()
+    assert not any(lost.bursts)
+
+
+def test_a_system_that_tells_nothing_is_looked_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*roots: str, **options: Any) -> Iterator[set[Any]]:
+        raise OSError("no events here")
+
+    monkeypatch.setattr("monarch_sync.watch.is_there", lambda: False)
+    monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("monarch_sync.system_watch.watch", refuse)
+    following = Following(Workspace({folder: ""}))
+    try:
+        (folder / "a").write_bytes(b"1")
+        following.wait_until_equal()
+        assert following.watcher.polls_because == "no events here"
     finally:
         following.close()
 

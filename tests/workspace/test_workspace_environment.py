@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -13,18 +14,15 @@ import pytest
 
 from monarch.actor import Actor, HostMesh, endpoint
 from monarch.job import ProcessJob
-from monarch.runtime.workspace.environment import (
-    FOLDER,
-    EnvironmentFailed,
-    HostPython,
-    build,
-    installed,
-    python_tag,
-)
+from monarch.runtime.workspace.environment import EnvironmentFailed, HostPython, build
 from monarch.runtime.workspace.lock_files import needs_of
+from monarch.runtime.workspace.python_here import installed, platforms, python_tag
+from monarch.runtime.workspace.wheels import FOLDER, LIST, BadWheel, read_list, unpack
 from monarch_sync import Workspace
 from monarch_sync.editable import editable_folders, editable_installs
-from tests.workspace.conftest import Project, replica_of
+from tests.support import wait_for
+from tests.wheels import make_wheel
+from tests.workspace.conftest import Project, replica_of, restart
 
 
 class Importer(Actor):
@@ -48,22 +46,6 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
-
-
-def make_wheel(folder: Path, name: str, version: str, *needs: str) -> None:
-    info = f"{name}-{version}.dist-info"
-    lines = [f"Requires-Dist: {need}" for need in needs]
-    files = {
-        f"{name}.py": f"VALUE = {version!r}\n",
-        f"{info}/METADATA": "\n".join(
-            ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines, ""]
-        ),
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in {**files, f"{info}/RECORD": record}.items():
-            wheel.writestr(path, text)
 
 
 def install_editable(site: Path, name: str, project: Path, *, finds: str = "") -> None:
@@ -136,7 +118,11 @@ def test_an_editable_install_inside_the_workspace_is_there_already(tmp_path: Pat
     assert editable_folders(unwanted, path) == []
 
 
-def test_the_packages_of_a_lock_file_come_along(
+def environment_of(job: ProcessJob, index: int = 0) -> Path:
+    return replica_of(job, index) / ".monarch/environment"
+
+
+def test_hosts_install_the_packages_of_a_lock_file(
     project: Project, job: ProcessJob, hosts: HostMesh, wheels: Path, own_cache: Path
 ) -> None:
     make_wheel(wheels, "tinylib", "1.0", "tinydep")
@@ -145,19 +131,27 @@ def test_the_packages_of_a_lock_file_come_along(
     project.write("requirements.txt", "tinylib\n")
     assert project.sync(hosts).notes == []
     report = project.sync(hosts, conda=True)
-    assert report.ok
-    assert report.notes == [f"packages of requirements.txt come along as {FOLDER}"]
-    assert sorted(path.name for path in (replica_of(job) / FOLDER).glob("*.py")) == [
-        "tinydep.py", "tinylib.py",
-    ]  # fmt: skip
+    assert report.ok, report
+    assert report.notes == [
+        "packages of requirements.txt come along as wheels, and hosts install them"
+    ]
+    came = [path.name[13:] for path in (replica_of(job) / FOLDER).glob("*.whl")]
+    assert sorted(came) == ["tinydep-5.0-py3-none-any.whl", "tinylib-1.0-py3-none-any.whl"]
+    names = sorted(path.name for path in environment_of(job).glob("*.py"))
+    assert names == ["tinydep.py", "tinylib.py"]
     importers = hosts.spawn_procs(name="importers").spawn("importers", Importer)
     found = importers.value_of.call("tinylib").get(timeout=30).values()
-    assert list(found) == [("1.0", str(replica_of(job, i) / FOLDER / "tinylib.py")) for i in (0, 1)]
+    assert list(found) == [("1.0", str(environment_of(job, i) / "tinylib.py")) for i in (0, 1)]
+
+    # Unpacked once for both agents, which share a cache.
+    inodes = {(environment_of(job, i) / "tinylib.py").stat().st_ino for i in (0, 1)}
+    assert len(inodes) == 1
+    assert len(list((own_cache / "unpacked").glob("*.lock"))) == 1
 
     # A later push, of whatever, leaves it where it is.
     project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
     assert project.sync(hosts).changed_files == ["stepper.py"]
-    assert (replica_of(job) / FOLDER / "tinylib.py").exists()
+    assert (environment_of(job) / "tinylib.py").stat().st_ino in inodes
 
     # A change is pointed out until it is installed; what cannot be had changes nothing.
     project.write("requirements.txt", "tinylib==2.0\n")
@@ -170,21 +164,124 @@ def test_the_packages_of_a_lock_file_come_along(
     assert "tinylib==2.0" in str(failed.value)
     report = project.sync(hosts)
     assert report.generation == generation
-    assert (replica_of(job) / FOLDER / "tinylib.py").read_text() == "VALUE = '1.0'\n"
+    assert (environment_of(job) / "tinylib.py").read_text() == "VALUE = '1.0'\n"
 
+    # Live processes run the new package in the same moment as the code.
     make_wheel(wheels, "tinylib", "2.0")
     assert project.sync(hosts, conda=True).ok
+    found = importers.value_of.call("tinylib").get(timeout=30).values()
+    assert list(found) == [("2.0", str(environment_of(job, i) / "tinylib.py")) for i in (0, 1)]
     assert project.sync(hosts).notes == []
-    assert (replica_of(job) / FOLDER / "tinylib.py").read_text() == "VALUE = '2.0'\n"
-    assert not (replica_of(job) / FOLDER / "tinydep.py").exists()
-    assert not list((own_cache / "environments").glob("unfinished-*"))
+    assert not (environment_of(job) / "tinydep.py").exists()
+    assert not list((own_cache / "wheels").glob("unfinished-*"))
+    state = replica_of(job) / ".monarch"
+    wait_for(lambda: {path.name for path in state.glob("environment*")} == {"environment"})
 
 
-def test_a_host_with_another_python_is_named(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("tinylib\n")
+def test_a_host_that_cannot_install_keeps_all_from_switching(
+    project: Project, job: ProcessJob, hosts: HostMesh, wheels: Path, own_cache: Path
+) -> None:
+    make_wheel(wheels, "tinylib", "1.0")
+    project.write("requirements.txt", "tinylib\n")
+    assert project.sync(hosts, conda=True).ok
+    importers = hosts.spawn_procs(name="importers").spawn("importers", Importer)
+    before = list(importers.value_of.call("tinylib").get(timeout=30).values())
+    make_wheel(wheels, "tinylib", "2.0")
+    project.write("requirements.txt", "tinylib==2.0\n")
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
+
+    # One of them finds no room beside its environment.
+    (replica_of(job, 1) / ".monarch/environment.next").write_text("in the way")
+    report = project.sync(hosts, conda=True)
+    assert not report.ok
+    [error] = report.errors
+    assert error.startswith("trainers1")
+    assert "packages could not be unpacked" in error
+    assert list(importers.value_of.call("tinylib").get(timeout=30).values()) == before
+    assert {(replica_of(job, i) / "stepper.py").read_text().count("SCALE = 2") for i in (0, 1)} == {
+        0
+    }
+
+    (replica_of(job, 1) / ".monarch/environment.next").unlink()
+    report = project.sync(hosts)
+    assert report.ok, report
+    assert {v for v, _ in importers.value_of.call("tinylib").get(timeout=30).values()} == {"2.0"}
+
+
+def test_a_refused_push_leaves_the_packages_as_they_were(
+    project: Project, job: ProcessJob, hosts: HostMesh, wheels: Path
+) -> None:
+    for version in ("1.0", "2.0"):
+        make_wheel(wheels, "tinylib", version)
+    project.write("requirements.txt", "tinylib==1.0\n")
+    assert project.sync(hosts, conda=True).ok
+    importers = hosts.spawn_procs(name="importers").spawn("importers", Importer)
+    before = list(importers.value_of.call("tinylib").get(timeout=30).values())
+    hosts.spawn_procs(name="steppers").spawn(
+        "steppers", project.load("stepper").Stepper
+    ).stamp.call().get()
+    project.write("requirements.txt", "tinylib==2.0\n")
+    project.edit("stepper.py", "SCALE = 1", "SCALE = = 2")
+    assert not project.sync(hosts, conda=True).ok
+    assert list(importers.value_of.call("tinylib").get(timeout=30).values()) == before
+    assert (environment_of(job) / "tinylib.py").read_text() == "VALUE = '1.0'\n"
+    project.edit("stepper.py", "SCALE = = 2", "SCALE = 2")
+    assert project.sync(hosts).ok
+    assert (environment_of(job) / "tinylib.py").read_text() == "VALUE = '2.0'\n"
+
+
+def test_an_agent_that_starts_again_has_its_packages(
+    project: Project, job: ProcessJob, hosts: HostMesh, wheels: Path
+) -> None:
+    make_wheel(wheels, "tinylib", "1.0")
+    project.write("requirements.txt", "tinylib\n")
+    assert project.sync(hosts, conda=True).ok
+
+    def lose_it() -> None:
+        shutil.rmtree(environment_of(job, 1))
+
+    restart(job, 1, lose_it)
+    wait_for((environment_of(job, 1) / "tinylib.py").exists, what="its packages")
+
+
+def test_wheels_for_hosts_of_another_kind(tmp_path: Path, wheels: Path) -> None:
+    """A laptop's Python need not be the hosts': each kind gets wheels that fit it."""
+    (tmp_path / "requirements.txt").write_text("tinylib\nfastlib\n")
+    make_wheel(wheels, "tinylib", "1.0")
+    make_wheel(wheels, "fastlib", "1.0", tag="cp310-cp310-manylinux_2_17_aarch64")
+    make_wheel(wheels, "fastlib", "1.0", tag="py2.py3-none-any")
     needs = needs_of(Workspace([tmp_path]))
+    arm = "cpython-310 on linux-aarch64"
+    others = [
+        HostPython("arm0", arm, {}, ["manylinux_2_28_aarch64", "manylinux_2_17_aarch64"]),
+        HostPython("arm1", arm, {}, ["manylinux_2_17_aarch64"]),
+    ]
+    built = build(needs, [host({}), *others], tmp_path / "cache")
+    assert built is not None
+    wanted = {tag: [w.file[13:] for w in found] for tag, found in read_list(built / LIST).items()}
+    assert wanted == {
+        arm: ["fastlib-1.0-cp310-cp310-manylinux_2_17_aarch64.whl", "tinylib-1.0-py3-none-any.whl"],
+        python_tag(): ["fastlib-1.0-py2.py3-none-any.whl", "tinylib-1.0-py3-none-any.whl"],
+    }
+    # What this host's Python is not among is refused by name there.
+    with pytest.raises(EnvironmentFailed, match="far runs pypy310"):
+        build(needs, [host({}, "pypy310-pp73 on linux-x86_64")], tmp_path / "cache")
     with pytest.raises(EnvironmentFailed, match="far runs cpython-27 on pdp11"):
         build(needs, [host({}, "cpython-27 on pdp11")], tmp_path / "cache")
+
+
+def test_this_programs_own_environment_is_its_owners(tmp_path: Path, wheels: Path) -> None:
+    make_wheel(wheels, "tinylib", "1.0")
+    (tmp_path / "requirements.txt").write_text("tinylib\n")
+    here = HostPython("this host", python_tag(), {}, is_here=True)
+    with pytest.raises(EnvironmentFailed, match=r"own environment, which lacks tinylib==1\.0"):
+        build(needs_of(Workspace([tmp_path])), [here], tmp_path / "cache")
+
+
+def test_which_platforms_fit_here() -> None:
+    """As pip itself sees it."""
+    tags = pytest.importorskip("pip._vendor.packaging.tags")
+    assert set(platforms()) == set(tags.platform_tags())
 
 
 def test_what_every_host_has_does_not_travel(tmp_path: Path, wheels: Path) -> None:
@@ -207,7 +304,50 @@ def test_what_every_host_has_does_not_travel(tmp_path: Path, wheels: Path) -> No
     assert build(needs, [full, full], tmp_path / "cache") is None
     built = build(needs, [full, half], tmp_path / "cache")
     assert built is not None
-    assert sorted(path.name for path in built.iterdir()) == ["tinylib-1.0.dist-info", "tinylib.py"]
+    assert [w.file[13:] for w in read_list(built / LIST)[python_tag()]] == [
+        "tinylib-1.0-py3-none-any.whl"
+    ]
+
+
+def test_a_lock_file_that_asks_for_nothing(tmp_path: Path, wheels: Path) -> None:
+    (tmp_path / "uv.lock").write_text('[[package]]\nname = "w"\nsource = { virtual = "." }\n')
+    assert build(needs_of(Workspace([tmp_path])), [host({})], tmp_path / "cache") is None
+
+
+def test_what_is_unpacked_of_a_wheel(tmp_path: Path) -> None:
+    wheel = tmp_path / "odd.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("odd/__init__.py", "VALUE = 1\n")
+        archive.writestr("odd-1.data/purelib/more.py", "VALUE = 2\n")
+        archive.writestr("odd-1.data/scripts/run", "#!python\n")
+        program = zipfile.ZipInfo("odd/tool")
+        program.external_attr = 0o100755 << 16
+        archive.writestr(program, "#!/bin/sh\n")
+    target = tmp_path / "target"
+    written = unpack(str(wheel), str(target))
+    assert sorted(written) == ["more.py", "odd/__init__.py", "odd/tool"]
+    assert os.access(target / "odd/tool", os.X_OK)
+    assert not (target / "more.py").stat().st_mode & 0o222  # other agents have it too
+
+
+@pytest.mark.parametrize("name", ["../out.py", "/out.py", "a/../../out.py"])
+def test_a_wheel_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+    wheel = tmp_path / "evil.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(name), "VALUE = 1\n")
+    with pytest.raises(BadWheel, match="leads out"):
+        unpack(str(wheel), str(tmp_path / "a/b"))
+    assert not list(tmp_path.rglob("out.py"))
+
+
+def test_a_damaged_wheel_is_refused(tmp_path: Path) -> None:
+    make_wheel(tmp_path, "tinylib", "1.0")
+    [wheel] = tmp_path.glob("*.whl")
+    data = wheel.read_bytes()
+    at = data.index(b"VALUE")
+    wheel.write_bytes(data[:at] + b"WRONG" + data[at + 5 :])
+    with pytest.raises(BadWheel, match="damaged"):
+        unpack(str(wheel), str(tmp_path / "target"))
 
 
 def test_what_is_installed_here_is_found_by_its_name() -> None:

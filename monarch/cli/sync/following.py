@@ -21,6 +21,11 @@ class Following:
         self._thread = threading.Thread(target=self._run, name="monarch-watch", daemon=True)
         self._thread.start()
 
+    @property
+    def polls_because(self) -> str:
+        """Why saves are not told but looked for, if so."""
+        return self._watcher.polls_because
+
     def next(self, timeout_seconds: float) -> AbstractSet[Path] | None:
         """The paths touched since the last call, an empty set for a look at everything; None where
         there were none in time. Raises ``WatchEnded`` when a folder is gone."""

@@ -39,6 +39,7 @@ class Lines:
         self._terminal = terminal
         self._is_verbose = is_verbose
         self._left_out: set[str] = set()
+        self._notes: list[str] = []
 
     def pushed(self, report: SyncReport) -> None:
         terminal = self._terminal
@@ -53,10 +54,10 @@ class Lines:
         left_out = {line for line in rest if line.startswith("  left out ")}
         for line in rest:
             is_news = line.startswith(("  changed on ", "  left behind "))
-            is_news = is_news or line.strip() in report.notes
+            is_news = is_news or line.strip() in set(report.notes).difference(self._notes)
             if is_news or line in left_out - self._left_out:
                 terminal.line(line, "yellow")
-        self._left_out = left_out
+        self._left_out, self._notes = left_out, report.notes
 
     def failed(self, error: str) -> None:
         mark = "x" if self._terminal.ascii_only else "✗"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project
 from monarch.cli.sync.following import Following
+from monarch.cli.sync.restless import RestlessFiles
 from monarch.cli.sync.setting import workspace_of
 from monarch.cli.sync.visitor import Visitor
 from monarch.cli.sync.voice import Voice, listed
@@ -23,6 +24,7 @@ from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
+from monarch_sync.words import printable
 
 __all__ = ["Watching"]
 
@@ -53,7 +55,9 @@ class Watching:
         self._following: Following | None = None
         self._is_behind = False
         self._told: tuple[str, list[str]] = "", []
+        self._restless = RestlessFiles(self._workspace)
         self._failure = ""
+        self._polls_because = ""
         self._is_pushing = False
 
     def run(self) -> None:
@@ -81,6 +85,7 @@ class Watching:
         if not self._workspace_is_there():
             self._lose_folder()
             return
+        self._tell_slowness(self._following.polls_because)
         is_new = self._look_at_project()
         is_new |= self._look_at_allocation(is_idle=touched is None)
         if self._visitor is None:
@@ -121,11 +126,32 @@ class Watching:
         is_news = bool(report.changed_files) or bool(report.errors)
         if is_first or (is_news and said != self._told):
             self._voice.pushed(report)
+        if report.ok:
+            self._tell_restlessness(report)
+
+    def _tell_restlessness(self, report: SyncReport) -> None:
+        found = self._restless.pushed(report.changed_files, time.monotonic())
+        if found is not None:
+            self._voice.note(
+                "restless",
+                f"{printable(found.pattern.strip('/'))} changes all the time, and every change is "
+                "pushed. If a job writes it, leave it out: add the line\n"
+                f"    {printable(found.pattern)}\nto {printable(str(found.file))}",
+                pattern=found.pattern, file=str(found.file),
+            )  # fmt: skip
 
     def _tell_failure(self, error: str) -> None:
         if error != self._failure:
             self._voice.failed(error)
         self._failure = error
+
+    def _tell_slowness(self, polls_because: str) -> None:
+        if polls_because and polls_because != self._polls_because:
+            self._voice.note(
+                "polling", f"{polls_because}; so it is looked at again and again, and a save may "
+                "take a moment to be seen",
+            )  # fmt: skip
+        self._polls_because = polls_because
 
     def _tell_end(self) -> None:
         where = ""
@@ -204,6 +230,7 @@ class Watching:
         if workspace == self._workspace:
             return False
         self._workspace = workspace
+        self._restless = RestlessFiles(workspace)
         self._unfollow()
         self._follow()
         return True

@@ -125,7 +125,13 @@ class Attempt:
         self._time("stage")
         hosts = self._without_failed(hosts)
         plan, changed = plan_of(
-            memory, scan.manifest, hosts, fleet.roots, list(fleet.failed), self._mode
+            memory,
+            scan.manifest,
+            hosts,
+            fleet.roots,
+            fleet.packages,
+            list(fleet.failed),
+            self._mode,
         )
         report.changed_files = changed
         if report.errors:

@@ -1,35 +1,34 @@
-"""Environment: the packages that a workspace's code needs and its hosts lack.
+"""Environment: the wheels of the packages that a workspace's code needs and its hosts lack.
 
-They are installed once, here, from wheels, into a folder of their own. That folder then travels
-with the workspace: through the same content store, verified by digest, and shown on every host in
-the same commit as the code that needs it, or on none. So no host runs an installer, nothing can be
-half installed, a late host gets it like any other file, and a rollback takes it back.
+They are had once, by the author, for each kind of Python among the hosts, and lie in a folder that
+travels with the workspace. So they come through the content store, no host needs a network or an
+installer, a late host gets them like any other file, and a rollback takes them back. What becomes
+of them on a host is told in `host_environment.py`.
 
-The folder lands behind the workspace's own and in front of the hosts' packages. It holds only what
-some host lacks in just this version, so what hosts came with (torch, say) does not travel.
+Only what some host lacks in just this version goes along: what hosts came with (torch, say) does
+not travel.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from monarch.errors import MonarchError
 from monarch.runtime.workspace.lock_files import Needs
+from monarch.runtime.workspace.python_here import normalized, python_tag
+from monarch.runtime.workspace.wheels import collect
 from monarch_sync.digest import digest_bytes
 
-__all__ = ["FOLDER", "EnvironmentFailed", "HostPython", "build", "installed", "python_tag"]
+__all__ = ["EnvironmentFailed", "HostPython", "build"]
 
-FOLDER = "__environment__"
 _LAST_LINES = 12
 
 
@@ -47,59 +46,58 @@ class EnvironmentFailed(MonarchError):
 
 
 class HostPython(NamedTuple):
-    """What a host runs: a tag as `python_tag` makes it, and its packages by normalized name."""
+    """What a host runs: a tag as `python_tag` makes it, its packages by normalized name, and the
+    platforms whose wheels it takes. ``is_here``: it is this program itself.
+    """
 
     host: str
     tag: str
     packages: Mapping[str, str]
-
-
-def python_tag() -> str:
-    """What wheels have to fit here."""
-    return f"{sys.implementation.cache_tag} on {sysconfig.get_platform()}"
-
-
-def installed(path: Iterable[str] | None = None) -> dict[str, str]:
-    """The packages that can be imported here, with their versions. Quick: only names are read."""
-    found: dict[str, str] = {}
-    for site in sys.path if path is None else path:
-        try:
-            names = os.listdir(site or ".")
-        except OSError:
-            continue
-        for name in names:
-            if name.endswith(".dist-info"):
-                project, _, version = name.removesuffix(".dist-info").partition("-")
-                found.setdefault(_normalized(project), version)
-    return found
+    platforms: Sequence[str] = ()
+    is_here: bool = False
 
 
 def build(
     needs: Needs, hosts: Sequence[HostPython], cache: Path, pip_arguments: Sequence[str] = ()
 ) -> Path | None:
-    """A folder with the packages that some host lacks; ``None`` if no host lacks any.
+    """A folder with wheels of what some host lacks; ``None`` if no host lacks anything.
 
     ``pip_arguments`` go to each call of pip, ``["--index-url", ...]`` for example. Blocks for as
     long as pip takes. Raises ``EnvironmentFailed``.
     """
+    alike: dict[str, list[HostPython]] = {}
     for host in hosts:
-        if host.tag != python_tag():
-            raise EnvironmentFailed(
-                f"{host.host} runs {host.tag}, and packages made here are for {python_tag()}"
-            )
-    missing = [
-        package
-        for package in _resolve(needs, pip_arguments)
-        if any(host.packages.get(package.name) != package.version for host in hosts)
-    ]
-    if not missing:
+        alike.setdefault(host.tag, []).append(host)
+    options = {tag: [*pip_arguments, *_options(some)] for tag, some in alike.items()}
+    wanted = {tag: _wanted(needs, some, options[tag]) for tag, some in alike.items()}
+    if not any(wanted.values()):
         return None
-    wanted = sorted(package.requirement for package in missing)
-    digest = digest_bytes(repr((wanted, python_tag())).encode()).hex()
-    target = cache / "environments" / digest
+    digest = digest_bytes(repr(sorted(wanted.items())).encode()).hex()
+    target = cache / "wheels" / digest
     if not target.is_dir():
-        _install(wanted, target, pip_arguments)
+        _bring(wanted, options, target)
     return target
+
+
+def _options(alike: Sequence[HostPython]) -> list[str]:
+    """What pip has to be told to find wheels for these hosts, which have one kind of Python."""
+    host = alike[0]
+    if host.tag == python_tag():
+        return []
+    found = re.match(r"cpython-(\d)(\d+) on ", host.tag)
+    if found is None or not host.platforms:
+        raise EnvironmentFailed(
+            f"{host.host} runs {host.tag}; wheels can be had here for {python_tag()}, and for "
+            "CPython elsewhere"
+        )
+    # Only what all of them can take.
+    fit = [p for p in host.platforms if all(p in other.platforms for other in alike)]
+    version, number = ".".join(found.groups()), "".join(found.groups())
+    return [
+        "--only-binary", ":all:", "--implementation", "cp", "--python-version", version,
+        "--abi", f"cp{number}", "--abi", "abi3", "--abi", "none",
+        *(part for platform in fit for part in ("--platform", platform)),
+    ]  # fmt: skip
 
 
 class _Package(NamedTuple):
@@ -108,14 +106,34 @@ class _Package(NamedTuple):
     requirement: str
 
 
-def _resolve(needs: Needs, pip_arguments: Sequence[str]) -> list[_Package]:
+def _wanted(needs: Needs, hosts: Sequence[HostPython], options: Sequence[str]) -> list[str]:
+    """What to ask pip for, so that none of these hosts lacks anything."""
+    packages = _resolve(needs, options)
+    for host in hosts:
+        missing = [p.requirement for p in packages if host.packages.get(p.name) != p.version]
+        if missing and host.is_here:
+            raise EnvironmentFailed(
+                f"{host.host} runs in this program's own environment, which lacks "
+                f"{', '.join(sorted(missing))}: install it there"
+            )
+    return sorted(
+        package.requirement
+        for package in packages
+        if any(host.packages.get(package.name) != package.version for host in hosts)
+    )
+
+
+def _resolve(needs: Needs, options: Sequence[str]) -> list[_Package]:
     """Every package that is needed, dependencies included, with its version."""
+    if not needs.arguments:
+        return []
     with tempfile.TemporaryDirectory(prefix="monarch-environment-") as folder:
         report, exact = Path(folder, "report.json"), Path(folder, "constraints.txt")
         exact.write_text("\n".join(needs.constraints) + "\n")
         _pip(
             "install", "--dry-run", "--ignore-installed", "--report", str(report),
-            "--constraint", str(exact), *pip_arguments, *needs.arguments,
+            "--target", folder,  # Without one, pip looks for no other Python's wheels.
+            "--constraint", str(exact), *options, *needs.arguments,
         )  # fmt: skip
         told = json.loads(report.read_bytes())
     return [package for item in told["install"] if (package := _package(item)) is not None]
@@ -123,7 +141,7 @@ def _resolve(needs: Needs, pip_arguments: Sequence[str]) -> list[_Package]:
 
 def _package(item: Mapping[str, Any]) -> _Package | None:
     """A package in pip's report; None for a folder of sources, which comes along as one."""
-    name, version = _normalized(item["metadata"]["name"]), item["metadata"]["version"]
+    name, version = normalized(item["metadata"]["name"]), item["metadata"]["version"]
     source = item.get("download_info", {})
     if "dir_info" in source:
         return None
@@ -136,16 +154,25 @@ def _package(item: Mapping[str, Any]) -> _Package | None:
     return _Package(name, version, requirement)
 
 
-def _install(wanted: Sequence[str], target: Path, pip_arguments: Sequence[str]) -> None:
-    """Install into a fresh folder, which gets its name when all is in it."""
+def _bring(
+    wanted: Mapping[str, Sequence[str]], options: Mapping[str, Sequence[str]], target: Path
+) -> None:
+    """Have the wheels in a fresh folder, which gets its name when all are in it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix="unfinished-", dir=target.parent))
     try:
-        _pip(
-            "install", "--no-deps", "--ignore-installed", "--no-compile", "--target", str(fresh),
-            *pip_arguments, *wanted,
-        )  # fmt: skip
-        shutil.rmtree(fresh / "bin", ignore_errors=True)  # Scripts name a Python that is ours.
+        by_tag = {}
+        for number, (tag, requirements) in enumerate(wanted.items()):
+            found = by_tag[tag] = fresh / str(number)
+            found.mkdir()
+            if requirements and tag == python_tag():
+                # What comes as sources is built.
+                _pip("wheel", "--no-deps", "-w", str(found), *options[tag], *requirements)
+            elif requirements:
+                _pip("download", "--no-deps", "-d", str(found), *options[tag], *requirements)
+        collect(by_tag, fresh)
+        for found in by_tag.values():
+            shutil.rmtree(found)
         fresh.chmod(0o755)
         fresh.rename(target)
     except OSError as error:
@@ -163,10 +190,9 @@ def _pip(*arguments: str) -> None:
     )  # fmt: skip
     if done.returncode:
         if "No module named pip" in done.stdout:
-            raise EnvironmentFailed(f"{sys.executable} has no pip; `python -m ensurepip` adds it")
+            raise EnvironmentFailed(
+                f"{sys.executable} has no pip: `python -m ensurepip` (or `uv pip install pip`) "
+                "adds it"
+            )
         lines = "\n".join(done.stdout.splitlines()[-_LAST_LINES:])
         raise EnvironmentFailed(f"`pip {arguments[0]}` ended with {done.returncode}", lines)
-
-
-def _normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

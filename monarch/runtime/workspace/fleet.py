@@ -58,7 +58,8 @@ class Fleet:
     """The author's end of all its conversations with host agents.
 
     ``failed`` says which hosts could not follow, and why. ``roots`` are their replicas, ``kept``
-    the files that they saved under other names.
+    the files that they saved under other names, ``packages`` the files of packages that change
+    there, each with where its content lies now.
     """
 
     def __init__(self, memory: Memory, node: Node) -> None:
@@ -69,6 +70,7 @@ class Fleet:
         self.failed: dict[Uid, str] = {}
         self.roots: dict[Uid, str] = {}
         self.kept: dict[Uid, list[str]] = {}
+        self.packages: dict[Uid, list[tuple[str, str]]] = {}
         self._committed: set[Uid] = set()
 
     def name(self, uid: Uid) -> str:
@@ -149,6 +151,9 @@ class Fleet:
                             spread.send_directly(other)
                     continue
                 self.roots[host.uid] = str(body.get("root", ""))
+                self.packages[host.uid] = [
+                    (path, place) for path, place in body.get("packages", ())
+                ]
                 try:
                     step = host.push.receive(decode(body["reply"]))
                 except PushRefused as error:

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from monarch.runtime.node import Node
-from monarch.runtime.workspace.environment import (
-    EnvironmentFailed,
-    HostPython,
-    installed,
-    python_tag,
-)
+from monarch.runtime.workspace.environment import EnvironmentFailed, HostPython
+from monarch.runtime.workspace.python_here import installed, python_tag
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Inspect
 
@@ -23,7 +19,7 @@ def ask_pythons(node: Node, hosts: Sequence[ProcAddress]) -> list[HostPython]:
     asked = []
     for host in hosts:
         if host.uid == node.uid:
-            found.append(HostPython("this host", python_tag(), installed()))
+            found.append(HostPython("this host", python_tag(), installed(), is_here=True))
         else:
             inspect = node.request(host, lambda port: Inspect(port, node.uid, packages=True))
             asked.append((host, inspect))
@@ -37,5 +33,10 @@ def ask_pythons(node: Node, hosts: Sequence[ProcAddress]) -> list[HostPython]:
             raise EnvironmentFailed(
                 f"the host at {where} cannot say which packages it has; restart its agent"
             )
-        found.append(HostPython(str(body["host"]), str(body["python"]), dict(body["packages"])))
+        found.append(
+            HostPython(
+                str(body["host"]), str(body["python"]), dict(body["packages"]),
+                [str(platform) for platform in body.get("platforms", ())],
+            )
+        )  # fmt: skip
     return found

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from monarch.runtime.workspace.fleet import HostInPush
+from monarch.runtime.workspace.host_environment import import_place
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
 from monarch.runtime.workspace.sharing import HERE
@@ -30,10 +31,12 @@ def plan_of(
     manifest: Manifest,
     hosts: Sequence[HostInPush],
     roots: Mapping[Uid, str],
+    packages: Mapping[Uid, Sequence[tuple[str, str]]],
     behind: Sequence[Uid],
     mode: str,
 ) -> Planned:
-    """What the owners are told. ``hosts`` are those that take part, ``roots`` their replicas."""
+    """What the owners are told. ``hosts`` are those that take part, ``roots`` their replicas,
+    ``packages`` what changes there of packages."""
     folders = memory.workspace.folders
     plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode)
     changed: dict[str, None] = {}
@@ -48,7 +51,7 @@ def plan_of(
             found = [(from_wire(path), from_wire(place)) for path, place in push.files()]
             plan.hosts[host.uid] = [
                 FileChange(os.path.join(root, path), _seen_from(place, roots[writer.uid], root))
-                for path, place in found
+                for path, place in (*found, *packages[writer.uid])
             ]
             changed.update((path, None) for path, _ in found)
         elif host.writer == HERE and root:
@@ -58,9 +61,7 @@ def plan_of(
             ]
         else:
             continue
-        plan.paths[host.uid] = [
-            os.path.join(root, folder.remote) if folder.remote else root for folder in folders
-        ]
+        plan.paths[host.uid] = [import_place(root, folder.remote) for folder in folders]
     plan.author, plan.author_machine = author_name(), machine_id()
     plan.folders = [folder.remote for folder in folders]
     plan.behind = list(behind)

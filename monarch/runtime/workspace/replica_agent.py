@@ -15,8 +15,13 @@ from pathlib import Path
 import msgspec
 
 from monarch.runtime.host_agent import HostAgent
-from monarch.runtime.workspace.environment import installed, python_tag
+from monarch.runtime.workspace.host_environment import (
+    HostEnvironment,
+    UnfitEnvironment,
+    import_place,
+)
 from monarch.runtime.workspace.lease import Lease
+from monarch.runtime.workspace.python_here import installed, platforms, python_tag
 from monarch.runtime.workspace.shared_folder import SharedFolder
 from monarch.runtime.workspace.spreading import pass_on
 from monarch.wire.codec import Envelope
@@ -55,11 +60,14 @@ class ReplicaAgent:
         self._root = root
         self._folder = SharedFolder(root)
         self._replica: Replica | None = None
+        self._environment = HostEnvironment(root)
         self._write_if_free()
         self._lease = Lease(agent)
         # What was here before the last commit, to go back to.
         self._before: tuple[int, Manifest] | None = None
         self._folders = _read_folders(root)
+        # Of what is staged: files of packages, and where their content lies.
+        self._packages: list[tuple[str, str]] = []
         self._is_moving = False
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-replica", daemon=True)
@@ -71,7 +79,9 @@ class ReplicaAgent:
         agent.replica = lambda: (self._folder.id, self._replica is not None)
         agent.staged_bytes = self._staged_bytes
         agent.workspace_moves = lambda: self._is_moving
-        agent.packages = lambda: {"python": python_tag(), "packages": installed()}
+        agent.packages = lambda: {
+            "python": python_tag(), "packages": installed(), "platforms": platforms(),
+        }  # fmt: skip
         agent.node.handle(Sync, self._on_sync)
         agent.node.handle(TakeBack, self._on_take_back)
         agent.node.handle(Share, self._on_share)
@@ -86,7 +96,18 @@ class ReplicaAgent:
                 if time.monotonic() > deadline:
                     break
                 time.sleep(_LOCK_AGAIN_SECONDS)
+            else:
+                self._show_environment()
         return self._replica
+
+    def _show_environment(self) -> str:
+        """Have the packages of the files that are here, as they are now; why not, if so."""
+        try:
+            self._environment.follow()
+        except UnfitEnvironment as error:
+            _log.warning("%s: %s", self._agent.name, error)
+            return str(error)
+        return ""
 
     def _state(self) -> tuple[int, str]:
         """What is here, by our own writing or by another host's."""
@@ -101,7 +122,7 @@ class ReplicaAgent:
     def import_folders(self) -> tuple[str, ...]:
         """Where the workspace's folders have landed: what procs put in front of `sys.path`."""
         root = self._agent.workspace
-        return tuple(os.path.join(root, folder) if folder else root for folder in self._folders)
+        return tuple(import_place(root, folder) for folder in self._folders)
 
     def _on_sync(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -127,6 +148,7 @@ class ReplicaAgent:
         def share() -> None:
             files = msgspec.msgpack.decode(envelope.payload, type=list[tuple[bytes, bytes]])
             why = self._folder.verify(order.generation, order.digest, files)
+            why = why or self._environment.why_unfit()
             if not why:
                 self._use_folders(order.folders or ("",), is_writer=False)
             self._agent.node.answer(order.sender, order.port, error=why)
@@ -148,6 +170,7 @@ class ReplicaAgent:
             with suppress(queue.Empty):
                 return self._orders.get(timeout=SETTLE_SECONDS)
             replica.settle()
+            self._environment.settle()
         return self._orders.get()
 
     def _answer(self, envelope: Envelope) -> None:
@@ -165,6 +188,8 @@ class ReplicaAgent:
             _log.debug("generation %d: %s", answer.generation, type(answer).__name__)
         agent = self._agent
         body = {"reply": encode(answer), "root": agent.workspace, "host": agent.name}
+        if self._packages and isinstance(answer, Staged):
+            body["packages"] = self._packages
         node.answer(order.sender, order.port, body)
 
     def _turn_away(self, order: Sync, message: Message) -> Message | None:
@@ -191,11 +216,26 @@ class ReplicaAgent:
             self._use_folders(order.folders or ("",))
         with self._moving(isinstance(message, Commit)):
             answer = replica.handle(message, envelope.buffers)
-        if replica.generation != before[0]:
-            self._before = (replica.generation, before[1])
+            if replica.generation != before[0]:
+                self._before = (replica.generation, before[1])
+                if why := self._show_environment():
+                    answer = Refused("environment", why)
+        if isinstance(answer, Staged):
+            answer = self._stage_environment(replica, answer)
+        elif isinstance(answer, Aborted):
+            self._environment.drop()
         if not isinstance(message, Stage | Supply) or isinstance(answer, Refused):
             lease.end()
         return answer
+
+    def _stage_environment(self, replica: Replica, staged: Staged) -> Message:
+        """Get the packages ready that a staged state wants, or turn it away."""
+        try:
+            self._packages = self._environment.stage(staged.files)
+        except UnfitEnvironment as error:
+            replica.abort(staged.generation)
+            return Refused("environment", str(error))
+        return staged
 
     def _use_folders(self, folders: tuple[str, ...], *, is_writer: bool = True) -> None:
         if folders != self._folders:
@@ -243,7 +283,7 @@ class ReplicaAgent:
                 replica.abort(stage.generation)
                 reason = answer.reason if isinstance(answer, Refused) else "old contents are gone"
                 return f"{self._agent.name}: {reason}"
-        return ""
+        return self._show_environment()
 
     def close(self) -> None:
         self._orders.put(None)

@@ -1,8 +1,8 @@
 """Surroundings: what comes along with a workspace, though it lies elsewhere.
 
-Editable installs of the author's environment, and the environment that was installed for it with
+Editable installs of the author's environment, and the wheels that were brought for it with
 `--env`. What was noted of a workspace is kept in the user's cache folder, by the workspace's
-folders, so that a later `monarch sync`, a program of its own, goes on with the same environment and
+folders, so that a later `monarch sync`, a program of its own, goes on with the same wheels and
 knows which lock file the hosts have packages for.
 """
 
@@ -15,27 +15,23 @@ from pathlib import Path
 
 import msgspec
 
-from monarch.runtime.workspace.environment import FOLDER, HostPython, build
+from monarch.runtime.workspace.cache_folder import cache_folder
+from monarch.runtime.workspace.environment import HostPython, build
 from monarch.runtime.workspace.lock_files import needs_of
+from monarch.runtime.workspace.wheels import FOLDER
 from monarch_sync.digest import digest_bytes
 from monarch_sync.editable import editable_folders
 from monarch_sync.workspace import Folder, Workspace
 
-__all__ = ["Surroundings", "cache_folder"]
+__all__ = ["Surroundings"]
 
 
 class _Noted(msgspec.Struct):
     """``needs``: the digest of what the code needed at the last push, or at the last install, if
-    there was one; then ``environment`` is the folder with it."""
+    there was one; then ``environment`` is the folder with its wheels."""
 
     needs: str = ""
     environment: str = ""
-
-
-def cache_folder() -> Path:
-    """Where environments are kept, and what is known of workspaces."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "monarch"
 
 
 class Surroundings:
@@ -63,7 +59,7 @@ class Surroundings:
         ]
 
     def install(self, hosts: Sequence[HostPython], pip_arguments: Sequence[str] = ()) -> str:
-        """Have the environment that the lock file asks for at hand; what to tell of it.
+        """Have wheels of what the lock file asks for at hand; what to tell of them.
 
         Raises ``EnvironmentFailed``; then all is as it was.
         """
@@ -75,7 +71,7 @@ class Surroundings:
         where = ", ".join(needs.files)
         if built is None:
             return f"every host has what {where} asks for"
-        return f"packages of {where} come along as {FOLDER}"
+        return f"packages of {where} come along as wheels, and hosts install them"
 
     def changes(self) -> list[str]:
         """Which lock file asks for something else than what the hosts have been given."""

@@ -1,0 +1,91 @@
+"""Restless files: pushes that follow one another without end, of what nobody edits by hand.
+
+A job that writes its logs or results into a watched folder has every line of them pushed to every
+host, for ever. Whoever watches is told which files these are, and how to leave them out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from monarch_sync.workspace import Folder, Workspace
+
+__all__ = ["LeaveOut", "RestlessFiles"]
+
+_NUM_PUSHES = 10
+_WITHIN_SECONDS = 60.0
+_MAX_CHANGED = 20  # in one push; more come of something else
+_MAX_FILES = 2000  # looked at for code
+_CODE = (
+    ".py", ".pyi", ".pyx", ".ipynb", ".toml", ".yaml", ".yml", ".sh", ".md", ".rst",
+    ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs",
+)  # fmt: skip
+
+
+class LeaveOut(NamedTuple):
+    """``pattern``, in the ignore file ``file``, leaves them out."""
+
+    pattern: str
+    file: Path
+
+
+class RestlessFiles:
+    """Is told of every push, and says once of some files that they never come to rest."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._pushes: deque[tuple[float, dict[LeaveOut, None]]] = deque(maxlen=_NUM_PUSHES)
+        self._told: set[LeaveOut] = set()
+
+    def pushed(self, changed: Iterable[str], now: float) -> LeaveOut | None:
+        """What to leave out; ``None`` as long as all is well. ``now``: seconds, by any clock."""
+        files = [path for path in changed if not _is_code(path)]
+        if not 0 < len(files) <= _MAX_CHANGED:
+            return None
+        ways = [way for path in files for way in self._ways(path)]
+        self._pushes.append((now, dict.fromkeys(ways)))
+        since = self._pushes[0][0]
+        if len(self._pushes) < _NUM_PUSHES or now - since > _WITHIN_SECONDS:
+            return None
+        common = reduce(lambda one, other: one & other, (set(ways) for _, ways in self._pushes))
+        found = next((way for way in dict.fromkeys(ways) if way in common), None)
+        if found is None or found in self._told:
+            return None
+        self._told |= common
+        return found
+
+    def _ways(self, remote: str) -> Iterator[LeaveOut]:
+        """The ways to leave a file out, the best first: folders, if no code is in them."""
+        for folder in self._workspace.folders:
+            relative = folder.relative_of(remote)
+            if relative is None:
+                continue
+            file = folder.local / ".monarchignore"
+            path = PurePosixPath(relative)
+            for above in path.parents:
+                if above.name and not _holds_code(folder, str(above)):
+                    yield LeaveOut(f"/{above}/", file)
+            yield LeaveOut(f"/{path}", file)
+            if path.suffix:
+                yield LeaveOut(f"/{path.with_name(f'*{path.suffix}')}", file)
+            return
+
+
+def _holds_code(folder: Folder, relative: str) -> bool:
+    num_seen = 0
+    for _, _, names in os.walk(folder.local / relative):
+        if any(map(_is_code, names)):
+            return True
+        num_seen += len(names)
+        if num_seen > _MAX_FILES:
+            break
+    return False
+
+
+def _is_code(path: str) -> bool:
+    return path.endswith(_CODE)

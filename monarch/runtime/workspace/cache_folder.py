@@ -1,0 +1,14 @@
+"""Where wheels and environments are kept, and what is known of workspaces."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["cache_folder"]
+
+
+def cache_folder() -> Path:
+    """This user's, on this machine."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "monarch"

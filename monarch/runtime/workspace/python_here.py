@@ -1,0 +1,60 @@
+"""What this Python is, and which packages it has: what wheels for it have to fit."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable
+
+__all__ = ["installed", "normalized", "platforms", "python_tag"]
+
+_OLD_NAMES = ("manylinux2014", "manylinux2010", "manylinux1")  # of glibc 2.17, 2.12 and 2.5
+_OLDEST_MINOR = 5
+
+
+def python_tag() -> str:
+    """Two Pythons with the same tag can use each other's packages."""
+    return f"{sys.implementation.cache_tag} on {sysconfig.get_platform()}"
+
+
+def platforms() -> list[str]:
+    """The platforms whose wheels run here, best first, by the names that wheels have for them."""
+    own = re.sub(r"[-.]", "_", sysconfig.get_platform())
+    if not own.startswith("linux_"):
+        return [own]
+    machine = own.removeprefix("linux_")
+    found = re.fullmatch(r"glibc 2\.(\d+).*", _libc())
+    if found is None:
+        return [f"musllinux_1_2_{machine}", f"musllinux_1_1_{machine}", own]
+    minors = range(int(found[1]), _OLDEST_MINOR - 1, -1)
+    names = [*(f"manylinux_2_{minor}" for minor in minors), *_OLD_NAMES]
+    return [*(f"{name}_{machine}" for name in names), own]
+
+
+def _libc() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return ""
+
+
+def installed(path: Iterable[str] | None = None) -> dict[str, str]:
+    """The packages that can be imported here, with their versions. Quick: only names are read."""
+    found: dict[str, str] = {}
+    for site in sys.path if path is None else path:
+        try:
+            names = os.listdir(site or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith(".dist-info"):
+                project, _, version = name.removesuffix(".dist-info").partition("-")
+                found.setdefault(normalized(project), version)
+    return found
+
+
+def normalized(name: str) -> str:
+    """A package's name, as others write it too."""
+    return re.sub(r"[-_.]+", "-", name).lower()

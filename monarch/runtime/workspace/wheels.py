@@ -1,0 +1,101 @@
+"""Wheels that come along with a workspace: which of them a Python wants, and what is in them.
+
+They lie in one folder, beside a list that says who wants which. A wheel has its digest in its file
+name, so one that was built again is another file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from monarch_sync.stamps import digest_of
+
+__all__ = ["FOLDER", "LIST", "BadWheel", "Wheel", "collect", "read_list", "unpack"]
+
+FOLDER = "__environment__"
+"""Where the wheels of a workspace land."""
+
+LIST = "wheels.json"
+
+_IMPORTED = ("purelib", "platlib", "data")
+_DIGITS = 12
+
+
+class BadWheel(Exception):
+    """A wheel that is damaged, or would write elsewhere."""
+
+
+class Wheel(msgspec.Struct, frozen=True):
+    """``file``: its name in the folder. ``digest``: of its content, in hex."""
+
+    file: str
+    digest: str
+
+
+def read_list(file: str | Path) -> dict[str, list[Wheel]]:
+    """Who wants which wheels, by `python_tag`; empty where there is no list."""
+    try:
+        return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, list[Wheel]])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def collect(by_tag: Mapping[str, Path], folder: Path) -> None:
+    """Move wheels, a folder of them by each tag, into one folder, and list them there."""
+    wanted: dict[str, list[Wheel]] = {}
+    for tag, found in sorted(by_tag.items()):
+        listed = wanted[tag] = []
+        for path in sorted(found.glob("*.whl")):
+            digest = (digest_of(str(path)) or b"").hex()
+            file = f"{digest[:_DIGITS]}-{path.name}"
+            path.rename(folder / file)
+            listed.append(Wheel(file, digest))
+    (folder / LIST).write_bytes(msgspec.json.format(msgspec.json.encode(wanted)))
+
+
+def unpack(wheel: str, target: str) -> dict[str, int]:
+    """Put what is imported of a wheel into a folder, read-only; checksums by path.
+
+    Its scripts stay out: they name a Python of somebody else. Raises ``BadWheel``, ``OSError``.
+    """
+    written: dict[str, int] = {}
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for info, relative in _members(archive):
+                path = os.path.join(target, relative)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                if os.path.lexists(path):
+                    os.unlink(path)  # Several wheels bring it; the last one wins.
+                is_executable = bool(info.external_attr >> 16 & stat.S_IXUSR)
+                # Other environments may have the same file under another name.
+                fd = os.open(
+                    path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o555 if is_executable else 0o444
+                )
+                with os.fdopen(fd, "wb") as file:
+                    file.write(archive.read(info))
+                written[relative] = info.CRC
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise BadWheel(f"it is damaged: {error}") from None
+    return written
+
+
+def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
+    """The files to unpack, and where they belong."""
+    for info in archive.infolist():
+        if info.is_dir():
+            continue
+        parts = PurePosixPath(info.filename).parts
+        if not parts or ".." in parts or parts[0] == "/" or "\\" in info.filename:
+            raise BadWheel(f"it has a file that leads out of it: {info.filename!r}")
+        if parts[0].endswith(".data"):
+            if len(parts) < 3 or parts[1] not in _IMPORTED:
+                continue
+            parts = parts[2:]
+        yield info, "/".join(parts)
