@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
 from .classes import ClassPatch
-from .edits import LiveModule
+from .edits import LiveModule, kind_of
 from .flips import MISSING, Flip, Item
-from .graph import ModuleEdit, absolute_name
+from .graph import Kind, ModuleEdit, absolute_name
 from .marks import ModulePlan, Plan
-from .patch import FunctionPatch, made_alike
+from .patch import FunctionPatch, made_alike, moved_alike
 from .settle import rehome, replace_inside, sort_in_again
 from .stage import Stage
 from .statements import Statement
@@ -28,6 +28,9 @@ class Adoption:
         self.functions = functions
         self.classes = ClassPatch(functions, self._made_here)
         self.bindings: list[Flip] = []
+        self.deleted: Collection[str] = ()  # modules without a file
+        self._defined: dict[str, set[str]] = {}  # names of definitions, by module
+        self._displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
         self.gone: list[Any] = []  # decorated definitions that are in no source any more
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
 
@@ -35,14 +38,25 @@ class Adoption:
         """`live` are the edited modules."""
         for twin, instance in self._stage.instances:
             self.functions.pair(twin, instance)
+        self._defined = {
+            name: {bound for statement in one.edit.new for bound in statement.defines}
+            for name, one in plan.modules.items()
+        }
         values: list[tuple[dict[str, Any], str, Any]] = []
         for name, module_plan in plan.modules.items():
             values += self._module(name, module_plan, live.get(name))
         for namespace, key, value in values:
             # Only now is it known for every staged object which live one it stands for.
             value = _with_live_items(value, self.functions.live_of)
-            if namespace.get(key, MISSING) is not value:
+            before = namespace.get(key, MISSING)
+            if before is not value:
                 self.bindings.append(Item(namespace, key, value))
+                self._displaced[id(value)] = value, before
+
+    def before_of(self, value: Any) -> Any:
+        """The object that had the name of this one; numbers and texts are no objects of a name."""
+        _, before = self._displaced.get(id(value), (value, MISSING))
+        return MISSING if Kind.DATA in (kind_of(value), kind_of(before)) else before
 
     def _module(
         self, name: str, plan: ModulePlan, module: LiveModule | None
@@ -132,6 +146,8 @@ class Adoption:
     ) -> Any:
         if live is MISSING or value is MISSING or live is value or not self._made_here(value):
             return value
+        if moved_alike(live, value) and self._has_left(live):
+            return self._moved(live, value)
         if isinstance(live, FunctionType) and isinstance(value, FunctionType):
             in_place = defined or value.__name__ == "<lambda>"
             if in_place and made_alike(live, value):
@@ -143,6 +159,21 @@ class Adoption:
         elif defined and not (isinstance(live, type) or isinstance(value, type)):
             return self._rewrapped(live, value)
         return value
+
+    def _moved(self, live: Any, value: Any) -> Any:
+        """The live definition goes on in the module where it stands now."""
+        if isinstance(live, FunctionType):
+            return self.functions.function(live, value)
+        if id(value) not in self.functions.twins:
+            self.classes.patch(live, value, None, None)
+        return live
+
+    def _has_left(self, live: Any) -> bool:
+        """Whether a function or class is defined no longer where it was."""
+        defined = self._defined.get(live.__module__)
+        return live.__module__ in self.deleted or (
+            defined is not None and live.__qualname__ not in defined
+        )
 
     def _rewrapped(self, live: Any, value: Any) -> Any:
         """Of two wrappers of one function the one to bind; who holds the old one follows."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from .flips import MISSING, Attribute, Cell, Flip, contents_of
 from .late_defaults import late_defaults
-from .patch import FunctionPatch, made_alike
+from .patch import FunctionPatch, made_alike, moved_alike
 from .statements import Statement, kept_class_values
 
 _LAYOUT = frozenset({"__dict__", "__weakref__", "__slots__"})
@@ -109,6 +109,7 @@ class ClassPatch:
         self.refused: dict[str, str] = {}
         self.is_partial = False  # refused classes take what they can
         self.changed: Collection[str] = ()  # names from outside that the class body reads anew
+        self._moving = ("", "")  # the module where the class was, and where it is
 
     def patch(self, live: type, staged: type, old: Statement | None, new: Statement | None) -> None:
         reason = why_not_in_place(live, staged, self._functions.live_of(type(staged)))
@@ -118,6 +119,7 @@ class ClassPatch:
             if not self.is_partial or type(live) is not type(staged):
                 return
         self.patched.append(live)
+        self._moving = live.__module__, staged.__module__
         keep: set[str] = set()
         bound: set[str] = set()
         inner: dict[str, tuple[Statement, Statement]] = {}
@@ -181,7 +183,11 @@ class ClassPatch:
         if current is MISSING or current is value or type(current) is not type(value):
             return functions.live_of(value)
         if isinstance(value, FunctionType):
-            return functions.function(current, value) if made_alike(current, value) else value
+            alike = made_alike(current, value) or (
+                moved_alike(current, value)
+                and self._moving == (current.__module__, value.__module__)
+            )
+            return functions.function(current, value) if alike else value
         if isinstance(value, (staticmethod, classmethod)):
             same = self._merged(current.__func__, value.__func__, None, None) is current.__func__
             return current if same else value

@@ -101,7 +101,7 @@ def _edit(
         old=old,
         new=new,
         alignment=alignment,
-        kinds={key: _kind(value) for key, value in list(live.items())},
+        kinds={key: kind_of(value) for key, value in list(live.items())},
         types={key: types for key, value in list(live.items()) if (types := _types(value))},
         keep=frozenset(_kept_names(new) & live.keys()),
     )
@@ -111,7 +111,7 @@ def _identity(count: int) -> Alignment:
     return Alignment({index: index for index in range(count)}, {}, {})
 
 
-def _kind(value: object) -> Kind:
+def kind_of(value: object) -> Kind:
     # Not isinstance: a lazy or deprecated object would be woken by the look at its __class__.
     if issubclass(type(value), FunctionType):
         return Kind.FUNCTION

@@ -29,10 +29,11 @@ RUNS_AGAIN: Mapping[Mark, frozenset[Use]] = {
     Mark.CALLING: frozenset(),
     # Not USED: an optimizer made of `model.parameters()` has state of its own.
     Mark.INSTANCE: frozenset({Use.INSIDE}),
-    Mark.METHODS: frozenset({Use.USED}),
+    Mark.METHODS: frozenset({Use.USED, Use.REGISTERS}),
+    # Not REGISTERS, where it runs its new body in place: what was registered with it stays.
     Mark.FUNCTION: frozenset({Use.CALLED, Use.USED}),
-    Mark.FLOWING: frozenset({Use.CALLED, Use.USED}),
-    Mark.SHAPE: frozenset({Use.USED, Use.INSIDE, Use.BASE, Use.PASSED}),
+    Mark.FLOWING: frozenset({Use.CALLED, Use.USED, Use.REGISTERS}),
+    Mark.SHAPE: frozenset({Use.USED, Use.REGISTERS, Use.INSIDE, Use.BASE, Use.PASSED}),
     Mark.VALUE: frozenset(Use),
 }
 

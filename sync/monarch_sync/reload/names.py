@@ -22,6 +22,7 @@ class Use(Enum):
     BASE = "base"  # base class
     INSIDE = "inside"  # an attribute is read
     USED = "used"  # a method is called, it decorates, it is iterated: what it does matters
+    REGISTERS = "registers"  # an attribute of it decorates: `@app.route`
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,12 @@ class _Reader:
 
     def _decorators(self, nodes: list[ast.expr]) -> None:
         for node in nodes:
+            decorator = node.func if isinstance(node, ast.Call) else node
+            use = Use.REGISTERS if isinstance(decorator, ast.Attribute) else Use.USED
+            self._expression(decorator, use)
             if isinstance(node, ast.Call):
-                self._expression(node.func, Use.USED)
                 for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                     self._expression(argument, Use.HELD)
-            else:
-                self._expression(node, Use.USED)
 
     def _expression(self, node: ast.AST, use: Use) -> None:
         if isinstance(node, ast.Name):

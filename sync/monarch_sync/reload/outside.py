@@ -1,13 +1,14 @@
 """What code that runs ahead of a commit does to the process, outside of all modules.
 
-Exit handlers are taken back, and repeated by the commit. A thread that was started runs; it is
-noted, so that whoever reads the report knows.
+Handlers for the exit and for signals are taken back, and repeated by the commit. A thread that was
+started runs; it is noted, so that whoever reads the report knows.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,12 +22,14 @@ class Outside:
     def __init__(self) -> None:
         self.threads: list[str] = []
         self._handlers: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self._signals: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """For the thread that calls; others do what they do."""
         me = threading.get_ident()
         register, start = atexit.register, threading.Thread.start
+        set_handler = signal.signal
 
         def note_handler(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != me:
@@ -34,22 +37,34 @@ class Outside:
             self._handlers.append((function, args, kwargs))
             return function
 
+        def note_signal(number: int, handler: Any) -> Any:
+            if threading.get_ident() != me:
+                return set_handler(number, handler)
+            before = self._signals.get(number, signal.getsignal(number))
+            self._signals[number] = handler
+            return before
+
         def note_thread(thread: threading.Thread) -> None:
             if threading.get_ident() == me:
                 self.threads.append(thread.name)
             start(thread)
 
         atexit.register = note_handler  # type: ignore[assignment]
+        signal.signal = note_signal  # type: ignore[assignment]
         threading.Thread.start = note_thread  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
             atexit.register = register
+            signal.signal = set_handler
             threading.Thread.start = start  # type: ignore[method-assign]
 
     def flips(self, live_of: Callable[[Any], Any]) -> Iterator[Action]:
         for function, args, kwargs in self._handlers:
             yield Action(_registering(live_of(function), args, kwargs))
+        for number, handler in self._signals.items():
+            if signal.getsignal(number) is not live_of(handler):
+                yield Action(_handling(number, live_of(handler)))
 
 
 def _registering(
@@ -62,3 +77,17 @@ def _registering(
         return lambda: atexit.unregister(function)
 
     return do
+
+
+def _handling(number: int, handler: Any) -> Callable[[], Callable[[], None]]:
+    def do() -> Callable[[], None]:
+        before = signal.signal(number, handler)
+        return lambda: _handle_again(number, before)
+
+    return do
+
+
+def _handle_again(number: int, before: Any) -> None:
+    # None stands for a handler that was not installed from Python.
+    if before is not None:
+        signal.signal(number, before)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .flips import MISSING, Attribute, Cell, Flip, contents_of
+from .settle import rehome
 
-_CARRIED = ("__defaults__", "__kwdefaults__", "__annotations__", "__doc__", "__qualname__")
+_CARRIED = (
+    "__defaults__",
+    "__kwdefaults__",
+    "__annotations__",
+    "__doc__",
+    "__qualname__",
+    "__module__",
+)
 
 
 def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[Any]:
@@ -133,6 +143,9 @@ class FunctionPatch:
             self.patched.append(live)
         if old is not new:
             self.flips.append(Attribute(live, "__code__", new))
+        home: str = staged.__globals__.get("__name__", "")
+        if home in sys.modules and home != live.__globals__.get("__name__"):
+            self.flips.append(Home(live, home))
         for name in _CARRIED:
             value = getattr(staged, name)
             if getattr(live, name) is not value:
@@ -149,18 +162,22 @@ class FunctionPatch:
         before, after = contents_of(cell), contents_of(fresh)
         if before is after or after is MISSING:
             return
-        if made_alike(before, after):
-            after = self.function(before, after)
+        after = self._heir(before, after)
         if after is not before:
             self.flips.append(Cell(cell, after))
 
     def _attributes(self, live: FunctionType, staged: FunctionType) -> None:
         for name, value in staged.__dict__.items():
             before = live.__dict__.get(name, MISSING)
-            if made_alike(before, value):
-                value = self.function(before, value)
+            value = self._heir(before, value)
             if value is not before:
                 self.flips.append(Attribute(live, name, value))
+
+    def _heir(self, live: Any, staged: Any) -> Any:
+        """What to hold where the live function holds `live`. Classes are patched elsewhere."""
+        if isinstance(staged, FunctionType) and made_alike(live, staged):
+            return self.function(live, staged)
+        return self.live_of(staged)
 
     def forward(self, live: FunctionType, staged: Callable[..., Any]) -> None:
         """Whoever stored the old function calls the new one through it.
@@ -185,6 +202,28 @@ def made_alike(live: Any, staged: Any) -> bool:
         and live.__qualname__ == staged.__qualname__
         and live.__module__ == staged.__module__
     )
+
+
+def moved_alike(live: Any, staged: Any) -> bool:
+    """Whether two functions or classes have one name, in different modules."""
+    return bool(
+        any(isinstance(live, kind) and isinstance(staged, kind) for kind in (FunctionType, type))
+        and live.__qualname__ == staged.__qualname__
+        and live.__module__ != staged.__module__
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """A function looks its globals up in another module from now on."""
+
+    function: FunctionType
+    module: str
+
+    def apply(self) -> Callable[[], None]:
+        before = self.function.__globals__
+        rehome(self.function, vars(sys.modules[self.module]))
+        return lambda: rehome(self.function, before)
 
 
 _TARGET = "<the function that replaced this one>"

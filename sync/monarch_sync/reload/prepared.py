@@ -22,6 +22,7 @@ from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .marks import Mark, Plan
+from .operators import leave_out
 from .patch import FunctionPatch, parts_of
 from .plan import make_plan
 from .reading_ahead import reading_ahead
@@ -85,6 +86,8 @@ class Prepared:
         known = [name for name, _ in running.loaded()]
         self._plan = make_plan(edits, _Importers(running, changed), known)
         self._sources = dict(changed)
+        for name, plan in self._plan.modules.items():
+            self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
         if any(plan.run or plan.twin for plan in self._plan.modules.values()):
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
@@ -98,6 +101,12 @@ class Prepared:
                 raise
             finally:
                 hook.pending = {}
+        self._adoption.deleted = {
+            name
+            for path, text in self._texts.items()
+            if text is None
+            for name in running.names_at(os.fspath(path))
+        }
         self._adoption.adopt(self._plan, live)
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
@@ -208,7 +217,7 @@ class Prepared:
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
         for held in self._stage.held_back:
-            yield held.flip(self._functions.live_of)
+            yield held.flip(self._functions.live_of, self._adoption.before_of)
         yield from self._stage.outside.flips(self._functions.live_of)
         for store in self._stage.stores:
             yield store.flip(self._functions.live_of)

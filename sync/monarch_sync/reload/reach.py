@@ -32,7 +32,8 @@ class Reach:
         makes_objects = not binds or not binds.isdisjoint(edit.types)
         for name, declared in statement.names.eager:
             mark, use = self.mark_and_use(module, name, declared)
-            if mark is not None and use in RUNS_AGAIN[mark]:
+            is_renewed = use is Use.REGISTERS and mark is Mark.FUNCTION and self._runs(module, name)
+            if is_renewed or (mark is not None and use in RUNS_AGAIN[mark]):
                 yield name
             elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
                 # A model that is made by way of an edited function has weights by now.
@@ -53,6 +54,13 @@ class Reach:
         if whole is not None and use in (Use.PASSED, Use.USED):
             return whole in self.plans and Mark.VALUE in self.plans[whole].marks.values()
         return name == "__dict__" and Mark.VALUE in self.plans[owner].marks.values()
+
+    def _runs(self, module: str, dotted: str) -> bool:
+        """Whether the statement runs again that binds the name."""
+        owner, name, _ = self.graph.resolve(module, dotted)
+        owner, name = self.marked(owner, name)[1]
+        plan = self.plans[owner]
+        return any(name in plan.edit.new[index].binds for index in plan.run)
 
     def types(self, module: str) -> Mapping[str, Sequence[tuple[str, str]]]:
         return self.plans[module].edit.types if module in self.plans else {}
@@ -107,7 +115,9 @@ class Reach:
 
     def mark_and_use(self, module: str, dotted: str, use: Use) -> tuple[Mark | None, Use]:
         owner, name, inside = self.graph.resolve(module, dotted)
-        if inside and use is not Use.USED:
+        if use is Use.REGISTERS:
+            use = use if inside else Use.USED
+        elif inside and use is not Use.USED:
             use = Use.USED if use is Use.CALLED else Use.INSIDE
         return self.mark_of(owner, name), use
 

@@ -1,11 +1,13 @@
-"""Containers of our modules in which definitions register themselves.
+"""Containers in which definitions register themselves.
 
-Module-level lists, dicts and sets, those in class bodies, and the tables of `singledispatch`.
+Module-level lists, dicts and sets of our modules, those in class bodies, the tables of
+`singledispatch`, and the handlers of loggers.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,9 +32,9 @@ class Registry:
 class Snapshot:
     """What a container holds before staged code runs."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, is_new: bool = False) -> None:
         self._registry = registry
-        self._before: Any = registry.container.copy()
+        self._before: Any = type(registry.container)() if is_new else registry.container.copy()
 
     def take_out(self) -> HeldBack | None:
         """Put the container back as it was; the result can repeat what happened to it."""
@@ -72,8 +74,11 @@ class HeldBack:
     def __init__(self, registry: Registry, put: Any, removed: Any) -> None:
         self._registry, self.put, self._removed = registry, put, removed
 
-    def flip(self, live_of: Any) -> Action:
-        """Repeats it on the container, with live objects instead of their staged twins."""
+    def flip(self, live_of: Callable[[Any], Any], before_of: Callable[[Any], Any]) -> Action:
+        """Repeats it on the container, with live objects instead of their staged twins.
+
+        What takes the name of an object that is registered takes its place, too.
+        """
 
         def do() -> Any:
             container = self._registry.container
@@ -90,12 +95,17 @@ class HeldBack:
                     container[live_of(key)] = live_of(value)
             elif isinstance(container, set):
                 container -= self._removed
-                container |= {live_of(value) for value in self.put}
+                for value in map(live_of, self.put):
+                    container -= {c for c in container if c is before_of(value)}
+                    container.add(value)
             elif self._removed:
                 container[:] = [live_of(value) for value in self.put]
             else:
                 # Registering again what is registered already adds nothing.
                 for value in map(live_of, self.put):
+                    places = [i for i, c in enumerate(container) if c is before_of(value)]
+                    for place in places[:1]:
+                        container[place] = value
                     if not any(value is c or _is_made_again(value, c) for c in container):
                         container.append(value)
             return _changed(self._registry, before)
@@ -181,6 +191,13 @@ def registries(modules: Iterable[tuple[str, ModuleType]]) -> Iterable[Registry]:
                 if registry and len(registry.container) <= _TOO_BIG_TO_HOLD_BACK:
                     found[id(registry.container)] = registry
     return found.values()
+
+
+def log_handlers() -> dict[int, Registry]:
+    """The handlers of every logger, by the id of their list."""
+    known = list(logging.root.manager.loggerDict.values())
+    loggers = [logging.root, *(one for one in known if isinstance(one, logging.Logger))]
+    return {id(logger.handlers): Registry(logger.handlers) for logger in loggers}
 
 
 def _registry(value: Any) -> Registry | None:

@@ -194,7 +194,7 @@ def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
     )
 
 
-_CALLS = frozenset({Use.CALLED, Use.USED})
+_CALLS = frozenset({Use.CALLED, Use.USED, Use.REGISTERS})
 _OF_PROPERTIES = (".setter", ".getter", ".deleter")
 
 
