@@ -72,7 +72,7 @@ def cp(name: str, file: Path | None, force: bool) -> None:
         return
     if found.path is None:
         raise JobError(f"{name} is written in no file")
-    if not target.stem.isidentifier():
+    if target.suffix != ".py" or not target.stem.isidentifier():
         raise JobError(
             f"{target} could not be imported: name it like a Python module, my_recipe.py"
         )

@@ -107,16 +107,16 @@ def plot(names: tuple[str, ...], metric: str, file: Path | None) -> None:
 def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
     """Rows of a table: the keys that differ, then what was measured last."""
     configs = [_flat(loads(run.config_path.read_text(encoding="utf-8"))) for run in found]
+    metrics = [run.metrics() for run in found]
+    measured = dict.fromkeys(name for steps in metrics for name in names_measured(steps))
     rows: list[tuple[str, ...]] = [("", *(run.name for run in found))]
     for key in dict.fromkeys(key for config in configs for key in config):
         values = [str(config.get(key, "-")) for config in configs]
         if len(set(values)) > 1:
-            rows.append((key, *values))
+            rows.append((f"{key} (config)" if key in measured else key, *values))
     rows.append(("status", *(run.status for run in found)))
-    metrics = [run.metrics() for run in found]
     rows.append(("step", *(str(steps[-1]["step"]) if steps else "0" for steps in metrics)))
-    for name in dict.fromkeys(name for steps in metrics for name in names_measured(steps)):
-        rows.append((name, *(_number(_last(steps, name)) for steps in metrics)))
+    rows += ((name, *(_number(_last(steps, name)) for steps in metrics)) for name in measured)
     return rows
 
 

@@ -26,7 +26,7 @@ def stop_on_interrupt(records: Sequence[Record]) -> Iterator[None]:
         for record in records:
             record.stop()
         records[0].display.message(
-            "stopping: saves a checkpoint after this step; Ctrl-C again stops at once"
+            "stopping: what was learned is saved after this step; Ctrl-C again stops at once"
         )
 
     before = signal.getsignal(signal.SIGINT)

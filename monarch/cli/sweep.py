@@ -27,7 +27,7 @@ from monarch.runs.folder import new_run
 from monarch.runs.recipe import Recipe
 from monarch.runs.session import RunSession
 
-__all__ = ["Slot", "choices_of", "slots_of", "sweep"]
+__all__ = ["Slot", "choices_of", "label_of", "slots_of", "sweep"]
 
 
 @click.command()
@@ -139,7 +139,8 @@ def _hints(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Any]
 
 def label_of(given: Sequence[str], overrides: Sequence[str]) -> str:
     """What tells a run from the others: the values that were chosen for it."""
-    return " ".join(one for one, whole in zip(given, overrides, strict=True) if one != whole)
+    chosen = [one for one, whole in zip(given, overrides, strict=True) if one != whole]
+    return " ".join(chosen or given)
 
 
 class _Labelled(Display):

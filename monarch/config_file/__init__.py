@@ -1,5 +1,6 @@
 """Configuration from TOML files: dataclasses, overrides, and errors that name the line."""
 
+from monarch.config_file.checks import check_range
 from monarch.config_file.live import live, live_keys
 from monarch.config_file.loader import (
     ConfigError,
@@ -17,6 +18,7 @@ __all__ = [
     "LoadedConfig",
     "Origin",
     "changed_keys",
+    "check_range",
     "live",
     "live_keys",
     "load_config",

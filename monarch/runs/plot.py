@@ -15,6 +15,8 @@ COLORS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be
 _WIDTH, _HEIGHT = 760, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 12, 34
 _MAX_POINTS = 1500
+_FINEST = 1e-9  # of a value: what lies closer together is one
+_LEAST, _MOST = 1e-280, 1e280
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -103,17 +105,22 @@ def text_chart(line: Series, width: int) -> str:
 
 def ticks(low: float, high: float, about: int) -> list[float]:
     """Round numbers from at most ``low`` to at least ``high``, two or more."""
-    if high <= low:
-        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    largest = max(abs(low), abs(high))
+    if high - low <= max(_FINEST * largest, _LEAST):
+        # Too little to tell apart: room on both sides, so that the line lies in the middle.
+        room = largest / 2 if largest > _LEAST else 0.5
+        low, high = low - room, high + room
     rough = (high - low) / about
-    base = 10.0 ** math.floor(math.log10(rough))
-    step = next(base * factor for factor in (1, 2, 5, 10) if base * factor >= rough)
+    exponent = math.floor(math.log10(rough))
+    base = 10.0**exponent
+    step = next((base * factor for factor in (1, 2, 5) if base * factor >= rough), 10 * base)
     first, last = math.floor(low / step), math.ceil(high / step)
-    return [round(number * step, 12) for number in range(first, last + 1)]
+    return [round(number * step, 12 - exponent) for number in range(first, last + 1)]
 
 
 def _finite(line: Series) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in line if math.isfinite(x) and math.isfinite(y)]
+    # Differences of larger ones would be no numbers.
+    return [(x, y) for x, y in line if math.isfinite(x) and abs(y) < _MOST]
 
 
 def _thinned(line: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
+from monarch.actor import ProcMesh
+from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
-from monarch.runs.witness import stacks_of, tell_hang
+from monarch.runs.witness import Witness, stacks_of, tell_hang
 
-__all__ = ["RankHangs", "RunFailed", "ask_all"]
+__all__ = ["Ask", "RankHangs", "RunFailed", "ask_all", "asking", "check_num_ranks"]
+
+_LOOK_SECONDS = 0.2
 
 
 class RunFailed(MonarchError):
@@ -19,19 +26,69 @@ class RankHangs(MonarchError):
     """A collective call was not answered in time; the message has every rank's stack."""
 
 
-def ask_all(endpoint: Any, *args: Any, seconds: float, witnesses: Any, doing: str) -> list[Any]:
+Unless = Callable[[], bool]
+
+
+def ask_all(
+    endpoint: Any,
+    *args: Any,
+    seconds: float,
+    witnesses: Any,
+    doing: str,
+    unless: Unless | None = None,
+) -> list[Any]:
     """The answers of all ranks, in order of arrival.
 
     Raises what the first rank raised, without waiting for those that wait for it: ``ActorError``,
     ``SupervisionError``. Raises ``RankHangs`` after ``seconds``; ``doing`` says what hangs then.
+    Raises ``KeyboardInterrupt`` as soon as ``unless`` is true: where there is nothing to save,
+    whoever wants to stop need not wait.
     """
     deadline = time.monotonic() + seconds
     answers = []
     for future in endpoint.stream(*args):
-        try:
-            answers.append(future.get(timeout=max(0.0, deadline - time.monotonic())))
-        except TimeoutError:
-            if future.done():
-                raise  # The endpoint's own.
-            raise RankHangs(tell_hang(stacks_of(witnesses), doing, seconds)) from None
+        while not future.done():
+            if unless is not None and unless():
+                raise KeyboardInterrupt
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise RankHangs(tell_hang(stacks_of(witnesses), doing, seconds))
+            with contextlib.suppress(TimeoutError):  # It may be the endpoint's own: see below.
+                future.get(timeout=left if unless is None else min(left, _LOOK_SECONDS))
+        answers.append(future.get())
     return answers
+
+
+class Ask(Protocol):
+    """``ask_all``, for the actors of one mesh."""
+
+    def __call__(
+        self, endpoint: Any, *args: Any, doing: str, unless: Unless | None = None
+    ) -> list[Any]: ...
+
+
+def asking(procs: ProcMesh, seconds: float) -> Ask:
+    """For actors on ``procs``; puts a witness into each."""
+    witnesses = procs.spawn("witness", Witness)
+    return functools.partial(ask_all, seconds=seconds, witnesses=witnesses)
+
+
+def check_num_ranks(wanted: int | None, num_hosts: int, procs_per_host: int) -> int:
+    """How many ranks there will be; all procs have one where none is ``wanted``.
+
+    Raises ConfigError where they would not fit, or not be shared evenly by the hosts.
+    """
+    num_procs = num_hosts * procs_per_host
+    num_ranks = num_procs if wanted is None else wanted
+    if num_ranks > num_procs:
+        raise ConfigError(
+            f"asks for {num_ranks} ranks, and there are {num_procs} procs ({num_hosts} host(s) x "
+            f"{procs_per_host}); --procs gives each host more",
+            key="num_ranks",
+        )
+    if num_ranks % num_hosts:
+        raise ConfigError(
+            f"asks for {num_ranks} ranks, which {num_hosts} hosts cannot share evenly",
+            key="num_ranks",
+        )
+    return num_ranks

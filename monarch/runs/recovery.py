@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
-from monarch.errors import ActorError, SupervisionError
+from monarch.actor import HostMesh, ProcMesh
+from monarch.config import configured
+from monarch.config_file import ConfigError
+from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.deaths import Deaths
 from monarch.runs.ranks import RankHangs, RunFailed
 from monarch.runs.record import Record
 from monarch.runs.restarts import Restarts
+from monarch.runs.words import in_words
 
-__all__ = ["RanksLost", "noticing_losses", "with_restarts"]
+__all__ = ["RanksLost", "StepMade", "noticing_losses", "procs_to_lose", "with_restarts"]
 
 T = TypeVar("T")
+StepMade = Callable[[int], None]
 
 _NEWS_SECONDS = 10.0
 _DOUBT_SECONDS = 1.0
+_GRACE_SECONDS = 10.0
+_STUCK_SECONDS = 1.0
 _LOST_WORDS = ("gloo/transport", "NCCL", "Connection closed by peer")
 
 
@@ -30,29 +37,54 @@ class RanksLost(Exception):
         self.kind = kind
 
 
-def with_restarts(attempt: Callable[[float | None], T], restarts: Restarts, record: Record) -> T:
+def with_restarts(attempt: Callable[[StepMade], T], restarts: Restarts, record: Record) -> T:
     """What ``attempt`` returns, begun again after each ``RanksLost`` as the budget allows.
 
-    It gets the moment of the last loss, in ``time.monotonic``, or ``None``. Raises ``RunFailed``
-    when no restart is left.
+    It gets a function that it is to tell of each step that all ranks have made: the first after a
+    loss becomes an event, with the seconds that this took. Raises ``RunFailed`` when no restart is
+    left.
     """
     lost_at: float | None = None
+
+    def step_made(step: int) -> None:
+        nonlocal lost_at
+        if lost_at is not None:
+            seconds, lost_at = time.monotonic() - lost_at, None
+            text = f"all ranks train again, {seconds:.1f} s later, from step {step}"
+            record.event("respawned", text, seconds=seconds, step=step)
+
     with Deaths():  # Also those that come between two attempts.
         while True:
             try:
-                return attempt(lost_at)
+                return attempt(step_made)
             except RanksLost as lost:
                 lost_at = time.monotonic()
-                wait_seconds = restarts.next_wait_seconds()
+                wait_seconds = restarts.next_wait_seconds(lost_at)
                 if wait_seconds is None:
                     raise RunFailed(
                         f"{lost}\ngiving up after {restarts.most} restarts without a new checkpoint"
                     ) from lost
                 first, line_end, stacks = str(lost).partition("\n")
-                again = f"restart {restarts.num_in_a_row} of {restarts.most}"
+                again = f"restart {restarts.num_counted} of {restarts.most}"
                 text = f"{first}; {again}{line_end}{stacks}"
                 record.event(lost.kind, text, wait_seconds=wait_seconds)
                 time.sleep(wait_seconds)
+
+
+@contextmanager
+def procs_to_lose(
+    hosts: HostMesh, procs_per_host: int, name: str, preload: Sequence[str] = ()
+) -> Iterator[ProcMesh]:
+    """Procs for one attempt, which end with it; what is lost within becomes ``RanksLost``."""
+    procs = hosts.spawn_procs({"procs": procs_per_host}, name=name, preload=preload)
+    grace_seconds = _STUCK_SECONDS  # There is nothing to save.
+    try:
+        with noticing_losses():
+            yield procs
+        grace_seconds = _GRACE_SECONDS
+    finally:
+        with configured(stop_timeout_seconds=grace_seconds, cleanup_timeout_seconds=1.0):
+            procs.stop().get()
 
 
 @contextmanager
@@ -83,8 +115,10 @@ def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Dea
         return RanksLost("died", str(error))
     if is_lost:
         return RanksLost("died", f"the ranks lost each other: {error.exception}")
-    told = f"{type(error.exception).__name__}: {error.exception}"
-    return RunFailed(f"{told}\n{error.exception_formatted.rstrip()}")
+    cause = error.exception
+    if isinstance(cause, (ConfigError, MonarchError)):
+        return RunFailed(in_words(cause))  # Where it was raised is nobody's concern.
+    return RunFailed(f"{in_words(cause)}\n{error.exception_formatted.rstrip()}")
 
 
 def _is_connection_lost(error: BaseException) -> bool:

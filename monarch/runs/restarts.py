@@ -1,36 +1,50 @@
-"""How often, and how soon, a run that lost a rank is begun again."""
+"""How often, and how soon, what was lost is begun again: a whole run, or a part of one."""
 
 from __future__ import annotations
 
+import math
+
 __all__ = ["Restarts"]
 
-_FIRST_WAIT_SECONDS = 1.0
-_LONGEST_WAIT_SECONDS = 30.0
+_FIRST_WAIT_SECONDS = 0.5
 
 
 class Restarts:
-    """A budget of ``most`` restarts in a row that bring the run no further.
+    """A budget of ``most`` restarts within any ``window_seconds``, or since the last progress.
 
-    Progress fills it up again: a run of weeks may lose many ranks, one that dies at once may not
-    go on for ever. The first restart comes at once, later ones after 1, 2, 4, ... seconds.
+    So a run of weeks may lose many ranks, and one that dies at once may not go on for ever. The
+    first restart comes at once, those that follow after 0.5, 1, 2, ... seconds: what came to grief
+    by chance costs no time, and what cannot work does not burn the others'.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(
+        self, most: int, window_seconds: float = math.inf, longest_wait_seconds: float = 30.0
+    ) -> None:
         self.most = most
-        self.num_in_a_row = 0
+        self.window_seconds = window_seconds
+        self.longest_wait_seconds = longest_wait_seconds
         self.num_in_all = 0
+        self._moments: list[float] = []
+
+    @property
+    def num_counted(self) -> int:
+        """How much of the budget is used up."""
+        return len(self._moments)
 
     def progressed(self) -> None:
         """Something was achieved that the next restart does not have to do again."""
-        self.num_in_a_row = 0
+        self._moments.clear()
 
-    def next_wait_seconds(self) -> float | None:
+    def next_wait_seconds(self, now: float) -> float | None:
         """Take one restart from the budget: how long to wait first; ``None`` if none is left."""
-        if self.num_in_a_row >= self.most:
+        self._moments = [at for at in self._moments if now - at < self.window_seconds]
+        num_before = self.num_counted
+        if num_before >= self.most:
             return None
-        waited = self.num_in_a_row
-        self.num_in_a_row += 1
+        self._moments.append(now)
         self.num_in_all += 1
-        if waited == 0:
+        if num_before == 0:
             return 0.0
-        return float(min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2.0 ** (waited - 1)))
+        # An exponent without end would be more than a float can hold.
+        doubled = _FIRST_WAIT_SECONDS * 2.0 ** min(num_before - 1, 60)
+        return min(self.longest_wait_seconds, doubled)

@@ -22,6 +22,7 @@ from monarch.runs.folder import RunFolder, shell_line
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
+from monarch.runs.words import in_words
 
 __all__ = ["RunSession"]
 
@@ -81,7 +82,7 @@ class RunSession:
             status = "stopped"
         elif error is not None:
             status = "failed"
-        text = status if error is None else f"{status}: {_in_words(error)}"
+        text = status if error is None else f"{status}: {in_words(error)}"
         outcome = _plain(self.outcome)
         self.record.note("ended", text, status=status, outcome=outcome)
         write_report(self.folder)
@@ -133,11 +134,6 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def _in_words(error: BaseException) -> str:
-    first = str(error).strip() or type(error).__name__
-    return f"{type(error).__name__}: {first}"
 
 
 def _plain(outcome: Any) -> Any:

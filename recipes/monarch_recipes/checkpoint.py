@@ -19,11 +19,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from monarch.errors import MonarchError
+
 __all__ = [
     "Checkpoint",
     "CheckpointError",
     "check_model",
+    "checkpoint_path",
     "checkpoint_paths",
+    "find_checkpoint",
     "load_checkpoint",
     "load_latest_checkpoint",
     "random_state",
@@ -35,7 +39,7 @@ _NAME = re.compile(r"step-(\d{8,})\.pt")
 _UNFINISHED = ".unfinished"
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(MonarchError):
     """A file that is no checkpoint, or a damaged one."""
 
 
@@ -57,7 +61,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"step-*{_UNFINISHED}"):
         leftover.unlink(missing_ok=True)
-    path = folder / f"step-{step:08}.pt"
+    path = checkpoint_path(folder, step)
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
         with unfinished.open("wb") as file:
@@ -75,6 +79,11 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
     for old in checkpoint_paths(folder)[:-num_kept]:
         old.unlink(missing_ok=True)
     return path
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of ``step`` lies."""
+    return folder / f"step-{step:08}.pt"
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
@@ -135,6 +144,25 @@ def load_latest_checkpoint(
     if refusal is not None:
         raise refusal
     return None
+
+
+def find_checkpoint(
+    wanted: str | Path,
+    folder: Path,
+    fits: Callable[[Checkpoint], None],
+    skipped: Callable[[str], None],
+) -> Checkpoint | None:
+    """The one to resume: ``auto`` is the latest of ``folder`` that fits, ``never`` is none.
+
+    Anything else is the path of one, which must be there, and fit.
+    """
+    if wanted == "never":
+        return None
+    if wanted == "auto":
+        return load_latest_checkpoint(folder, fits, skipped)
+    checkpoint = load_checkpoint(Path(wanted))
+    fits(checkpoint)
+    return checkpoint
 
 
 def check_model(checkpoint: Checkpoint, model: nn.Module) -> None:

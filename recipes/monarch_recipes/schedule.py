@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["BatchSplit", "Position", "learning_rate_factor", "position_of", "split_batch"]
+__all__ = ["BatchSplit", "Position", "is_due", "learning_rate_factor", "position_of", "split_batch"]
 
 
 def learning_rate_factor(step: int, num_warmup_steps: int, num_steps: int) -> float:
@@ -17,6 +17,11 @@ def learning_rate_factor(step: int, num_warmup_steps: int, num_steps: int) -> fl
         return (step + 1) / num_warmup_steps
     progress = (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+def is_due(step: int, every: int) -> bool:
+    """Whether something is done after `step`; 0 is never."""
+    return every > 0 and step % every == 0
 
 
 @dataclass(frozen=True)

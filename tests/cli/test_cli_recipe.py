@@ -49,8 +49,9 @@ def test_cp_gives_files_that_work(folder: RunsFolder, monkeypatch: pytest.Monkey
         folder.here(monkeypatch, "recipe", "cp", "counting.py", "my_counting.py")
     folder.here(monkeypatch, "recipe", "cp", "counting.py", "my_counting.py", "--force")
     assert copied.read_text() == original.read_text()
-    with pytest.raises(JobError, match="name it like a Python module"):
-        folder.here(monkeypatch, "recipe", "cp", "counting.py", "my-counting.py")
+    for name in ("my-counting.py", "my_counting.txt", "my_counting"):
+        with pytest.raises(JobError, match="name it like a Python module"):
+            folder.here(monkeypatch, "recipe", "cp", "counting.py", name)
     folder.here(monkeypatch, "recipe", "cp", "ddp", "ddp.toml")
     assert load_config(DDPConfig, folder.path / "ddp.toml").config == DDPConfig()
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from monarch.cli.place import Place
-from monarch.cli.sweep import Slot, choices_of, slots_of
+from monarch.cli.sweep import Slot, choices_of, label_of, slots_of
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
 from tests.cli.runs_folder import RunsFolder
@@ -73,6 +73,18 @@ def test_compare_shows_what_differs(folder: RunsFolder, monkeypatch: pytest.Monk
         names, ["rate", "0.1", "0.2"], ["status", "finished", "failed"], ["step", "3", "2"],
         ["loss", "1", "2.5"],
     ]  # fmt: skip
+
+
+def test_a_key_that_is_measured_too_is_told_apart(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in runs_in(folder.path / "runs"):
+        write(run, "metrics.jsonl", step=3, rate=0.05)
+    names = [path.name for path in folder.runs]
+    said = folder.here(monkeypatch, "runs", "compare", *names)
+    rows = {line[: line.index("  ")]: line.split()[-2:] for line in said.splitlines()[1:]}
+    assert rows["rate (config)"] == ["0.1", "0.2"]
+    assert rows["rate"] == ["0.05", "0.05"]
 
 
 def test_plot_draws_in_the_terminal_and_into_a_file(
@@ -156,6 +168,8 @@ def test_values_are_combined_and_lists_are_left_alone() -> None:
         ("rate=2", "betas=0.1,0.2", "data.seed=4"),
     ]
     assert choices_of(Config, ['name="a,b"']) == [('name="a,b"',)]
+    assert label_of(("rate=1", "seed=3"), ("rate=1,2", "seed=3")) == "rate=1"
+    assert label_of(("rate=1",), ("rate=1",)) == "rate=1"
 
 
 def test_slices_are_hosts_or_else_procs_of_hosts() -> None:

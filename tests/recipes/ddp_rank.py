@@ -13,30 +13,33 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from monarch_recipes.ddp import DDPConfig, Training
+from monarch_recipes.ddp import DDPConfig, DDPTrainer, Plan
 
 ports = iter(sys.argv[2:])
 folder = Path(sys.argv[1]) / "checkpoints"
+plans: list[Plan] = []
 config = DDPConfig(num_channels=8, device="cpu", num_epochs=2)
 
 
-def begin(config: DDPConfig) -> Training:
+def begin(config: DDPConfig) -> DDPTrainer:
     """A training as in a process that has just started: nothing left of the one before."""
     os.environ["MASTER_PORT"] = next(ports)
     torch.manual_seed(999)
-    return Training(config, folder)
+    trainer = DDPTrainer(config, folder)
+    plans.append(trainer.setup())
+    return trainer
 
 
-def report(training: Training, num_steps: int) -> dict[str, Any]:
-    results = [training.train_step() for _ in range(num_steps)]
-    weights = b"".join(p.detach().numpy().tobytes() for p in training.model.parameters())
-    moments = training.optimizer.state_dict()["state"].values()
+def report(trainer: DDPTrainer, num_steps: int) -> dict[str, Any]:
+    results = trainer.train(num_steps)
+    weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
+    moments = trainer.optimizer.state_dict()["state"].values()
     weights += b"".join(moment["exp_avg_sq"].numpy().tobytes() for moment in moments)
     return {
         "losses": [result.loss for result in results],
         "steps": [result.step for result in results],
         "digest": hashlib.sha256(weights).hexdigest(),
-        "accuracy": training.evaluate(),
+        "accuracy": trainer.evaluate(),
     }
 
 
@@ -48,9 +51,9 @@ found["straight"] = report(begin(never), 17)
 
 interrupted = begin(config)
 found["before"] = report(interrupted, 14)
-interrupted.save(generation=5)
+interrupted.save()
 resumed = begin(config)
-found["resumed_from"] = str(resumed.resumed_from)
+found["resumed_from"] = str(plans[-1].resumed_from)
 found["after"] = report(resumed, 3)
 
 found["two_ranks"] = report(begin(without_dropout), 4)
@@ -69,10 +72,10 @@ dist.destroy_process_group()
 if os.environ["RANK"] == "0":
     os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = "1"
     alone = begin(without_dropout)
-    found["alone_plan"] = dataclasses.asdict(alone.plan())
+    found["alone_plan"] = dataclasses.asdict(plans[-1])
     found["one_rank"] = report(alone, 4)
     fewer = begin(config)
-    found["fewer_first_step"] = fewer.plan().first_step
+    found["fewer_first_step"] = plans[-1].first_step
     found["fewer"] = report(fewer, 1)
     dist.destroy_process_group()
 print(json.dumps(found, default=str))

@@ -81,8 +81,7 @@ def test_it_learns(ranks: list[dict[str, Any]]) -> None:
 
 
 def test_the_number_of_ranks_does_not_change_the_training(ranks: list[dict[str, Any]]) -> None:
-    plan = ranks[0]["alone_plan"]
-    assert (plan["micro_batch_size"], plan["num_micro_batches"]) == (32, 4)
+    assert ranks[0]["alone_plan"]["batch"] == {"micro_batch_size": 32, "num_micro_batches": 4}
     assert ranks[0]["one_rank"]["losses"] == pytest.approx(
         ranks[0]["two_ranks"]["losses"], rel=1e-4
     )

@@ -42,6 +42,16 @@ def test_a_chart_is_legal_and_draws_what_is_a_number() -> None:
     assert titles == ['rank 1 "died" & was <replaced>', "a < b", "single"]
 
 
+@pytest.mark.parametrize("values", [(0.0, 5e-324), (0.0, 1e-15), (1.0, 1 + 2e-16), (-1e279, 1e279)])
+def test_values_of_any_size_are_drawn(values: tuple[float, float]) -> None:
+    # A loss that has come to nothing must not cost a run its report.
+    found = ticks(*values, 5)
+    assert found[0] <= values[0] < values[1] <= found[-1]
+    assert len(set(found)) == len(found)
+    ElementTree.fromstring(svg_chart({"loss": list(enumerate(values))}))
+    svg_chart({"loss": [(1, -1e308), (2, 1e308)]})
+
+
 def test_long_lines_are_thinned_and_keep_their_ends() -> None:
     tree = ElementTree.fromstring(svg_chart({"x": [(step, step) for step in range(100_000)]}))
     (line,) = tree.findall(".//polyline")

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 import monarch.actor
-from monarch.errors import ActorError, MeshFailure, SupervisionError
+from monarch.config_file import ConfigError
+from monarch.errors import ActorError, MeshFailure, MonarchError, SupervisionError
 from monarch.runs import LineDisplay, Record
 from monarch.runs.folder import read_rows
 from monarch.runs.ranks import RankHangs, RunFailed
-from monarch.runs.recovery import RanksLost, noticing_losses, with_restarts
+from monarch.runs.recovery import RanksLost, StepMade, noticing_losses, with_restarts
 from monarch.runs.restarts import Restarts
 
 
@@ -20,24 +21,27 @@ def record(tmp_path: Path) -> Record:
 
 
 def test_what_is_lost_is_begun_again_and_told(record: Record) -> None:
-    moments: list[float | None] = []
+    num_attempts = 0
 
-    def attempt(lost_at: float | None) -> str:
-        moments.append(lost_at)
-        if len(moments) == 1:
-            raise RanksLost("hung", "step 3 hangs\nrank 0 waits")
+    def attempt(step_made: StepMade) -> str:
+        nonlocal num_attempts
+        num_attempts += 1
+        for step in (3, 4):
+            step_made(step)
+        if num_attempts == 1:
+            raise RanksLost("hung", "step 5 hangs\nrank 0 waits")
         return "done"
 
     assert with_restarts(attempt, Restarts(2), record) == "done"
-    assert moments[0] is None
-    assert moments[1] is not None
-    (event,) = read_rows(record.folder / "events.jsonl")
-    assert event["kind"] == "hung"
-    assert event["text"] == "step 3 hangs; restart 1 of 2\nrank 0 waits"
+    hung, respawned = read_rows(record.folder / "events.jsonl")
+    assert hung["kind"] == "hung"
+    assert hung["text"] == "step 5 hangs; restart 1 of 2\nrank 0 waits"
+    assert (respawned["kind"], respawned["step"]) == ("respawned", 3)
+    assert respawned["text"].endswith("s later, from step 3")
 
 
 def test_without_progress_it_gives_up(record: Record) -> None:
-    def attempt(lost_at: float | None) -> None:
+    def attempt(step_made: StepMade) -> None:
         raise RanksLost("died", "rank 1 died")
 
     with pytest.raises(RunFailed, match="rank 1 died\ngiving up after 1 restarts"):
@@ -45,7 +49,7 @@ def test_without_progress_it_gives_up(record: Record) -> None:
 
 
 def test_other_errors_are_not_for_a_restart(record: Record) -> None:
-    def attempt(lost_at: float | None) -> None:
+    def attempt(step_made: StepMade) -> None:
         raise ValueError("a mistake")
 
     with pytest.raises(ValueError, match="a mistake"):
@@ -57,7 +61,9 @@ def test_other_errors_are_not_for_a_restart(record: Record) -> None:
     ("error", "expected", "told"),
     [
         (RankHangs("rank 1 hangs"), RanksLost, "rank 1 hangs"),
-        (ActorError(ValueError("bad")), RunFailed, "ValueError: bad"),
+        (ActorError(ValueError("bad")), RunFailed, "^ValueError: bad\nValueError: bad"),
+        (ActorError(MonarchError("it says all")), RunFailed, "^it says all$"),
+        (ActorError(ConfigError("is odd", key="size")), RunFailed, "^'size' is odd$"),
     ],
 )
 def test_what_a_call_raises_says_whether_a_restart_may_help(

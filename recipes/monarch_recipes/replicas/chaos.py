@@ -16,13 +16,17 @@ Faults are separated by ``;``. A fault is ``KIND@STEP`` and what it may have bes
 from __future__ import annotations
 
 import difflib
+import os
 import random
 import re
+import signal
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KINDS", "ChaosError", "Fault", "read_chaos"]
+__all__ = ["KINDS", "ChaosError", "Fault", "read_chaos", "suffer"]
 
 KINDS = ("kill", "exit", "hang", "slow", "lighthouse")
 MOMENTS = ("before", "inside", "commit")
@@ -196,3 +200,16 @@ def _kinds(word: _Word | None) -> Sequence[str]:
         if kind not in KINDS:
             raise word.error(f"there is no fault '{kind}'", kind, KINDS)
     return kinds
+
+
+def suffer(fault: Fault | None, rank: int, *moments: str) -> None:
+    """Let this process, which is ``rank``, have a fault, if it is for it and now."""
+    if fault is None or fault.rank != rank or fault.when not in moments:
+        return
+    if fault.kind == "slow":
+        time.sleep(fault.seconds)
+    elif fault.kind == "exit":
+        sys.stdout.flush()
+        os._exit(3)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)

@@ -43,7 +43,9 @@ from monarch_recipes.replicas.messages import (
     Outcome,
     Rendezvous,
     StepResult,
+    Unsaved,
 )
+from monarch_recipes.schedule import is_due
 
 __all__ = ["Controller"]
 
@@ -253,14 +255,16 @@ class Controller(Actor):
     async def save_if_due(self, group: Group) -> None:
         """One group saves: the first that has committed the step."""
         every, step, crew = self.checkpoint_every, group.step, self.crew
-        if not every or step % every or step <= crew.saved_step or step >= self.last_step:
+        if not is_due(step, every) or step <= crew.saved_step or step >= self.last_step:
             return
         before, crew.saved_step = crew.saved_step, step
         try:
             await crew.save(group)
-        except BaseException:
+        except BaseException as error:
             crew.saved_step = before
-            raise
+            if not isinstance(error, Unsaved):
+                raise
+            crew.tell_unsaved(group, error)
 
     # Faults on purpose.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
 from monarch.errors import MonarchError
+from monarch.runs.restarts import Restarts
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.group import (
@@ -21,9 +22,8 @@ from monarch_recipes.replicas.group import (
 )
 from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseTimes
 from monarch_recipes.replicas.lighthouse_keeper import LighthouseKeeper
-from monarch_recipes.replicas.messages import Ready, TaskError
+from monarch_recipes.replicas.messages import Ready, TaskError, Unsaved
 from monarch_recipes.replicas.placement import place_groups
-from monarch_recipes.replicas.restarts import RestartBudget
 from monarch_recipes.replicas.torchft_cures import LeftBehind
 
 __all__ = ["Crew", "GroupsError", "Limits"]
@@ -46,16 +46,27 @@ class Limits:
     checkpoint_every: int
     lighthouse: str
     lighthouse_port: int
-    times: LighthouseTimes
+    heartbeat_timeout_seconds: float
+    join_timeout_seconds: float
     hang_timeout_seconds: float
     step_timeout_seconds: float
     max_restarts: int
     restart_window_seconds: float
     faults: tuple[Fault, ...]
 
-    def new_budget(self, longest_delay_seconds: float = 30.0) -> RestartBudget:
+    @classmethod
+    def of(cls, config: Any) -> Limits:
+        """The values that a recipe's config has under these names; its faults are read."""
+        names = (field.name for field in fields(cls) if field.name != "faults")
+        return cls(**{name: getattr(config, name) for name in names}, faults=tuple(config.faults()))
+
+    @property
+    def times(self) -> LighthouseTimes:
+        return LighthouseTimes(self.heartbeat_timeout_seconds, self.join_timeout_seconds)
+
+    def new_budget(self, longest_wait_seconds: float = 30.0) -> Restarts:
         """For one that may be started again."""
-        return RestartBudget(self.max_restarts, self.restart_window_seconds, longest_delay_seconds)
+        return Restarts(self.max_restarts, self.restart_window_seconds, longest_wait_seconds)
 
 
 class Crew:
@@ -150,13 +161,13 @@ class Crew:
 
     async def may_restart(self, group: Group) -> bool:
         """Wait for a group's turn to be started again; false if it has none left."""
-        delay = group.budget.next_delay(time.monotonic())
+        delay = group.restarts.next_wait_seconds(time.monotonic())
         if delay is None:
             group.is_given_up = True
             self._chronicle.tell(
                 "given_up",
-                f"{group.name} is given up after {group.budget.max_restarts} restarts within "
-                f"{group.budget.window_seconds:g} s",
+                f"{group.name} is given up after {group.restarts.most} restarts within "
+                f"{group.restarts.window_seconds:g} s",
                 group=group.number,
             )  # fmt: skip
             return False
@@ -172,6 +183,13 @@ class Crew:
             "saved", f"saved {path}", step=group.step, path=str(path), group=group.number
         )
         return path
+
+    def tell_unsaved(self, group: Group, error: Unsaved) -> str:
+        """A full disk is no reason to end a run that goes on; the text, for one that cannot."""
+        kept = f"the last good one is {self.saved_path}" if self.saved_path else "there is none yet"
+        text = f"{error}; {kept}"
+        self._chronicle.tell("unsaved", text, step=group.step, group=group.number)
+        return text
 
     def how_to_go_on(self) -> str:
         """For whoever reads why a run has ended."""
@@ -206,7 +224,9 @@ class Crew:
     def meaning_of(self, group: Group, error: BaseException) -> BaseException:
         """What an exception in a trainer comes to."""
         is_first_start = group.num_starts == 1 and not group.is_training
-        if isinstance(error, TaskError) or (isinstance(error, LighthouseError) and is_first_start):
+        if isinstance(error, (TaskError, Unsaved)) or (
+            isinstance(error, LighthouseError) and is_first_start
+        ):
             return error
         if group.lighthouse_number != self._keeper.number:
             return Disconnected("the lighthouse has died")

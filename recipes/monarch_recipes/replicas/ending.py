@@ -13,7 +13,7 @@ from pathlib import Path
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.crew import Crew, GroupsError
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLost
-from monarch_recipes.replicas.messages import Message, Outcome
+from monarch_recipes.replicas.messages import Message, Outcome, Unsaved
 
 __all__ = ["conclude", "save_the_end"]
 
@@ -28,6 +28,8 @@ async def save_the_end(crew: Crew, chronicle: Chronicle, last_step: int) -> Path
         saver = crew.groups[book.reference(last_step)] if book.of(last_step) else finished[0]
         try:
             return await crew.save(saver)
+        except Unsaved as error:
+            raise GroupsError(crew.tell_unsaved(saver, error)) from None
         except (GroupLost, Disconnected) as lost:
             await crew.lose(saver, str(lost))
 

@@ -11,8 +11,9 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch import nn
 
-__all__ = ["FingerprintBook", "fingerprint"]
+__all__ = ["FingerprintBook", "fingerprint", "fingerprint_of"]
 
 
 def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
@@ -22,6 +23,19 @@ def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
         flat = tensor.detach().cpu().contiguous().view(-1)
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
+
+
+def fingerprint_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> str:
+    """A digest of the parameters, and of what the optimizer remembers of them, if given."""
+    tensors: list[torch.Tensor] = list(model.parameters())
+    if optimizer is not None:
+        tensors += [
+            value
+            for _, state in sorted(optimizer.state_dict()["state"].items())
+            for _, value in sorted(state.items())
+            if isinstance(value, torch.Tensor)
+        ]
+    return fingerprint(tensors)
 
 
 class FingerprintBook:

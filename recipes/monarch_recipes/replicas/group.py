@@ -9,9 +9,9 @@ from typing import Any
 
 from monarch.actor import Actor, HostMesh, ProcMesh
 from monarch.config import configured
+from monarch.runs.restarts import Restarts
 from monarch_recipes.replicas.messages import Seat
 from monarch_recipes.replicas.placement import Place
-from monarch_recipes.replicas.restarts import RestartBudget
 from monarch_recipes.replicas.torchft_cures import Bell
 
 __all__ = [
@@ -46,7 +46,7 @@ class Group:
 
     number: int
     place: Place
-    budget: RestartBudget
+    restarts: Restarts
     procs: ProcMesh | None = None
     trainers: Any = None
     bells: Any = None

@@ -9,10 +9,10 @@ from typing import Any
 
 from monarch.actor import ActorError, HostMesh, ProcMesh
 from monarch.errors import MonarchError
+from monarch.runs.restarts import Restarts
 from monarch_recipes.replicas.chronicle import LIGHTHOUSE, Chronicle
 from monarch_recipes.replicas.group import ENVIRONMENT, PRELOAD, end_procs
 from monarch_recipes.replicas.lighthouse import Lighthouse, LighthouseError, LighthouseTimes
-from monarch_recipes.replicas.restarts import RestartBudget
 
 __all__ = ["LighthouseKeeper"]
 
@@ -31,7 +31,7 @@ class LighthouseKeeper:
         url: str,
         port: int,
         times: LighthouseTimes,
-        budget: RestartBudget,
+        restarts: Restarts,
         chronicle: Chronicle,
     ) -> None:
         self.url = url
@@ -40,7 +40,7 @@ class LighthouseKeeper:
         self._is_ours = not url
         self._port = port
         self._times = times
-        self._budget = budget
+        self._restarts = restarts
         self._chronicle = chronicle
         self._procs: ProcMesh | None = None
         self._actor: Any = None
@@ -70,11 +70,11 @@ class LighthouseKeeper:
         while True:
             self._chronicle.died(LIGHTHOUSE, self._chronicle.newest_step, why)
             await end_procs(self._procs)
-            delay = self._budget.next_delay(time.monotonic())
+            delay = self._restarts.next_wait_seconds(time.monotonic())
             if delay is None:
                 raise LighthouseError(
-                    f"the lighthouse is given up after {self._budget.max_restarts} restarts "
-                    f"within {self._budget.window_seconds:g} s: {why}"
+                    f"the lighthouse is given up after {self._restarts.most} restarts "
+                    f"within {self._restarts.window_seconds:g} s: {why}"
                 )
             await asyncio.sleep(delay)
             try:

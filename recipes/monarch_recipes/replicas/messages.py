@@ -23,6 +23,7 @@ __all__ = [
     "Seat",
     "StepResult",
     "TaskError",
+    "Unsaved",
 ]
 
 
@@ -157,3 +158,15 @@ class TaskError(MonarchError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
+
+
+class Unsaved(MonarchError):
+    """The operating system refused a checkpoint, as where the disk is full: it goes on without."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(step, reason)
+        self.step = step
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"could not save a checkpoint after step {self.step}: {self.reason}"

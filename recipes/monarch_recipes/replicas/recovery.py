@@ -82,11 +82,20 @@ class RecoveryReport:
         """0 to 1."""
         return self.num_batches_committed / max(1, self.num_batches_possible)
 
+    @property
+    def longest_stall_seconds(self) -> float:
+        """The longest that nobody trained because of one fault."""
+        return max((one.stall_seconds for one in self.incidents), default=0.0)
+
     def data(self) -> dict[str, Any]:
         """What JSON can hold."""
         plain = asdict(self)
         plain["incidents"] = [incident.row() for incident in self.incidents]
-        return {**plain, "goodput": round(self.goodput, 4)}
+        return {
+            **plain,
+            "goodput": round(self.goodput, 4),
+            "longest_stall_seconds": round(self.longest_stall_seconds, 3),
+        }
 
     def lines(self) -> list[str]:
         """A table for people."""
@@ -115,6 +124,7 @@ class RecoveryReport:
             f"goodput {self.goodput:.1%}: {self.num_batches_committed} of "
             f"{self.num_batches_possible} batches, in {self.total_seconds:.1f} s, of which "
             f"{self.stalled_seconds:.1f} s were spent waiting for recoveries"
+            + (f", at most {self.longest_stall_seconds:.2f} s for one" if self.incidents else "")
         )
         return lines
 

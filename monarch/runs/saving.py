@@ -1,0 +1,58 @@
+"""The checkpoints of a run, as a recipe has them saved and tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from monarch.errors import ActorError
+from monarch.runs.ranks import RunFailed
+from monarch.runs.record import Record
+from monarch.runs.restarts import Restarts
+
+__all__ = ["Saving", "shown"]
+
+
+class Saving:
+    """``latest`` is the last checkpoint that is good, if there is one."""
+
+    def __init__(self, record: Record, restarts: Restarts) -> None:
+        self.latest: Path | None = None
+        self._record = record
+        self._restarts = restarts
+
+    def resumed(self, path: Path | None, step: int, skipped: Sequence[str]) -> None:
+        """Where the run goes on; ``skipped`` says of newer checkpoints what is wrong with them."""
+        for text in skipped:
+            self._record.event("skipped", text)
+        if path is not None:
+            self.latest = shown(path)
+            text = f"resumed from {self.latest}, after step {step}"
+            self._record.event("resumed", text, step=step)
+
+    def save(self, step: int, write: Callable[[], Path], *, must: bool = False) -> None:
+        """Have ``write`` save a checkpoint; it raises the ActorError of a rank that cannot.
+
+        What the operating system refuses, as where the disk is full, becomes an event, and
+        training goes on; or RunFailed, where the run ``must`` not end without it.
+        """
+        try:
+            path = write()
+        except ActorError as error:
+            if not isinstance(error.exception, OSError):
+                raise
+            kept = f"the last good one is {self.latest}" if self.latest else "there is none yet"
+            text = f"could not save a checkpoint after step {step}: {error.exception}; {kept}"
+            if must:
+                raise RunFailed(text) from error
+            self._record.event("unsaved", text, step=step)
+            return
+        self.latest = shown(path)
+        self._restarts.progressed()
+        self._record.event("saved", f"saved {self.latest}", step=step, path=str(path))
+
+
+def shown(path: Path) -> Path:
+    """As short as it can be said from here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,0 +1,17 @@
+"""An error, as one would tell a person of it."""
+
+from __future__ import annotations
+
+from monarch.config_file import ConfigError
+from monarch.errors import MonarchError
+
+__all__ = ["in_words"]
+
+
+def in_words(error: BaseException) -> str:
+    """What it says. Errors of ours say all; of others the name of the kind says the most."""
+    if isinstance(error, ConfigError):
+        return f"'{error.key}' {error}" if error.key and not error.path else str(error)
+    if isinstance(error, MonarchError):
+        return str(error)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -1,0 +1,102 @@
+"""What all ranks of a process group do together, and come to the same result by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from monarch.errors import MonarchError
+from monarch_recipes.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    check_model,
+    find_checkpoint,
+    random_state,
+)
+
+__all__ = [
+    "NonFiniteLoss",
+    "all_random_states",
+    "check_gradient",
+    "find_checkpoint_for_all",
+    "from_rank_0",
+    "sum_over_ranks",
+]
+
+T = TypeVar("T")
+
+
+class NonFiniteLoss(MonarchError):
+    """The loss is no number any more; nothing was learned from this step."""
+
+
+def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> list[float]:
+    """The sums of what the ranks have, the loss first.
+
+    Raises NonFiniteLoss on all ranks if the loss of any is no number; a rank that has such a one
+    names its samples, `indices`.
+    """
+    by_rank = [torch.zeros_like(totals) for _ in range(dist.get_world_size())]
+    dist.all_gather(by_rank, totals)
+    bad = [rank for rank, one in enumerate(by_rank) if not one[0].isfinite()]
+    if bad:
+        mine = f"; its samples were {list(indices)}" if dist.get_rank() in bad else ""
+        raise NonFiniteLoss(
+            f"the loss is {float(by_rank[bad[0]][0])} in step {step}, "
+            f"on rank {', '.join(map(str, bad))}{mine}"
+        )
+    sums: list[float] = torch.stack(by_rank).sum(0).tolist()
+    return sums
+
+
+def check_gradient(norm: float, step: int) -> None:
+    """Raise NonFiniteLoss where the gradient is no number; it is the same on all ranks."""
+    if not math.isfinite(norm):
+        raise NonFiniteLoss(f"the gradient is {norm} in step {step}, on all ranks")
+
+
+def from_rank_0(find: Callable[[], T], expected: type[Exception]) -> T:
+    """What rank 0 finds, on all ranks; or the error of that kind that it meets, on all ranks."""
+    found: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            found = [find()]
+        except expected as error:
+            # What led to it may not be fit to be sent.
+            error.__cause__ = error.__context__ = None
+            found = [error]
+    dist.broadcast_object_list(found)
+    if isinstance(found[0], expected):
+        raise found[0]
+    result: T = found[0]
+    return result
+
+
+def find_checkpoint_for_all(
+    wanted: str, folder: Path, model: nn.Module
+) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """The one to resume, as `find_checkpoint` has it, and what is wrong with newer ones.
+
+    Only rank 0 looks, so only its machine needs to have them.
+    """
+
+    def find() -> tuple[Checkpoint | None, tuple[str, ...]]:
+        skipped: list[str] = []
+        found = find_checkpoint(wanted, folder, partial(check_model, model=model), skipped.append)
+        return found, tuple(skipped)
+
+    return from_rank_0(find, CheckpointError)
+
+
+def all_random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
+    """Of the generators that each rank draws from, by rank."""
+    states: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(states, random_state(device))
+    return states

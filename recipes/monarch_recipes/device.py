@@ -1,0 +1,65 @@
+"""What a rank computes on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from monarch.config_file import ConfigError
+
+__all__ = ["SystemInfo", "autocast", "pick_backend", "system_info", "use_device"]
+
+
+def use_device(wanted: str, slot: int, num_threads: int) -> torch.device:
+    """Take the GPU of the process that is the `slot`-th on its host; or the CPU, with so many
+    threads. `wanted` is "cpu", "cuda", or "auto" for a GPU where there is one."""
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        torch.set_num_threads(num_threads)
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"asks for a GPU, and {socket.gethostname()} has none", key="device")
+    device = torch.device("cuda", slot % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def pick_backend(device: torch.device, num_on_host: int) -> str:
+    """NCCL where every process of a host has a GPU of its own, else gloo."""
+    is_nccl = device.type == "cuda" and num_on_host <= torch.cuda.device_count()
+    return "nccl" if is_nccl else "gloo"
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """A block that computes in `precision`: "float32", "bfloat16" or "float16"."""
+    dtype = torch.float16 if precision == "float16" else torch.bfloat16
+    return torch.autocast(device.type, dtype, enabled=precision != "float32")
+
+
+@dataclass(frozen=True)
+class SystemInfo:
+    """Where a rank runs."""
+
+    rank: int
+    world_size: int
+    hostname: str
+    pid: int
+    device: str
+    backend: str
+    torch_version: str
+
+
+def system_info(device: torch.device) -> SystemInfo:
+    """Of this process, which is in a process group."""
+    return SystemInfo(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        device=str(device),
+        backend=dist.get_backend(),
+        torch_version=torch.__version__,
+    )

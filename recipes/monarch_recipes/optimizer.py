@@ -1,0 +1,26 @@
+"""What recipes do to an optimizer in each step."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+__all__ = ["clip_gradient", "set_rates"]
+
+
+def set_rates(
+    optimizer: torch.optim.Optimizer, learning_rate: float, weight_decay: float | None = None
+) -> None:
+    """From the next step on; a weight decay that is not given stays."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+        if weight_decay is not None:
+            group["weight_decay"] = weight_decay
+
+
+def clip_gradient(model: nn.Module, limit: float | None) -> float:
+    """Scale the whole gradient down to a norm of `limit`, if there is one. The norm before."""
+    largest = math.inf if limit is None else limit
+    return float(nn.utils.clip_grad_norm_(model.parameters(), largest))

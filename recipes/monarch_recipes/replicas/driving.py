@@ -1,0 +1,77 @@
+"""The client's part of a run: what the controller tells goes into the record, and Ctrl-C and
+edits of the config go to the controller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch.actor import Actor, Channel, HostMesh, PortReceiver, this_proc
+from monarch.runs import Record
+from monarch_recipes.replicas.controller import Controller
+from monarch_recipes.replicas.crew import Limits
+from monarch_recipes.replicas.messages import Event, Failed, Finished, Message, Metrics, Outcome
+
+__all__ = ["train_groups"]
+
+_LOOK_SECONDS = 0.5
+
+
+def train_groups(
+    trainer_class: type[Actor], config: Any, hosts: HostMesh, record: Record
+) -> Outcome:
+    """Train to the end, whoever dies; ``config`` has what `Limits` names.
+
+    Ctrl-C lets the groups finish a step, and saves. A second one ends all at once.
+    """
+    port, news = Channel[Any].open()
+    controller = this_proc().spawn(
+        "controller", Controller, Limits.of(config), trainer_class, config, hosts,
+        record.procs_per_host, record.checkpoint_dir.resolve(), port,
+    )  # fmt: skip
+    controller.begin.call_one().get()
+    asked_to_stop = is_interrupted = False
+    try:
+        while True:
+            try:
+                said = _next_news(news)
+                if isinstance(said, Finished):
+                    break
+                if isinstance(said, Failed):
+                    raise said.error
+                _write_down(said, record)
+                if record.is_stopping and not asked_to_stop:
+                    asked_to_stop = True
+                    controller.stop_soon.call_one().get()
+                before, config = config, record.live(config)
+                if config != before:
+                    change = controller.reconfigure.call_one(
+                        config.learning_rate, config.checkpoint_every
+                    )
+                    change.get()
+            except KeyboardInterrupt:
+                if record.is_stopping:
+                    raise
+                record.stop()
+                is_interrupted = True
+    finally:
+        controller.stop().get()
+    if is_interrupted:
+        raise KeyboardInterrupt
+    return said.outcome
+
+
+def _next_news(news: PortReceiver[Any]) -> Any:
+    """What the controller tells next; ``None`` if that is nothing for a while."""
+    try:
+        return news.recv().get(timeout=_LOOK_SECONDS)
+    except TimeoutError:
+        return None
+
+
+def _write_down(said: Metrics | Event | Message | None, record: Record) -> None:
+    if isinstance(said, Metrics):
+        record.metrics(said.step, said.num_steps, said.values)
+    elif isinstance(said, Event):
+        record.event(said.kind, said.text, **said.data)
+    elif isinstance(said, Message):
+        record.message(said.text)
