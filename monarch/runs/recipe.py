@@ -31,6 +31,7 @@ from monarch.runs.record import Record
 __all__ = ["Recipe", "built_in_recipes", "find_recipe", "summary_of"]
 
 RECIPES = "monarch.recipes"
+_EXTRAS = {"titan": "titan", "fault_tolerant": "ft"}  # what pip installs for them
 _SHAPE = "`run(config: YourConfig, procs: ProcMesh, record: Record)`"
 
 
@@ -158,9 +159,10 @@ def _load_module(name: str) -> ModuleType:
         return importlib.import_module(known.get(name, name))
     except ModuleNotFoundError as error:
         if error.name not in (name, name.partition(".")[0]):
+            extra = _EXTRAS.get(name, "train")
             raise JobError(
                 f"the recipe {name} needs {error.name}, which is not installed here: "
-                "pip install 'monarch-loop[train]'"
+                f"pip install 'monarch-loop[{extra}]'"
             ) from None
         raise JobError(
             f"there is no recipe {name!r}. Built in: {', '.join(known)}; or give a "

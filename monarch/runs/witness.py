@@ -23,7 +23,11 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY = os.path.dirname(os.__file__)
 _SHOWN_FRAMES = 12
 # Where torch waits for other ranks: collectives, and the backward pass that DDP hides them in.
-_WAITS = ("torch/distributed/", "torch/autograd/graph.py", "torch/nn/parallel/distributed.py")
+_WAITS = (
+    "torch/distributed/", "torch/autograd/graph.py", "torch/nn/parallel/distributed.py",
+    "torchtitan/distributed/",
+)  # fmt: skip
+_OPERATOR = "/torch/_ops.py"  # Who called it says what it is.
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class Witness(Actor):
             frames = [f for f in traceback.extract_stack(frame) if not _is_runtime(f.filename)]
             if thread == here or not any(not f.filename.startswith(_LIBRARY) for f in frames):
                 continue
-            is_waiting = is_waiting or any(part in frames[-1].filename for part in _WAITS)
+            places = [f.filename for f in frames if not f.filename.endswith(_OPERATOR)]
+            is_waiting = is_waiting or any(part in places[-1] for part in _WAITS)
             lines = traceback.format_list(frames[-_SHOWN_FRAMES:])
             texts.append(f"thread {names.get(thread, thread)}:\n" + "".join(lines))
         return "".join(texts).rstrip() or "it does nothing", is_waiting

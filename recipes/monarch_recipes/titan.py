@@ -5,28 +5,32 @@
     monarch run titan --config titan-tiny/titan.toml parallelism.tensor_parallel_degree=2
 
 The config file is TorchTitan's, and so are the keys. On two CPU cores the small Llama that is
-prepared learns from half a megabyte of English; with GPUs the same commands use NCCL.
-`titan_training` has what one rank does.
+prepared learns from half a megabyte of English; with GPUs the same commands use NCCL. When a rank
+dies or hangs, all begin again from the last checkpoint. `titan_training` has what one rank does.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from monarch.actor import Actor, ProcMesh, context, endpoint
+from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import ActorError
 from monarch.runs import Record
+from monarch.runs.attempt import procs_for_attempt
 from monarch.runs.ranks import RunFailed, ask_all
-from monarch.runs.recovery import RanksLost, noticing_losses
+from monarch.runs.recovery import with_restarts
+from monarch.runs.restarts import Restarts
 from monarch.runs.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import CheckpointError
 from monarch_recipes.rendezvous import meet_at, open_store
+from monarch_recipes.titan_checkpointer import Saved
 from monarch_recipes.titan_config import TitanConfig, check_config, in_folder
 from monarch_recipes.titan_plan import plan
 from monarch_recipes.titan_tiny import prepare
@@ -71,7 +75,7 @@ class TitanTrainer(Actor):
         return self.running().validate()
 
     @endpoint
-    def save(self) -> Path | None:
+    def save(self) -> Saved:
         """Write a checkpoint, and say where."""
         return self.running().save()
 
@@ -99,16 +103,6 @@ class TitanTrainer(Actor):
         self.let_go()
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended. Losses are NaN where none was measured."""
-
-    step: int
-    loss: float
-    validation_loss: float
-    checkpoint: Path | None
-
-
 class Driver:
     """Drives the trainers of all ranks from the client; from a notebook as well as from `run`."""
 
@@ -126,29 +120,55 @@ class Driver:
         """
         check_config(config, self.procs.size())
         self.config = config
+        self.num_steps_here = 0
+        self.longest_seconds = 0.0
         store = self.trainers.flatten("rank").slice(rank=0).open_store.call_one().get()
-        return self.of_first(self.ask(self.trainers.setup, config, store, doing="setting up"))
+        setups: list[Setup] = self.ask(self.trainers.setup, config, store, doing="setting up")
+        setup = min(setups, key=lambda each: each.rank)
+        self.step_now = setup.first_step
+        return setup
 
     def step(self) -> list[StepResult]:
         """One step of training, on all ranks."""
-        return self.ask(self.trainers.step, doing="a step")
+        step = self.step_now + 1
+        started = time.monotonic()
+        results: list[StepResult] = self.ask(
+            self.trainers.step, doing=f"step {step}", seconds=self.patience_seconds(step)
+        )
+        self.longest_seconds = max(self.longest_seconds, time.monotonic() - started)
+        self.step_now = results[0].step
+        self.num_steps_here += 1
+        return results
 
     def save(self) -> Path | None:
-        """Save a checkpoint, where the config has them enabled."""
-        path: Path | None = self.ask(self.trainers.save, doing="saving a checkpoint")[0]
-        return path
+        """Save a checkpoint, where the config has them enabled. Raises RunFailed if it cannot."""
+        saved: Saved = self.ask(self.trainers.save, doing="saving a checkpoint")[0]
+        if saved.failure:
+            raise RunFailed(f"could not save a checkpoint: {saved.failure}")
+        return saved.path
 
     def configure(self, config: TitanConfig) -> None:
         """Take over what may change between two steps."""
         self.ask(self.trainers.configure, config, doing="changing the config")
+        self.config = config
 
     def close(self) -> None:
         """Let go of model and process group; the processes stay."""
         self.ask(self.trainers.close, doing="closing")
 
-    def ask(self, endpoint: Any, *args: Any, doing: str) -> list[Any]:
+    def patience_seconds(self, step: int) -> float:
+        """After how long a step hangs: sooner once the first has shown how long they take."""
+        config = self.config
+        saves = config.checkpoint.enable and step % config.checkpoint.interval == 0
+        validates = config.validation.enable and step % config.validation.freq == 0
+        is_last = step >= config.training.steps
+        if self.num_steps_here == 0 or saves or validates or is_last:
+            return float(config.comm.init_timeout_seconds)
+        return max(float(config.comm.train_timeout_seconds), 5 * self.longest_seconds)
+
+    def ask(self, endpoint: Any, *args: Any, doing: str, seconds: float | None = None) -> list[Any]:
         """What all ranks answer, unless one hangs. What a person can mend is a RunFailed."""
-        seconds = float(self.config.comm.init_timeout_seconds)
+        seconds = seconds or float(self.config.comm.init_timeout_seconds)
         try:
             return ask_all(endpoint, *args, seconds=seconds, witnesses=self.witnesses, doing=doing)
         except ActorError as error:
@@ -159,25 +179,38 @@ class Driver:
                 raise RunFailed(str(cause)) from error
             raise
 
-    @staticmethod
-    def of_first(answers: list[Setup]) -> Setup:
-        return min(answers, key=lambda answer: answer.rank)
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. Losses are NaN where none was measured."""
+
+    step: int
+    loss: float
+    validation_loss: float
+    checkpoint: Path | None
+    num_restarts: int
 
 
-def run(config: TitanConfig, procs: ProcMesh, record: Record) -> Outcome:
-    """Train to the end on `procs`, step by step, so that code can change between two steps.
+def run(config: TitanConfig, hosts: HostMesh, record: Record) -> Outcome:
+    """Train to the end on `hosts`, step by step, so that code can change between two steps.
 
-    When the record is stopping, a checkpoint is saved first; the same command then goes on from
-    there. So it does after a rank has died.
+    When a rank dies or hangs, all begin again in new procs, from the last checkpoint. When the
+    record is stopping, a checkpoint is saved first; the same command then goes on from there.
     """
-    try:
-        with noticing_losses():
-            return train(config, Driver(procs), record)
-    except RanksLost as lost:
-        raise RunFailed(f"{lost}\nThe same command goes on from the last checkpoint") from lost
+    check(config, len(hosts), record.procs_per_host)
+    restarts = Restarts(config.fault_tolerance.max_restarts)
+
+    def attempt(lost_at: float | None) -> Outcome:
+        with procs_for_attempt(hosts, record.procs_per_host, "titan", PRELOAD) as procs:
+            return train(record.live(config), Driver(procs), record, restarts, lost_at)
+
+    return with_restarts(attempt, restarts, record)
 
 
-def train(config: TitanConfig, driver: Driver, record: Record) -> Outcome:
+def train(
+    config: TitanConfig, driver: Driver, record: Record, restarts: Restarts, lost_at: float | None
+) -> Outcome:
+    """One attempt: to the end, until the record is stopping, or until a rank is lost."""
     setup = driver.setup(in_folder(config, record.folder))
     tell(setup, config, record)
     step, saved = setup.first_step, setup.resumed_from
@@ -191,26 +224,38 @@ def train(config: TitanConfig, driver: Driver, record: Record) -> Outcome:
         results = driver.step()
         result = next(each for each in results if each.rank == setup.metrics_rank)
         step, values = result.step, dict(result.values)
+        if lost_at is not None:
+            seconds = time.monotonic() - lost_at
+            text = f"all ranks train again, {seconds:.1f} s later, from step {step}"
+            record.event("respawned", text, seconds=seconds, step=step)
+            lost_at = None
         slowest = min(each.generation for each in results)
         if values or slowest != generation:
             generation = slowest
             record.metrics(step, setup.num_steps, {**values, "generation": generation})
-        if math.isnan(values.get("loss", 0.0)):
+        if not math.isfinite(values.get("loss", 0.0)):
             raise RunFailed(
-                f"the loss of step {step} is NaN: training on would be of no use. A lower "
-                f"optimizer.lr may help. The last checkpoint: {saved or 'none'}"
+                f"the loss of step {step} is {values['loss']}: training on would be of no use. "
+                f"A lower optimizer.lr may help. The last checkpoint: {saved or 'none'}"
             )
         last.update((key, values[key]) for key in last if key in values)
         if result.saved:
             saved = result.saved
+            restarts.progressed()
             record.event("saved", f"saved {saved}", step=step, path=str(saved))
+        if result.unsaved:
+            kept = f"the last good one is {saved}" if saved else "there is none yet"
+            text = f"could not save a checkpoint after step {step}: {result.unsaved}; {kept}"
+            if result.is_last:
+                raise RunFailed(text)
+            record.event("unsaved", text, step=step)
         if result.is_last:
             break
     if step < setup.num_steps and record.is_stopping:
         saved = driver.save() or saved
         record.message(f"stopped after step {step}: the last checkpoint is {saved or 'none'}")
     driver.close()
-    return Outcome(step, last["loss"], last["validation_loss"], saved)
+    return Outcome(step, last["loss"], last["validation_loss"], saved, restarts.num_in_all)
 
 
 def tell(setup: Setup, config: TitanConfig, record: Record) -> None:

@@ -3,7 +3,8 @@
     monarch run titan --config llama3_8b.toml training.steps=100 optimizer.lr=1e-4
 
 The classes below are TorchTitan's own, but that some keys are marked as live: these may change
-between two steps of a run. `from_flags` reads what TorchTitan's command line takes.
+between two steps of a run. One key is ours, `fault_tolerance.max_restarts`. `from_flags` reads what
+TorchTitan's command line takes.
 """
 
 # No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
@@ -72,6 +73,14 @@ class Validation(titan.Validation):  # type: ignore[misc]
 
 
 @dataclass
+class FaultTolerance(titan.FaultTolerance):  # type: ignore[misc]
+    """What is done about ranks that die or hang: all begin again from the last checkpoint."""
+
+    max_restarts: int = 5
+    """Restarts in a row without a new checkpoint; 0 ends the run with the first loss."""
+
+
+@dataclass
 class TitanConfig(JobConfig):  # type: ignore[misc]
     """All sections of TorchTitan's `JobConfig`; a `Trainer` takes it as one."""
 
@@ -80,6 +89,7 @@ class TitanConfig(JobConfig):  # type: ignore[misc]
     training: Training = field(default_factory=Training)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     validation: Validation = field(default_factory=Validation)
+    fault_tolerance: FaultTolerance = field(default_factory=FaultTolerance)
 
 
 def from_flags(flags: Sequence[str]) -> TitanConfig:
@@ -186,6 +196,14 @@ def check_config(config: TitanConfig, world_size: int) -> Degrees:
             f"--config {config.job.config_file}",
             key="job.config_file",
         )
+    if config.fault_tolerance.enable:
+        raise ConfigError(
+            "would be ignored: TorchTitan's Trainer has no part in TorchFT. The recipe "
+            "fault_tolerant has replica groups; here fault_tolerance.max_restarts is what counts",
+            key="fault_tolerance.enable",
+        )
+    if config.fault_tolerance.max_restarts < 0:
+        raise ConfigError("must be 0 or more", key="fault_tolerance.max_restarts")
     degrees = Degrees.of(config, world_size)
     batch, micro = config.training.global_batch_size, config.training.local_batch_size
     if batch > 0 and batch % (micro * degrees.data):

@@ -8,12 +8,9 @@ Every method is collective: all ranks must call it together.
 from __future__ import annotations
 
 import contextlib
-import gc
-import logging
 import math
 import os
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,47 +21,26 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from monarch.config_file import ConfigError
 from monarch_recipes.titan_api import (
-    BaseLogger,
     DataloaderExhaustedError,
     Trainer,
-    device_type,
     get_metrics_rank,
     maybe_enable_memory_snapshot,
     maybe_enable_profiling,
     set_pg_timeouts,
 )
-from monarch_recipes.titan_checkpoint import (
-    Found,
-    check_model,
-    find_checkpoint,
-    num_data_ranks,
-)
+from monarch_recipes.titan_checkpointer import Checkpointer, Saved
 from monarch_recipes.titan_config import (
-    Degrees,
     TitanConfig,
     check_config,
     look_up_model,
     with_values,
 )
+from monarch_recipes.titan_machine import check_machine, with_paths_here
+from monarch_recipes.titan_metrics import Metrics
+from monarch_recipes.titan_process import borrowed_process
 
 __all__ = ["Setup", "StepResult", "Training"]
-
-_NAMES = {
-    "loss_metrics/global_avg_loss": "loss",
-    "loss_metrics/global_max_loss": "max_loss",
-    "grad_norm": "grad_norm",
-    "lr": "learning_rate",
-    "throughput(tps)": "tokens_per_second",
-    "tflops": "tflops_per_rank",
-    "mfu(%)": "mfu_percent",
-    "memory/max_reserved(GiB)": "memory_gib",
-    "time_metrics/data_loading(%)": "data_loading_percent",
-    "n_tokens_seen": "tokens_seen",
-    "validation_metrics/loss": "validation_loss",
-}
-_TITANS = ("time_metrics/", "memory/", "validation_metrics/")  # of these, only the ones above
 
 
 @dataclass(frozen=True)
@@ -92,6 +68,7 @@ class StepResult:
     values: Mapping[str, float]
     saved: Path | None
     is_last: bool
+    unsaved: str = ""  # why a checkpoint that was due is not there
     generation: int = 0  # of the workspace whose code ran
 
 
@@ -100,29 +77,20 @@ class Training:
 
     def __init__(self, config: TitanConfig) -> None:
         started = time.perf_counter()
-        self.config = config = _with_paths_here(config)
+        self.config = config = _with_later_timeouts(with_paths_here(config))
         self.world_size = int(os.environ["WORLD_SIZE"])
         self.rank = int(os.environ["RANK"])
         self.degrees = check_config(config, self.world_size)
-        _check_here(config, self.degrees)
+        check_machine(config, self.degrees)
         self._exits = contextlib.ExitStack()
-        self._notes: list[str] = []
-        self._values: dict[str, float] = {}
-        folder = Path(config.job.dump_folder, config.checkpoint.folder)
-        self._checkpoints = folder
-        if dist.is_initialized():  # left by an actor that was not closed
-            dist.destroy_process_group()
-        _forget_flight_recorder()
-        if device_type == "cpu":
-            torch.set_num_threads(_fair_num_threads())
-        self._exits.callback(_restore_process)
-        self._exits.enter_context(_quiet_torchtitan())
-        look_up_model(config)
+        self._exits.enter_context(borrowed_process())
         try:
+            look_up_model(config)
             self.trainer = Trainer(config)
             processor = self.trainer.metrics_processor
-            processor.logger = _Tee(processor.logger, self._take)
-            self.resumed_from = self._load()
+            processor.logger = self._metrics = Metrics(processor.logger, self.world_size)
+            self._checkpointer = Checkpointer(self.trainer, config, self.degrees)
+            self._resumed = self._checkpointer.load()
             self.configure(config)
             self._profilers = [
                 self._exits.enter_context(
@@ -157,15 +125,14 @@ class Training:
             metrics_rank=get_metrics_rank(self.trainer.parallel_dims, self.config),
             device=str(self.trainer.device),
             seconds=self._seconds,
-            resumed_from=self.resumed_from,
-            notes=tuple(self._notes),
+            resumed_from=self._resumed.path,
+            notes=self._resumed.notes,
         )
 
     def step(self) -> StepResult:
         """Learn from one global batch; save and validate where it is time to."""
         trainer, config = self.trainer, self.config
         trainer.step += 1
-        self._values = {}
         trainer.gc_handler.run(trainer.step)
         try:
             trainer.train_step(self._batches)
@@ -173,11 +140,7 @@ class Training:
             trainer.step -= 1
             return StepResult(self.rank, trainer.step, {}, None, is_last=True)
         is_last = trainer.step == config.training.steps
-        checkpointer = trainer.checkpointer
-        is_saved = checkpointer._should_save(trainer.step, is_last)
-        if is_saved:
-            self._make_room()
-        checkpointer.save(trainer.step, last_step=is_last)
+        saved = self._checkpointer.save_if_due(trainer.step, is_last)
         if config.validation.enable and (
             is_last or trainer.validator.should_validate(trainer.step)
         ):
@@ -189,16 +152,15 @@ class Training:
             # The first step may have compiled, or waited for a rank that started late.
             timeout = timedelta(seconds=config.comm.train_timeout_seconds)
             set_pg_timeouts(timeout, trainer.parallel_dims)
-        saved = self._path() if is_saved else None
-        return StepResult(self.rank, trainer.step, self._values, saved, is_last)
+        values = self._metrics.take()
+        return StepResult(self.rank, trainer.step, values, saved.path, is_last, saved.failure)
 
     def validate(self) -> float:
         """The loss on the validation data; NaN where the config has none."""
         if not self.config.validation.enable:
             return math.nan
-        self._values = {}
         self._validate()
-        return self._values["validation_loss"]
+        return self._metrics.take()["validation_loss"]
 
     def _validate(self) -> None:
         self.trainer.validator.validate(self.trainer.model_parts, self.trainer.step)
@@ -208,21 +170,9 @@ class Training:
                 if isinstance(module, FSDPModule):
                     module.reshard()
 
-    def save(self) -> Path | None:
-        """Write a checkpoint to go on from; None where the config has them disabled."""
-        checkpointer = self.trainer.checkpointer
-        if not checkpointer.enable or checkpointer.load_only:
-            return None
-        if not self._path().joinpath(".metadata").is_file():
-            # TorchTitan saves between two intervals only at the end, and then the weights alone.
-            as_configured = checkpointer.last_save_model_only, checkpointer.last_save_in_hf
-            checkpointer.last_save_model_only = checkpointer.last_save_in_hf = False
-            self._make_room()
-            try:
-                checkpointer.save(self.trainer.step, last_step=True)
-            finally:
-                checkpointer.last_save_model_only, checkpointer.last_save_in_hf = as_configured
-        return self._path()
+    def save(self) -> Saved:
+        """Write a checkpoint to go on from; none where the config has them disabled."""
+        return self._checkpointer.save()
 
     def configure(self, config: TitanConfig) -> None:
         """Take over the keys that may change between two steps; see `titan_config`."""
@@ -260,41 +210,6 @@ class Training:
         finally:
             self._exits.close()
 
-    def _load(self) -> Path | None:
-        """Go on from the newest whole checkpoint, or from where the config says."""
-        config, checkpointer = self.config.checkpoint, self.trainer.checkpointer
-        if not checkpointer.enable:
-            return None
-        found = find_checkpoint(self._checkpoints, config.load_step)
-        if found is None:
-            # Nothing of this run's; but there may be weights to begin with.
-            return Path(config.initial_load_path) if checkpointer.load() else None
-        self._notes += [f"passed over a checkpoint: {why}" for why in found.passed_over]
-        state = checkpointer.states["model"].state_dict()
-        check_model(found.path, found.metadata, state, is_whole=self.degrees.pp == 1)
-        self._leave_out_data_of_other_degrees(found)
-        checkpointer.load(step=found.step)
-        return found.path
-
-    def _leave_out_data_of_other_degrees(self, found: Found) -> None:
-        saved, here = num_data_ranks(found.metadata), self.degrees.data
-        checkpointer = self.trainer.checkpointer
-        if saved in (0, here) or "dataloader" in checkpointer.exclude_from_loading:
-            return
-        checkpointer.exclude_from_loading = [*checkpointer.exclude_from_loading, "dataloader"]
-        self._notes.append(
-            f"the data begins again from its start: {found.path} was saved by {saved} "
-            f"data-parallel ranks, here there are {here}, and TorchTitan cannot reshard data"
-        )
-
-    def _make_room(self) -> None:
-        """A checkpoint that will be overwritten is none from now on: a kill may leave half of it.
-
-        No rank writes before rank 0, which plans, has come after this.
-        """
-        if self.rank == 0:
-            self._path().joinpath(".metadata").unlink(missing_ok=True)
-
     def _named(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The batches; what goes wrong with one says where."""
         while True:
@@ -311,133 +226,15 @@ class Training:
                 ) from error
             yield batch
 
-    def _path(self) -> Path:
-        return self._checkpoints / f"step-{self.trainer.step}"
 
-    def _take(self, metrics: Mapping[str, Any]) -> None:
-        for theirs, value in metrics.items():
-            ours = _NAMES.get(theirs)
-            if ours is None:
-                if theirs.startswith(_TITANS):
-                    continue
-                ours = theirs
-            number = float(value)
-            if ours == "tokens_per_second":
-                number *= self.world_size  # theirs is a rank's
-            if ours != "mfu_percent" or device_type != "cpu":
-                self._values[ours] = number
-
-
-class _Tee(BaseLogger):  # type: ignore[misc]
-    """Every number that TorchTitan computes, on its way to TensorBoard or nowhere."""
-
-    def __init__(self, inner: Any, take: Any) -> None:
-        self.inner = inner
-        self.take = take
-
-    def log(self, metrics: dict[str, Any], step: int) -> None:
-        self.take(metrics)
-        self.inner.log(metrics, step)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-def _with_paths_here(config: TitanConfig) -> TitanConfig:
-    """With relative paths that lie in this host's copy of the workspace, where they do."""
-
-    def here(path: str | None) -> str | None:
-        copy = Path(os.environ.get("WORKSPACE_DIR", ""), path or "")
-        return path if path is None or Path(path).exists() or not copy.exists() else str(copy)
-
+def _with_later_timeouts(config: TitanConfig) -> TitanConfig:
+    """Whoever waits for this rank looks for one that hangs when the config says so, and can only
+    ask ranks that torch has not ended yet."""
+    comm = config.comm
     return with_values(
         config,
-        model={"hf_assets_path": here(config.model.hf_assets_path)},
-        training={"dataset_path": here(config.training.dataset_path)},
-        validation={"dataset_path": here(config.validation.dataset_path)},
+        comm={
+            "init_timeout_seconds": 2 * comm.init_timeout_seconds + 10,
+            "train_timeout_seconds": 2 * comm.train_timeout_seconds + 10,
+        },
     )
-
-
-def _check_here(config: TitanConfig, degrees: Degrees) -> None:
-    """What this machine would only find out later, and say less clearly."""
-    if device_type == "cpu":
-        if degrees.cp > 1:
-            raise ConfigError(
-                "needs GPUs: attention on a CPU cannot be split by sequence. Set it to 1",
-                key="parallelism.context_parallel_degree",
-            )
-        if config.profiling.enable_profiling or config.profiling.enable_memory_snapshot:
-            raise ConfigError(
-                "needs a GPU, as TorchTitan's profiler does: leave [profiling] disabled",
-                key="profiling.enable_profiling",
-            )
-    tokenizer = Path(config.model.hf_assets_path)
-    names = ("tokenizer.json", "vocab.json", "vocab.txt")
-    if not any((tokenizer / name).is_file() for name in names):
-        raise ConfigError(
-            f"= {str(tokenizer)!r}: there is no tokenizer there (none of "
-            f"{', '.join(names)}). `monarch recipe prepare titan-tiny` makes one to try with",
-            key="model.hf_assets_path",
-        )
-    for section in ("training", "validation") if config.validation.enable else ("training",):
-        path = getattr(config, section).dataset_path
-        if path is not None and not Path(path).exists():
-            raise ConfigError(
-                f"= {path!r} does not exist on this machine",
-                key=f"{section}.dataset_path",
-            )
-
-
-def _fair_num_threads() -> int:
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, len(os.sched_getaffinity(0)) // here)
-
-
-def _forget_flight_recorder() -> None:
-    """TorchTitan warns of the variables that its last run in this process has set."""
-    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"):
-        os.environ.pop(name, None)
-    os.environ.pop("TORCH_NCCL_ASYNC_ERROR_HANDLING", None)
-
-
-# What torch and TorchTitan say of every training here, and nobody need act on.
-_IDLE = (
-    "model.safetensors.index.json not found",  # which only exports in that format miss
-    "Pipeline Parallel loss is not visible",  # it arrives as a metric
-    "is being re-looped",  # the data, as ever
-)
-_KNOWN = (
-    "DTensor .* may not have complete support on cpu",
-    "'set_vital' is deprecated",
-    "In CPU autocast, but the target dtype is not supported",
-    "Set timeout is now only supported",
-    "Detected an existing checkpoint in",
-)
-
-
-@contextlib.contextmanager
-def _quiet_torchtitan() -> Iterator[None]:
-    """TorchTitan logs to the root logger what comes to the client as data; other warnings stay."""
-
-    def is_worth_it(record: logging.LogRecord) -> bool:
-        if "torchtitan" not in record.pathname:
-            return True
-        is_idle = any(text in record.getMessage() for text in _IDLE)
-        return record.levelno >= logging.WARNING and not is_idle
-
-    root = logging.getLogger()
-    root.addFilter(is_worth_it)  # of what is logged to the root itself, not to other loggers
-    try:
-        with warnings.catch_warnings():
-            for message in _KNOWN:
-                warnings.filterwarnings("ignore", message, UserWarning)
-            yield
-    finally:
-        root.removeFilter(is_worth_it)
-
-
-def _restore_process() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    torch.use_deterministic_algorithms(False)
-    gc.enable()  # TorchTitan collects by the step, and disables it for good.

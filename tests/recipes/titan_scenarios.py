@@ -11,8 +11,8 @@ import gc
 import hashlib
 import json
 import os
+import resource
 import shutil
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,15 +21,18 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.distributed.tensor import DTensor
 
-from monarch.actor import Actor, endpoint, this_host
+from monarch.actor import endpoint, this_host
 from monarch.config_file import load_config
 from monarch.errors import ActorError
 from monarch.runs import LineDisplay, Record
 from monarch.runs.ranks import RunFailed
+from monarch.runs.record import EVENTS, METRICS
 from monarch_recipes import titan
+from monarch_recipes.titan_checkpoint import find_checkpoint
 from monarch_recipes.titan_config import TitanConfig, in_folder
 from monarch_recipes.titan_tiny import prepare
 from monarch_sync import Workspace
@@ -42,12 +45,6 @@ SMALL = [
     "metrics.log_freq=1", "lr_scheduler.warmup_steps=2", "debug.seed=1", "checkpoint.interval=2",
     "validation.enable=false", "optimizer.lr=1e-2", "comm.init_timeout_seconds=100",
 ]  # fmt: skip
-
-
-class Pid(Actor):
-    @endpoint
-    def pid(self) -> int:
-        return os.getpid()
 
 
 class Trainer(titan.TitanTrainer):
@@ -63,15 +60,6 @@ class Trainer(titan.TitanTrainer):
             for state in optimizer.state.values():
                 digest.update(whole(state["exp_avg_sq"]).numpy().tobytes())
         return digest.hexdigest()
-
-    @endpoint
-    def spoil(self, rank: int) -> None:
-        """Let this rank's data raise when it is next asked for."""
-        training = self.running()
-        if training.rank == rank:
-            dataset = training.trainer.dataloader.dataset
-            dataset._tokenizer = None
-            dataset._token_buffer.clear()
 
     @endpoint
     def process(self) -> tuple[int, bool]:
@@ -154,10 +142,7 @@ def bad_inputs(driver: Driver) -> None:
         bad["no flavor"] = tried("model.flavor=minni", run="bad")
         bad["context"] = tried("parallelism.context_parallel_degree=2", run="bad")
         bad["profiler"] = tried("profiling.enable_profiling=true", run="bad")
-        driver.setup(config("checkpoint.enable=false", run="bad"))
-        driver.steps(1)
-        driver.ask(driver.trainers.spoil, 1, doing="spoil")
-        bad["data"] = refusal(driver.step)
+        bad["experts"] = tried("parallelism.expert_parallel_degree=2", run="bad")
 
 
 def reload(driver: Driver) -> None:
@@ -231,71 +216,106 @@ def warm(driver: Driver) -> None:
         report["process"] = driver.ask(driver.trainers.process, doing="process")
 
 
-def runs(procs: Any) -> None:
-    class Impatient(Record):
-        def metrics(self, step: int, num_steps: int, values: Any) -> None:
-            super().metrics(step, num_steps, values)
-            if step == 15:  # which has just been validated
-                self.stop()
+class Meddled(Record):
+    """A record that does something to the run, once, when a step is reported."""
 
-    text = StringIO()
+    def __init__(self, name: str, at: int = 0, meddle: Callable[[Meddled], object] = id) -> None:
+        self.stream = StringIO()
+        super().__init__(folder / name, LineDisplay(self.stream, 10), procs_per_host=2)
+        self.at, self.meddle = at, meddle
+        self.others = children()
+
+    def metrics(self, step: int, num_steps: int, values: Any) -> None:
+        super().metrics(step, num_steps, values)
+        if step == self.at:
+            self.at = 0
+            self.meddle(self)
+
+    def ranks(self) -> list[psutil.Process]:
+        """The procs of this run."""
+        return [proc for proc in children() if proc not in self.others]
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+
+
+def children() -> list[psutil.Process]:
+    """All procs: children of the template process, which is ours."""
+    return [proc for zygote in psutil.Process().children() for proc in zygote.children()]
+
+
+def go(record: Meddled, *overrides: str) -> dict[str, Any]:
+    """What became of a run, and what it left."""
+    loaded = load_config(TitanConfig, workspace / "titan.toml", [*SMALL, *overrides])
+    report: dict[str, Any] = {}
+    try:
+        report |= dataclasses.asdict(titan.run(loaded.config, this_host(), record))
+    except RunFailed as error:
+        report["told"] = str(error)
+    report["num_left"] = len(record.ranks())
+    report["text"] = record.stream.getvalue()
+    report["metrics"] = record.rows("metrics.jsonl") if (record.folder / METRICS).exists() else []
+    report["events"] = record.rows("events.jsonl") if (record.folder / EVENTS).exists() else []
+    checkpoints = (record.folder / "checkpoints/titan").glob("*")
+    report["checkpoints"] = sorted(path.name for path in checkpoints)
+    return report
+
+
+def runs() -> None:
     many = ["training.steps=30", "training.local_batch_size=8", "checkpoint.interval=10"]
     valid = ["validation.enable=true", "validation.freq=15", "validation.steps=2"]
-    small = ["validation.local_batch_size=2", "validation.seq_len=32", "model.flavor=test"]
-    wanted = load_config(
-        TitanConfig, workspace / "titan.toml", [*SMALL, *many, *valid, *small]
-    ).config
+    small = ["validation.local_batch_size=2", "validation.seq_len=32"]
     with scenario("run") as report:
-        first = titan.run(wanted, procs, Impatient(folder / "run", LineDisplay(text, 10)))
-        report["first"] = dataclasses.asdict(first)
-        last = titan.run(wanted, procs, Record(folder / "run", LineDisplay(text, 10)))
-        report["last"] = dataclasses.asdict(last)
-        report["text"] = text.getvalue()
-        for name in ("metrics", "events"):
-            lines = (folder / f"run/{name}.jsonl").read_text().splitlines()
-            report[name] = [json.loads(line) for line in lines]
-
-    def failure(name: str, record: Record, *overrides: str, procs: Any = procs) -> dict[str, Any]:
-        bad = load_config(TitanConfig, workspace / "titan.toml", [*SMALL, *overrides]).config
-        try:
-            return dataclasses.asdict(titan.run(bad, procs, record))
-        except RunFailed as error:
-            return {"told": str(error)}
-
+        # Step 15 has just been validated when it is told to stop.
+        report["first"] = go(Meddled("run", 15, Meddled.stop), *many, *valid, *small)
+        report["last"] = go(Meddled("run"), *many, *valid, *small)
     with scenario("failures") as report:
-        nan = Record(folder / "nan", LineDisplay(text, 10))
-        report["nan"] = failure("nan", nan, "optimizer.lr=1e30", "training.steps=9")
-        nowhere = Record(folder / "unmade", LineDisplay(text, 10))
-        report["tokenizer"] = failure("nowhere", nowhere, f"model.hf_assets_path={folder}/nowhere")
-
-    class Murderous(Record):
-        def metrics(self, step: int, num_steps: int, values: Any) -> None:
-            super().metrics(step, num_steps, values)
-            if step == 3:
-                os.kill(pids[1], signal.SIGKILL)
-
+        report["nan"] = go(Meddled("nan"), "optimizer.lr=1e30", "training.steps=9")
+        report["tokenizer"] = go(Meddled("unmade"), f"model.hf_assets_path={folder}/nowhere")
     with scenario("death") as report:
-        mortal = this_host().spawn_procs({"gpus": 2}, preload=titan.PRELOAD)
-        pids = [pid for _, pid in mortal.spawn("pids", Pid).pid.call().get().items()]
-        display = LineDisplay(text, 10)
-        report["first"] = failure("death", Murderous(folder / "death", display), procs=mortal)
-        mortal.stop().get()
-        report["second"] = failure("death", Record(folder / "death", display))
+        report["run"] = go(Meddled("death", 3, lambda record: record.ranks()[-1].kill()))
+    with scenario("full") as report:
+
+        def fill(record: Meddled) -> None:
+            for rank in record.ranks():
+                resource.prlimit(rank.pid, resource.RLIMIT_FSIZE, (1000, 1000))
+
+        report["run"] = go(Meddled("full", 3, fill), "training.steps=6")
+        found = find_checkpoint(folder / "full/checkpoints/titan")
+        report["found"] = found and found.step
+    troubled = [
+        "experimental.custom_import=tests.recipes.titan_trouble", "training.dataset=troubled",
+        "training.local_batch_size=16", "training.seq_len=64",
+    ]  # fmt: skip
+
+    def in_trouble(name: str, kind: str, at: int, *overrides: str) -> dict[str, Any]:
+        mark = workspace / "trouble"
+        if at == 0:
+            mark.write_text(kind)
+        record = Meddled(name, at, lambda record: mark.write_text(kind))
+        report = go(record, *troubled, *overrides)
+        mark.unlink(missing_ok=True)
+        return report
+
+    with scenario("trouble") as report:
+        seconds = "comm.train_timeout_seconds=5"
+        report["hang"] = in_trouble("hang", "hang", 2, "training.steps=5", seconds)
+        report["data"] = in_trouble("data", "raise", 3, "training.steps=5")
+        report["doomed"] = in_trouble("doomed", "die", 0, "fault_tolerance.max_restarts=1")
 
 
 def main() -> None:
     prepare(workspace)
     os.chdir(workspace)
-    sys.path.insert(0, str(workspace))
+    sys.path[:0] = [str(workspace), str(Path(__file__).parents[2])]
     procs = this_host().spawn_procs({"gpus": 2}, preload=titan.PRELOAD)
     driver = Driver(procs)
     warm(driver)
-    runs(procs)
+    runs()
     reload(driver)
-    # Last, as one of its errors leaves the other rank waiting.
     bad_inputs(driver)
-    (folder / "found.json").write_text(json.dumps(found, default=str))
     procs.stop().get()
+    (folder / "found.json").write_text(json.dumps(found, default=str))
 
 
 if __name__ == "__main__":

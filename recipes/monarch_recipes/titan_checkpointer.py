@@ -1,0 +1,148 @@
+"""TorchTitan's checkpointer, such that neither a kill nor a full disk costs a good checkpoint.
+
+Every method is collective: all ranks must call it together.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.tensor import DTensor
+
+from monarch_recipes.checkpoint import CheckpointError
+from monarch_recipes.titan_checkpoint import Found, check_model, find_checkpoint, num_data_ranks
+from monarch_recipes.titan_config import Degrees, TitanConfig
+
+__all__ = ["Checkpointer", "Resumed", "Saved"]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where a training goes on, and what a person should know of it."""
+
+    path: Path | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What became of a save: a whole checkpoint, or why there is none. Neither if none was due."""
+
+    path: Path | None = None
+    failure: str = ""
+
+
+class Checkpointer:
+    """Saves a trainer into the run's folder, and resumes it from there."""
+
+    def __init__(self, trainer: Any, config: TitanConfig, degrees: Degrees) -> None:
+        self._trainer = trainer
+        self._inner = trainer.checkpointer
+        self._config = config.checkpoint
+        self._degrees = degrees
+        self._folder = Path(config.job.dump_folder, config.checkpoint.folder)
+        self._unfinished: Path | None = None
+
+    def load(self) -> Resumed:
+        """Go on from the newest whole checkpoint, or from where the config says."""
+        if not self._inner.enable:
+            return Resumed(None)
+        found = find_checkpoint(self._folder, self._config.load_step)
+        if found is None:
+            # Nothing of this run's; but there may be weights to begin with.
+            begins = self._inner.load()
+            return Resumed(Path(self._config.initial_load_path) if begins else None)
+        state = self._inner.states["model"].state_dict()
+        check_model(found.path, found.metadata, state, is_whole=self._degrees.pp == 1)
+        notes = [f"passed over a checkpoint: {why}" for why in found.passed_over]
+        notes += self._leave_out_data_of_other_degrees(found)
+        try:
+            self._inner.load(step=found.step)
+        except CheckpointException as error:  # which is no Exception
+            raise CheckpointError(
+                f"{found.path} cannot be loaded: {_first_failure(error)}"
+            ) from None
+        return Resumed(found.path, tuple(notes))
+
+    def save_if_due(self, step: int, is_last: bool) -> Saved:
+        """Save after `step` where the config says so."""
+        if self._inner._should_save(step, is_last):
+            return self._save(step, is_last)
+        return self._finished()
+
+    def save(self) -> Saved:
+        """Save now, to go on from; nothing where the config has checkpoints disabled."""
+        inner, step = self._inner, self._trainer.step
+        if not inner.enable or inner.load_only:
+            return Saved()
+        path = self._path(step)
+        if path.joinpath(".metadata").is_file():
+            return Saved(path)
+        # TorchTitan saves between two intervals only at the end, and then the weights alone.
+        as_configured = inner.last_save_model_only, inner.last_save_in_hf
+        inner.last_save_model_only = inner.last_save_in_hf = False
+        try:
+            return self._save(step, is_last=True)
+        finally:
+            inner.last_save_model_only, inner.last_save_in_hf = as_configured
+
+    def _save(self, step: int, is_last: bool) -> Saved:
+        path = self._path(step)
+        if not self._weights_are_finite():
+            return Saved(failure="the weights are not finite; whoever resumed them would be lost")
+        if dist.get_rank() == 0:
+            # What will be overwritten is no checkpoint from now on: a kill may leave half of it.
+            # No rank writes before rank 0, which plans, has come after this.
+            path.joinpath(".metadata").unlink(missing_ok=True)
+        try:
+            self._inner.save(step, last_step=is_last)
+        except CheckpointException as error:
+            self._inner.save_future = None  # Of a save in the background: it would fail for ever.
+            if dist.get_rank() == 0:
+                shutil.rmtree(path, ignore_errors=True)  # Its half takes up the room of the next.
+            return Saved(failure=_first_failure(error))
+        self._unfinished = path
+        return self._finished(is_in_hf=is_last and self._inner.last_save_in_hf)
+
+    def _finished(self, is_in_hf: bool = False) -> Saved:
+        """The checkpoint that was begun last, once it is whole; in the background it takes time."""
+        path = self._unfinished
+        if path is None or not (is_in_hf or path.joinpath(".metadata").is_file()):
+            return Saved()
+        self._unfinished = None
+        return Saved(path)
+
+    def _weights_are_finite(self) -> bool:
+        is_finite = torch.ones((), device=self._trainer.device)
+        with torch.no_grad():
+            for part in self._trainer.model_parts:
+                for parameter in part.parameters():
+                    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+                    is_finite *= local.isfinite().all()
+        dist.all_reduce(is_finite, dist.ReduceOp.MIN)
+        return bool(is_finite)
+
+    def _leave_out_data_of_other_degrees(self, found: Found) -> list[str]:
+        saved, here = num_data_ranks(found.metadata), self._degrees.data
+        inner = self._inner
+        if saved in (0, here) or "dataloader" in inner.exclude_from_loading:
+            return []
+        inner.exclude_from_loading = [*inner.exclude_from_loading, "dataloader"]
+        return [
+            f"the data begins again from its start: {found.path} was saved by {saved} "
+            f"data-parallel ranks, here there are {here}, and TorchTitan cannot reshard data"
+        ]
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step-{step}"
+
+
+def _first_failure(error: CheckpointException) -> str:
+    rank, (cause, _) = min(error.failures.items())
+    return f"rank {rank}: {type(cause).__name__}: {cause}"

@@ -1,0 +1,90 @@
+"""A process that TorchTitan borrows: quiet while it trains there, and left as it was found.
+
+TorchTitan expects a process of its own, that ends with the training. Here the next training
+comes to the same one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from monarch_recipes.titan_api import device_type
+
+__all__ = ["borrowed_process"]
+
+# What torch and TorchTitan say of every training here, and nobody need act on.
+_IDLE = (
+    "model.safetensors.index.json not found",  # which only exports in that format miss
+    "Pipeline Parallel loss is not visible",  # it arrives as a metric
+    "is being re-looped",  # the data, as ever
+)
+_KNOWN = (
+    "DTensor .* may not have complete support on cpu",
+    "'set_vital' is deprecated",
+    "In CPU autocast, but the target dtype is not supported",
+    "Set timeout is now only supported",
+    "Detected an existing checkpoint in",
+)
+# Of its flight recorder: it warns of those that its last training in this process has set.
+_VARIABLES = (
+    "TORCH_FR_BUFFER_SIZE",
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)
+
+
+@contextlib.contextmanager
+def borrowed_process() -> Iterator[None]:
+    """Within, TorchTitan may train in this process; after it, another training may."""
+    _leave_group()  # of an actor that was not closed
+    for name in _VARIABLES:
+        os.environ.pop(name, None)
+    if device_type == "cpu":
+        torch.set_num_threads(_fair_num_threads())
+    try:
+        with _quiet_torchtitan():
+            yield
+    finally:
+        _leave_group()
+        torch.use_deterministic_algorithms(False)
+        gc.enable()  # TorchTitan collects by the step, and disables it for good.
+
+
+def _leave_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _fair_num_threads() -> int:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, len(os.sched_getaffinity(0)) // here)
+
+
+@contextlib.contextmanager
+def _quiet_torchtitan() -> Iterator[None]:
+    """TorchTitan logs to the root logger what comes to the client as data; other warnings stay."""
+
+    def is_worth_it(record: logging.LogRecord) -> bool:
+        if "torchtitan" not in record.pathname:
+            return True
+        is_idle = any(text in record.getMessage() for text in _IDLE)
+        return record.levelno >= logging.WARNING and not is_idle
+
+    root = logging.getLogger()
+    root.addFilter(is_worth_it)  # of what is logged to the root itself, not to other loggers
+    try:
+        with warnings.catch_warnings():
+            for message in _KNOWN:
+                warnings.filterwarnings("ignore", message, UserWarning)
+            yield
+    finally:
+        root.removeFilter(is_worth_it)
