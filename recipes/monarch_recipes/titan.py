@@ -22,9 +22,8 @@ from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import ActorError
 from monarch.runs import Record
-from monarch.runs.attempt import procs_for_attempt
 from monarch.runs.ranks import RunFailed, ask_all
-from monarch.runs.recovery import with_restarts
+from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
 from monarch.runs.witness import Witness
 from monarch.spmd import setup_torch_elastic_env
@@ -200,15 +199,15 @@ def run(config: TitanConfig, hosts: HostMesh, record: Record) -> Outcome:
     check(config, len(hosts), record.procs_per_host)
     restarts = Restarts(config.fault_tolerance.max_restarts)
 
-    def attempt(lost_at: float | None) -> Outcome:
-        with procs_for_attempt(hosts, record.procs_per_host, "titan", PRELOAD) as procs:
-            return train(record.live(config), Driver(procs), record, restarts, lost_at)
+    def attempt(step_made: StepMade) -> Outcome:
+        with procs_to_lose(hosts, record.procs_per_host, "titan", PRELOAD) as procs:
+            return train(record.live(config), Driver(procs), record, restarts, step_made)
 
     return with_restarts(attempt, restarts, record)
 
 
 def train(
-    config: TitanConfig, driver: Driver, record: Record, restarts: Restarts, lost_at: float | None
+    config: TitanConfig, driver: Driver, record: Record, restarts: Restarts, step_made: StepMade
 ) -> Outcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
     setup = driver.setup(in_folder(config, record.folder))
@@ -224,11 +223,7 @@ def train(
         results = driver.step()
         result = next(each for each in results if each.rank == setup.metrics_rank)
         step, values = result.step, dict(result.values)
-        if lost_at is not None:
-            seconds = time.monotonic() - lost_at
-            text = f"all ranks train again, {seconds:.1f} s later, from step {step}"
-            record.event("respawned", text, seconds=seconds, step=step)
-            lost_at = None
+        step_made(step)
         slowest = min(each.generation for each in results)
         if values or slowest != generation:
             generation = slowest
