@@ -40,17 +40,19 @@ class NonFiniteLoss(MonarchError):
 def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> list[float]:
     """The sums of what the ranks have, the loss first.
 
-    Raises NonFiniteLoss on all ranks if the loss of any is no number; a rank that has such a one
-    names its samples, `indices`.
+    Raises NonFiniteLoss on all ranks if the loss of any is no number; it names the samples of the
+    first of them, which are its `indices`.
     """
     by_rank = [torch.zeros_like(totals) for _ in range(dist.get_world_size())]
     dist.all_gather(by_rank, totals)
     bad = [rank for rank, one in enumerate(by_rank) if not one[0].isfinite()]
     if bad:
-        mine = f"; its samples were {list(indices)}" if dist.get_rank() in bad else ""
+        # Whichever rank is heard first is to say all.
+        culprits = [list(indices)]
+        dist.broadcast_object_list(culprits, src=bad[0])
         raise NonFiniteLoss(
             f"the loss is {float(by_rank[bad[0]][0])} in step {step}, "
-            f"on rank {', '.join(map(str, bad))}{mine}"
+            f"on rank {', '.join(map(str, bad))}; the samples of rank {bad[0]} were {culprits[0]}"
         )
     sums: list[float] = torch.stack(by_rank).sum(0).tolist()
     return sums

@@ -87,12 +87,25 @@ class Readings:
         """Whether a file with several names has been seen."""
         return bool(self._names)
 
-    def same_files(self, paths: set[str]) -> set[str]:
-        """The other names of these files, and those of files that may be changed unseen."""
-        if not self._names:
-            return set()
+    def same_files(self, paths: set[str]) -> set[str] | None:
+        """The other names of these files, and those of files that may be changed unseen.
+
+        ``None`` where a file has got another name, and the one that we know it by is not there.
+        """
+        keys: set[_Key] = set()
+        for local in paths:
+            try:
+                status = os.lstat(local)
+            except OSError:
+                continue
+            key = (status.st_dev, status.st_ino)
+            keys.add(key)
+            reading = self._known.get(key)
+            if status.st_nlink > 1 and reading is not None and key not in self._names:
+                if _key_of(reading.local) != key:
+                    return None
+                self._names[key] = {reading.local}
         moves = _moves_with(paths)
-        keys = {key for local in paths if (key := _key_of(local)) is not None}
         keys.update(key for key, names in self._names.items() if any(map(moves, names)))
         return set().union(*(self._names.get(key, ()) for key in keys | self._shared))
 

@@ -76,9 +76,11 @@ class Scanner:
         nothing is looked at.
         """
         touched = {os.fspath(path) for path in paths}
-        touched |= self._readings.same_files(touched)
-        new_rules = any(_is_rule(path) for path in touched)
-        if self.manifest is None or new_rules or _meet(self.workspace.folders, touched):
+        same_files = self._readings.same_files(touched)
+        if self.manifest is None or same_files is None:
+            return self.scan()
+        touched |= same_files
+        if any(_is_rule(path) for path in touched) or _meet(self.workspace.folders, touched):
             return self.scan()
         moved = self._with_moves(paths.moves) if isinstance(paths, Touched) else None
         if moved is not None:

@@ -273,6 +273,8 @@ def test_a_rollback_that_cannot_be_says_why(up: Folder, say: Say) -> None:
     assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 1\n"
     # On both: nothing changes.
     for index in (0, 1):
+        staged = up.replica(index) / ".monarch/stage"
+        wait_for(lambda at=staged: not list(at.iterdir()), what="what was replaced to be stored")
         for content in (up.replica(index) / ".monarch/store").iterdir():
             content.unlink()
     gone = say("sync", "rollback", "2")

@@ -150,7 +150,10 @@ def test_a_rank_that_hangs_is_named_with_every_stack_and_replaced(
             "sample",
             rf"rank 1, in step \d+, could not read sample {SPOILED}: OSError: the shard is gone",
         ),
-        ("nan {mark}", r"^the loss is nan in step 1, on rank 1; its samples were \[[\d, ]+\]$"),
+        (
+            "nan {mark}",
+            r"^the loss is nan in step 1, on rank 1; the samples of rank 1 were \[[\d, ]+\]$",
+        ),
     ],
 )
 def test_what_a_restart_would_not_cure_ends_the_run_and_says_where(

@@ -141,6 +141,23 @@ def test_a_name_that_moves_out_of_sight_still_writes_to_the_file(
     asking.look()
 
 
+def test_a_file_gets_another_name_and_is_written_through_it(asking: Asking, folder: Path) -> None:
+    (folder / "inner").mkdir()
+    (folder / "inner" / "one").write_bytes(b"1")
+    (folder / "two").write_bytes(b"2")
+    asking.look()
+    (folder / "three").hardlink_to(folder / "two")
+    (folder / "three").write_bytes(b"3")
+    asking.look()
+    assert asking.num_whole == 0
+    # By now, the name that it was read under is another.
+    (folder / "inner").rename(folder / "outer")
+    asking.look()
+    (folder / "four").hardlink_to(folder / "outer" / "one")
+    (folder / "four").write_bytes(b"4")
+    asking.look()
+
+
 def test_a_name_that_is_gone_does_not_count(asking: Asking, folder: Path) -> None:
     (folder / ".gitignore").write_text("/hidden\n")
     (folder / "hidden").mkdir()
