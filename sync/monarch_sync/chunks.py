@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from monarch_sync.digest import ContentHasher, digest_bytes
+from monarch_sync.digest import BLOCK_BYTES, DIGEST_BYTES, ContentHasher, digest_bytes
 
 __all__ = ["Chunk", "Chunks", "cut"]
 
@@ -77,6 +77,18 @@ class _Tape:
     def skip(self, size: int) -> None:
         self._at += size
 
+    def blocks_ahead(self) -> bytearray:
+        """The digests of the blocks that come next, as far as they are held; none in the middle
+        of one."""
+        index, inside = divmod(self.size - len(self._held) + self._at, BLOCK_BYTES)
+        return bytearray() if inside else self._hasher.blocks[index * DIGEST_BYTES :]
+
+    def digest_of(self, ahead: memoryview) -> bytes:
+        """The digest of what comes next; a block of the content has it already."""
+        if len(ahead) == BLOCK_BYTES and (blocks := self.blocks_ahead()):
+            return bytes(blocks[:DIGEST_BYTES])
+        return digest_bytes(ahead)
+
     def digest(self) -> bytes:
         return self._hasher.digest()
 
@@ -92,8 +104,14 @@ def _follow(tape: _Tape, old: list[Chunk]) -> Iterator[Chunk]:
     at = 0  # the old chunk that would come next, if what changed is as long as what it replaced
     last = 0  # the old chunk after the last that was met
     patience = 0  # how many chunks are to go by before the next search
+    is_even = all(chunk.size == _CHUNK for chunk in old[:-1])
+    blocks = b"".join(chunk.digest for chunk in old) if is_even else b""
     while ahead := tape.ahead(_CHUNK):
-        if at < len(old) and (chunk := _next_if(tape, old[at])) is not None:
+        if blocks and (num_same := _skip_same(tape, blocks, at)):
+            yield from old[at : at + num_same]
+            at = last = at + num_same
+            patience = 0
+        elif at < len(old) and (chunk := _next_if(tape, old[at])) is not None:
             yield chunk
             at = last = at + 1
             patience = 0
@@ -114,10 +132,22 @@ def _follow(tape: _Tape, old: list[Chunk]) -> Iterator[Chunk]:
                 patience -= 1
 
 
+def _skip_same(tape: _Tape, blocks: bytes, at: int) -> int:
+    """Consume what stands as the blocks from the ``at``-th on, as far as it is held; how many
+    they are."""
+    held, start = tape.blocks_ahead(), at * DIGEST_BYTES
+    size = min(len(held), len(blocks) - start)
+    while size > 0 and held[:size] != blocks[start : start + size]:
+        size = size // 2 // DIGEST_BYTES * DIGEST_BYTES
+    size = max(size, 0)
+    tape.skip(size // DIGEST_BYTES * BLOCK_BYTES)
+    return size // DIGEST_BYTES
+
+
 def _next_if(tape: _Tape, chunk: Chunk) -> Chunk | None:
     """The chunk, consumed, if it comes next."""
     ahead = tape.ahead(chunk.size)
-    if len(ahead) < chunk.size or digest_bytes(ahead) != chunk.digest:
+    if len(ahead) < chunk.size or tape.digest_of(ahead) != chunk.digest:
         return None
     tape.skip(chunk.size)
     return chunk
@@ -143,7 +173,7 @@ def _find_again(tape: _Tape, old: list[Chunk], at: int) -> tuple[int, int]:
 
 def _even(tape: _Tape, size: int) -> Iterator[Chunk]:
     while size > 0:
-        piece = bytes(tape.ahead(min(size, _CHUNK)))
-        yield Chunk(len(piece), digest_bytes(piece), piece[:_ANCHOR])
+        piece = tape.ahead(min(size, _CHUNK))
+        yield Chunk(len(piece), tape.digest_of(piece), bytes(piece[:_ANCHOR]))
         tape.skip(len(piece))
         size -= len(piece)

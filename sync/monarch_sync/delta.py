@@ -128,17 +128,33 @@ def apply(pieces: Iterable[Piece], old: bytes | memoryview) -> bytes:
 
 def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
     """What turns one large file into another; `read(offset, size)` gives bytes of the new."""
-    places, at = old.places()
-    pieces: list[Piece] = []
-    offset = following = 0
-    for chunk in new.chunks:
+    first, last = _same_ends(old, new)
+    size = sum(chunk.size for chunk in new.chunks[:first])
+    pieces: list[Piece] = [(0, size)]
+    offset = following = size
+    middle = new.chunks[first : len(new.chunks) - last]
+    places, at = old.places() if middle else ({}, {})
+    for chunk in middle:
         # A content may stand in many places: best the next, so that pieces become long.
         is_next = at.get(following) == chunk.digest
         place = following if is_next else places.get(chunk.digest)
         following = (offset if place is None else place) + chunk.size
         pieces.append((place, chunk.size) if place is not None else read(offset, chunk.size))
         offset += chunk.size
+    size = sum(chunk.size for chunk in new.chunks[len(new.chunks) - last :])
+    pieces.append((sum(chunk.size for chunk in old.chunks) - size, size))
     return _joined(pieces)
+
+
+def _same_ends(old: Chunks, new: Chunks) -> tuple[int, int]:
+    """How many chunks at the start, and at the end, are the very ones of the old content."""
+    num_shared = min(len(old.chunks), len(new.chunks))
+    first = last = 0
+    while first < num_shared and old.chunks[first] is new.chunks[first]:
+        first += 1
+    while last < num_shared - first and old.chunks[-1 - last] is new.chunks[-1 - last]:
+        last += 1
+    return first, last
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:

@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterable
 from ctypes import c_char_p, c_int, c_uint
@@ -49,7 +48,9 @@ class Disk:
         have another than the present; then the file's status is returned."""
         fd = _create(path, mode)
         try:
-            _write_sparsely(fd, memoryview(content))
+            if len(content) >= _BLOCK or os.write(fd, content) < len(content):
+                os.lseek(fd, 0, os.SEEK_SET)
+                _write_sparsely(fd, memoryview(content))
             if mtime is None:
                 return None
             os.utime(fd, (mtime, mtime))
@@ -153,7 +154,7 @@ class Disk:
 
 def _create(path: AnyPath, mode: int) -> int:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
-    if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+    if os.fstat(fd).st_mode & 0o7777 != mode:
         os.fchmod(fd, mode)
     return fd
 

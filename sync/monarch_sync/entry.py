@@ -67,9 +67,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def from_row(cls, row: Row) -> Entry:
         """The entry in a row; `BadManifest` if it breaks a rule."""
         path, kind, mode, size, digest, target, chunks = row
-        if kind not in _KINDS:
+        known = _KINDS.get(kind)
+        if known is None:
             raise BadManifest(from_wire(path), f"is of unknown kind {kind!r}")
-        entry = cls(from_wire(path), _KINDS[kind], mode, size, digest, from_wire(target), chunks)
+        leads_to = from_wire(target) if target else ""
+        entry = cls(from_wire(path), known, mode, size, digest, leads_to, chunks)
         check(entry)
         return entry
 

@@ -8,6 +8,7 @@ gives only what its own file holds. Whatever cannot be read counts as "tracks no
 from __future__ import annotations
 
 import os
+import stat
 import struct
 
 _HEAD = struct.Struct(">4sII")
@@ -29,9 +30,9 @@ def find_git_dir(folder: str) -> tuple[str, str] | None:
 def git_dir_of(work_tree: str) -> str | None:
     """The git directory of a work tree root; None if it is none. Follows a `gitdir:` file."""
     dot_git = os.path.join(work_tree, ".git")
-    if os.path.isdir(dot_git):
-        return dot_git
     try:
+        if stat.S_ISDIR(os.stat(dot_git).st_mode):
+            return dot_git
         with open(dot_git, encoding="utf-8", errors="surrogateescape") as file:
             line = file.read(4096)
     except OSError:

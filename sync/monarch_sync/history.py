@@ -124,12 +124,15 @@ class History:
         are noted as such, not file by file.
         """
         moves, back = _way_back(old, new, moves)
-        files = [path for path, _, was in back if _is_file(was) or _is_file(new.get(path))]
-        for after, _ in moves:
-            inside = new.files_below(after)
-            files += itertools.islice(inside, max(0, _MAX_PATHS - len(files)))
-        num_moved = sum(new.folder(after).num_files for after, _ in moves)
-        num_changed = num_moved + sum(not _is_within(path, moves) for path in files)
+        files = [path for path, now, was in back if _is_file(was) or _is_file(now)]
+        num_changed = len(files)
+        if moves:
+            files = [path for path, _, was in back if _is_file(was) or _is_file(new.get(path))]
+            for after, _ in moves:
+                inside = new.files_below(after)
+                files += itertools.islice(inside, max(0, _MAX_PATHS - len(files)))
+            num_moved = sum(new.folder(after).num_files for after, _ in moves)
+            num_changed = num_moved + sum(not _is_within(path, moves) for path in files)
         record = _Pushed(
             generation, seconds, author, new.digest, new.num_files, num_changed,
             encode_paths(files[:_MAX_PATHS]), moves_back=encode_pairs(moves),

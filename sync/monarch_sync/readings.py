@@ -38,12 +38,14 @@ class Reading(NamedTuple):
     local: str
 
     def is_still(self, status: os.stat_result) -> bool:
-        same = (
-            self.size == status.st_size
-            and self.mtime_ns == status.st_mtime_ns
-            and self.ctime_ns == status.st_ctime_ns
+        size, mtime_ns, ctime_ns, _, read_ns, _ = self
+        return (
+            mtime_ns == status.st_mtime_ns
+            and ctime_ns == status.st_ctime_ns
+            and size == status.st_size
+            and mtime_ns + _TICK_NS < read_ns
+            and ctime_ns + _TICK_NS < read_ns
         )
-        return same and max(self.mtime_ns, self.ctime_ns) + _TICK_NS < self.read_ns
 
 
 class Readings:

@@ -21,6 +21,7 @@ __all__ = ["Scan", "Scanner", "scan"]
 
 _RULE_FILES = frozenset({".gitignore", ".monarchignore", "pyvenv.cfg"})
 _GIT_RULES = ("/.git/index", "/.git/info/exclude")
+_RULES = (*_RULE_FILES, *_GIT_RULES)
 
 
 class Scan(NamedTuple):
@@ -203,10 +204,14 @@ class Scanner:
         before = self.manifest.get(path)
         if before is None or before.is_dir or path in self._hidden:
             return False
-        if _is_dir(f"{folder.local}/{relative}"):
+        try:
+            status = os.lstat(f"{folder.local}/{relative}")
+        except OSError:
+            status = None
+        if status is not None and stat.S_ISDIR(status.st_mode):
             return False
         found: dict[str, Entry] = {}
-        self._add(folder, relative, found)
+        self._add(folder, relative, found, status)
         if path not in found:
             removed.add(path)
         elif found[path] != before:
@@ -261,14 +266,17 @@ class Scanner:
             mode = stat.S_IMODE(folder.local.stat().st_mode) & 0o777
             entries[folder.remote] = Entry(folder.remote, Kind.DIR, mode)
 
-    def _add(self, folder: Folder, relative: str, entries: dict[str, Entry]) -> None:
+    def _add(
+        self, folder: Folder, relative: str, entries: dict[str, Entry],
+        status: os.stat_result | None = None,
+    ) -> None:  # fmt: skip
         path = folder.remote_of(relative)
         if path in entries:
             return
         if self._problems:
             self._problems.pop(path, None)
         try:
-            entry = self._entry(path, f"{folder.local}/{relative}")
+            entry = self._entry(path, f"{folder.local}/{relative}", status)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -278,9 +286,11 @@ class Scanner:
         else:
             self._problems[path] = Problem(path, entry)
 
-    def _entry(self, path: str, local: str) -> Entry | str:
-        """The entry of a local path, or why there is none."""
-        status = os.lstat(local)
+    def _entry(self, path: str, local: str, status: os.stat_result | None = None) -> Entry | str:
+        """The entry of a local path, or why there is none. ``status``: its own, if it was looked
+        at just now."""
+        if status is None:
+            status = os.lstat(local)
         kind, mode = stat.S_IFMT(status.st_mode), status.st_mode & 0o777
         if kind == stat.S_IFREG:
             last = self.manifest.get(path) if self.manifest is not None else None
@@ -309,7 +319,9 @@ def _overlap(folder: Folder, path: str) -> bool:
 
 
 def _is_rule(path: str) -> bool:
-    return path.rpartition("/")[2] in _RULE_FILES or path.endswith(_GIT_RULES)
+    return path.endswith(_RULES) and (
+        path.rpartition("/")[2] in _RULE_FILES or path.endswith(_GIT_RULES)
+    )
 
 
 def _is_dir(local: str) -> bool:

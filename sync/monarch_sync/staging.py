@@ -79,9 +79,9 @@ class Staging:
         self._old = old
         for entry in plan.files:
             self._expected.setdefault(entry.digest, []).append(entry)
-            before = old.get(entry.path)
-            if before is not None:
-                self._replaced.add(before.digest)
+        if len(old):
+            before = (old.get(entry.path) for entry in plan.files)
+            self._replaced.update(entry.digest for entry in before if entry is not None)
         self._replaced.update(entry.digest for entry in plan.removes)
         self._begin_folders(plan)
 
@@ -129,14 +129,15 @@ class Staging:
                 self._write(entry, part)
 
     def _write(self, entry: Entry, content: Content) -> None:
-        if entry.path in self.ready:
+        path, mode = entry.path, entry.mode | 0o600
+        if path in self.ready:
             return
-        mode = entry.mode | 0o600
-        above = self.folders.get(parent_of(entry.path))
+        folder, _, name = path.rpartition("/")
+        above = self.folders.get(folder)
         if above is not None:
-            place = f"{above}/{entry.path.rpartition('/')[2]}"
+            place = f"{above}/{name}"
             self._disk.put(place, content, mode)
-            self.ready[entry.path] = Ready(place)
+            self.ready[path] = Ready(place)
             return
         before, digest = self.look(entry.path)
         place = ""

@@ -65,6 +65,8 @@ class Store:
 
     def has(self, digest: bytes) -> bool:
         """Whether a content is listed here; it is looked at only when it is used."""
+        if not self._sizes:
+            return False
         name = digest.hex()
         return name in self._sizes or f"{name}{_PATCH}" in self._sizes
 
