@@ -15,6 +15,7 @@ from monarch.cli.run import run
 from monarch.cli.runs import runs
 from monarch.cli.sweep import sweep
 from monarch.cli.sync import sync
+from monarch.cli.sync.terminal import Terminal
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runtime import process
@@ -57,11 +58,15 @@ def main() -> None:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
         sys.exit(130)
     except ConfigError as error:
-        print(f"monarch: {error}", file=sys.stderr)
+        _tell(error)
         sys.exit(2)
     except (MonarchError, SyncError) as error:
-        print(f"monarch: {error}", file=sys.stderr)
+        _tell(error)
         sys.exit(1)
+
+
+def _tell(error: Exception) -> None:
+    Terminal(sys.stderr).prose(f"monarch: {error}")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class VersionMismatch(BadMessage):
         return (
             f"{older} speaks sync protocol {min(self.ours, self.theirs)}, "
             f"{newer} speaks {max(self.ours, self.theirs)}. "
-            f"Upgrade monarch-loop on {older} to the version that {newer} runs."
+            f"Upgrade monarch-loop on {older} to the version that {newer} runs, and start it again."
         )
 
 

@@ -3,7 +3,8 @@
 Git's rules exactly: nested and negated `.gitignore`, `info/exclude`, the user's own
 `core.excludesFile`; and `.monarchignore` in the same syntax, which has the last word. A file that
 git tracks although git's rules ignore it comes along. Never taken: `.git`, `__pycache__`, compiled
-Python, virtual environments, our own `.monarch`, and what the workspace says to ignore.
+Python, virtual environments, what editors write beside a file while it is edited, our own
+`.monarch`, and what the workspace says to ignore.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ __all__ = [
     "walk_kinds",
 ]
 
-NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch")
+_OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
+NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch", *_OF_EDITORS)
 _ENVIRONMENT = "pyvenv.cfg"
 IGNORE_FILE, _GIT = ".monarchignore", ".gitignore"
 _EXCLUDES = re.compile(rb"^\s*excludesfile\s*=\s*\"?([^\"\r\n]+)", re.IGNORECASE | re.MULTILINE)

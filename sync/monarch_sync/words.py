@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["byte_size", "clipped", "counted", "num_cells", "printable", "some", "took"]
+__all__ = ["byte_size", "clipped", "counted", "num_cells", "printable", "some", "took", "wrapped"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -69,6 +69,26 @@ def clipped(text: str, width: int, mark: str = "…") -> str:
             break
         kept += char
     return (kept.rstrip() + mark)[: max(width, 0)]
+
+
+def wrapped(text: str, width: int) -> str:
+    """A text whose lines are broken between words; what goes on has the line's own indent.
+
+    A word that is longer than a line, a path, say, stays whole.
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        words = line.split(" ")
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        shown = words[0]
+        for word in words[1:]:
+            if not shown.strip() or num_cells(shown) + 1 + num_cells(word) <= width:
+                shown += f" {word}"
+            else:
+                lines.append(shown)
+                shown = indent + word
+        lines.append(shown)
+    return "\n".join(lines)
 
 
 def _cells(char: str) -> int:

@@ -14,7 +14,7 @@ from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.voice import Lines
 from monarch_sync import HostReport, Problem, Refusal, SyncReport
 from monarch_sync.progress import Progress
-from monarch_sync.words import byte_size, clipped, num_cells, printable, took
+from monarch_sync.words import byte_size, clipped, num_cells, printable, took, wrapped
 from tests.support import wait_for
 
 
@@ -121,6 +121,22 @@ def test_colour_is_for_terminals_that_want_it() -> None:
         assert screen.text == (
             "✗ refused  0 ms  no rank changed; still on gen 41\n  a.py:1\n  SyntaxError\n"
         )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("short", "short"),
+        ("broken between words", "broken\nbetween\nwords"),
+        ("  an indent stays there", "  an\n  indent\n  stays\n  there"),
+        ("one/that/is/long stays", "one/that/is/long\nstays"),
+        ("first\n  and second line\n\n   ^", "first\n  and\n  second\n  line\n\n   ^"),
+        ("漢字 漢字 a", "漢字 漢字\na"),
+        ("ends in \nblanks  ", "ends in \nblanks  "),
+    ],
+)
+def test_prose_is_broken_between_words(text: str, expected: str) -> None:
+    assert wrapped(text, 9) == expected
 
 
 def test_a_poor_encoding_is_no_error() -> None:

@@ -49,6 +49,15 @@ def test_one_line_a_save_and_none_for_nothing(up: Folder, watcher: Program) -> N
     assert sum(line.startswith("✓") for line in watcher.lines) == 3
 
 
+def test_what_nobody_has_loaded_may_not_compile_and_is_told(up: Folder, watcher: Program) -> None:
+    up.write("amounts.py", "AMOUNT = (2\n")
+    watcher.line("✓ gen 2  1 file → 2 hosts")
+    watcher.line("  amounts.py:1 does not compile: '(' was never closed. It was pushed")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("✓ gen 3  1 file → 2 hosts")
+    end(watcher)
+
+
 def test_it_talks_to_programs(up: Folder, command: Command) -> None:
     watcher = command("sync", "--watch", "--json")
     wait_for(lambda: len(watcher.lines) >= 2, 60.0)

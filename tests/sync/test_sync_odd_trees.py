@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,10 +14,11 @@ from typing import TypeVar
 
 import pytest
 
-from monarch_sync import Scan, Scanner, Watcher, Workspace
+from monarch_sync import Replica, Scan, Scanner, Watcher, Workspace
 from monarch_sync import readings as readings_module
 from monarch_sync import scan as scan_once
 from monarch_sync.readings import Readings
+from tests.sync.trees import push_tree
 
 T = TypeVar("T")
 DAY = 86_400
@@ -123,6 +126,31 @@ def test_a_clock_that_is_off_by_a_day_hides_no_edit(
         scan = scanner.rescan([path])
         assert scanner.contents.whole(next(iter(scan.manifest))) == content
         threading.Event().wait(0.03)  # longer than a tick of the file system's clock
+
+
+@pytest.mark.parametrize("skews", [(0, -DAY, 0), (0, DAY, 0), (DAY, 0, -DAY)])
+def test_a_hosts_clock_that_jumps_by_a_day_hides_no_edit(
+    replica: Replica, skews: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what comes, nor what somebody did there; nor does Python run old bytecode."""
+    real, real_ns = time.time, time.time_ns
+    module = replica.root / "m.py"
+    for number, skew in enumerate(skews, 1):
+        with monkeypatch.context() as clock:
+            clock.setattr(time, "time", lambda skew=skew: real() + skew)
+            clock.setattr(time, "time_ns", lambda skew=skew: real_ns() + skew * 1_000_000_000)
+            push_tree(replica, number, {"m.py": b"print(%d)" % number, "data": b"%d" % number})
+        ran = subprocess.run([sys.executable, str(module)], capture_output=True, check=True)
+        assert ran.stdout == b"%d\n" % number
+        command = [sys.executable, "-c", "import m"]
+        ran = subprocess.run(command, cwd=replica.root, capture_output=True, check=True)
+        assert ran.stdout == b"%d\n" % number
+        at = (replica.root / "data").stat().st_mtime_ns
+        (replica.root / "data").write_bytes(b"x")
+        os.utime(replica.root / "data", ns=(at, at))
+    kept = [path.read_bytes() for path in replica.root.glob("data.host-*")]
+    assert kept == [b"x"]
+    assert [past.generation for past in replica.past()] == [3, 2, 1]
 
 
 def test_a_file_that_vanishes_between_the_listing_and_the_look(

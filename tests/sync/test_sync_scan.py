@@ -91,6 +91,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_what_is_never_taken(folder: Path) -> None:
     write(folder, "a.py", "__pycache__/a.pyc", "a.pyc", ".monarch/state", "env/pyvenv.cfg")
+    write(folder, ".a.py.swp", "sub/y.py~", ".#a.py", "#a.py#", "sub/.y.py.swo")  # of editors
     write(folder, "env/lib/x.py", "sub/.venv/pyvenv.cfg", "sub/.venv/x.py", "sub/y.py")
     git(folder, "init")
     assert paths_of(scan_once(flat(folder))) == ["a.py", "sub/y.py"]

@@ -11,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from monarch_sync.words import clipped
+from monarch_sync.words import clipped, wrapped
 
 __all__ = ["Terminal"]
 
@@ -43,6 +43,11 @@ class Terminal:
     def width(self) -> int | None:
         """Columns; None where lines may be as long as they like."""
         return shutil.get_terminal_size().columns if self._is_terminal else None
+
+    def prose(self, text: str, colour: str | None = None, *, dim: bool = False) -> None:
+        """Print a text whose lines may be broken between words."""
+        width = self.width
+        self.line(wrapped(text, width) if width else text, colour, dim=dim)
 
     def line(self, text: str, colour: str | None = None, *, dim: bool = False) -> None:
         """Print a text, of one line or more."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from monarch.cli.sync.unread import faults_in
 from monarch.cli.sync.voice import Voice
 from monarch.errors import HostUnreachable
 from monarch.job import JobTrait
@@ -59,7 +60,7 @@ class Visitor:
         heard = {by_url[url].uid: str(body["digest"]) for url, body in found.items()}
         owners = self._owners(found)
         with self._followed(voice, addresses), _patiently():
-            return session.push(
+            report = session.push(
                 addresses,
                 workspace,
                 owners=owners,
@@ -68,6 +69,9 @@ class Visitor:
                 best_effort=best_effort,
                 env=env,
             )
+        if report.ok:
+            report.notes += faults_in(report.changed_files, workspace)
+        return report
 
     def roll_back(self, workspace: Workspace, generation: int, voice: Voice) -> SyncReport:
         """Have all hosts go back to a generation."""

@@ -56,15 +56,15 @@ class Lines:
             is_news = line.startswith(("  changed on ", "  left behind "))
             is_news = is_news or line.strip() in set(report.notes).difference(self._notes)
             if is_news or line in left_out - self._left_out:
-                terminal.line(line, "yellow")
+                terminal.prose(line, "yellow")
         self._left_out, self._notes = left_out, report.notes
 
     def failed(self, error: str) -> None:
         mark = "x" if self._terminal.ascii_only else "✗"
-        self._terminal.line(f"{mark} {error}", "red")
+        self._terminal.prose(f"{mark} {error}", "red")
 
     def note(self, event: str, text: str, **data: Any) -> None:
-        self._terminal.line(text, dim=True)
+        self._terminal.prose(text, dim=True)
 
     @contextmanager
     def busy(self, source: Source) -> Iterator[None]:

@@ -19,7 +19,7 @@ from monarch.runtime.workspace.spreading import Spread
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
 from monarch_sync.disk import Content
-from monarch_sync.errors import PushRefused
+from monarch_sync.errors import PushRefused, VersionMismatch
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, decode, encode
 from monarch_sync.progress import progress
@@ -156,6 +156,8 @@ class Fleet:
                 ]
                 try:
                     step = host.push.receive(decode(body["reply"]))
+                except VersionMismatch as error:
+                    self._fail(host.uid, str(error))
                 except PushRefused as error:
                     if error.code == "stale":
                         again = Stale(error.reason)

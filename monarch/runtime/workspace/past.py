@@ -20,7 +20,7 @@ from monarch_sync.contents import Contents
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Content
 from monarch_sync.entry import Entry
-from monarch_sync.errors import ContentGone, GenerationUnknown, PushRefused
+from monarch_sync.errors import ContentGone, GenerationUnknown, PushRefused, VersionMismatch
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import (
     AskContent,
@@ -129,7 +129,10 @@ class Past:
         answer.wait()
         if answer.value.error:
             raise MonarchError(f"host {host} did not answer: {answer.value.error}")
-        return decode(answer.value.body["reply"])
+        try:
+            return decode(answer.value.body["reply"])
+        except VersionMismatch as error:
+            raise MonarchError(f"host {host}: {error}") from None
 
 
 class _PastContents(Contents):
