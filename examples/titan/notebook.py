@@ -2,7 +2,9 @@
 
     mkdir tiny && cd tiny && python ../notebook.py
 
-After a training, the config is changed and the same processes train again.
+The cells are those of the article that introduced Monarch in notebooks, on two procs in place of
+128 GPUs. After a training, the config is changed and the same processes train again. The article's
+`breakpoint()` needs a debugger that is not part of this.
 """
 
 import asyncio
@@ -52,7 +54,9 @@ class TitanTrainerWrapper(Actor):
             trainer.train()
 
             if config.checkpoint.create_seed_checkpoint:
-                trainer.checkpointer.save(curr_step=0)
+                trainer.checkpointer.save(
+                    curr_step=0,
+                )
                 logger.info("Created seed checkpoint")
             else:
                 trainer.train()
@@ -64,7 +68,12 @@ class TitanTrainerWrapper(Actor):
                 torch.distributed.destroy_process_group()
                 logger.info("Process group destroyed.")
         print("Done training")
-        return os.getpid(), trainer.step
+
+
+class Process(Actor):
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
 
 
 async def make_procs() -> ProcMesh:
@@ -79,10 +88,16 @@ async def async_main(proc_mesh: ProcMesh, job_config: JobConfig):
     await proc_mesh.logging_option(stream_to_client=True, aggregate_window_sec=3)
     trainer_actor = await proc_mesh.spawn("trainer_actor", TitanTrainerWrapper, job_config)
     await trainer_actor.init.call()
-    return await trainer_actor.train.call()
+    await trainer_actor.train.call()
+
+
+def get_job_name(num_nodes: int, num_gpus: int) -> str:
+    return f"titan-{num_nodes}x{num_gpus}"
 
 
 def make_config(*more: str) -> JobConfig:
+    config_manager = ConfigManager()
+    job_name = get_job_name(NUM_NODES, NUM_GPUS)
     manual_args = [
         "--job.config_file",
         os.path.expanduser("titan.toml"),
@@ -93,17 +108,19 @@ def make_config(*more: str) -> JobConfig:
         "--training.dataset_path",
         os.path.abspath("data/train"),
         "--job.dump_folder",
-        os.path.abspath("outputs/" + "-".join(["job", *more])),
+        os.path.abspath("outputs") + "/" + job_name + "".join(more),
     ]
-    return ConfigManager().parse_args([*manual_args, *more])
+    return config_manager.parse_args([*manual_args, *more])
 
 
 async def cells() -> None:
     proc_mesh = await make_procs()
-    first = await async_main(proc_mesh, make_config())
-    second = await async_main(proc_mesh, make_config("--parallelism.tensor_parallel_degree=2"))
-    print("steps:", [step for _, (_, step) in [*first, *second]])
-    print("the same processes:", list(first.values()) == list(second.values()))
+    processes = await proc_mesh.spawn("processes", Process)
+    pids = await processes.pid.call()
+    await async_main(proc_mesh, make_config())
+    await async_main(proc_mesh, make_config("--parallelism.tensor_parallel_degree=2"))
+    again = await processes.pid.call()
+    print("the same processes:", list(again.values()) == list(pids.values()))
     await proc_mesh.stop()
 
 

@@ -2,8 +2,11 @@
 
     mkdir tiny && cd tiny && python ../workflow.py
 
-It prepares a small Llama in the folder that it is started in, and needs neither GPU nor cluster. On
-one, make another job: `SlurmJob(meshes={...})` has the same methods as the `ProcessJob` here.
+It is Monarch's tutorial "Interactive Distributed Applications", line by line, on a small Llama that
+is prepared in the folder it is started in. What differs: the job is of processes on this machine,
+for which neither GPU nor cluster is needed (`SlurmJob(meshes={...})` has the same methods); the
+parameters are those of two CPU cores; and an actor's uid has its own rank, where the tutorial's
+would raise a NameError. The tutorial's `breakpoint()` needs a debugger that is not part of this.
 """
 
 import asyncio
@@ -27,8 +30,61 @@ from torchtitan.tools.logging import init_logger, logger  # noqa: E402
 from torchtitan.train import Trainer  # noqa: E402
 
 
+def create_job(mesh_name: str, num_nodes: int) -> JobTrait:
+    """Reserve hosts: here on this machine. Their procs find the heavy modules imported."""
+    return ProcessJob({mesh_name: num_nodes}, preload=["torch", "monarch_recipes.titan_api"])
+
+
+class TrainerActor(Actor):
+    """Wraps TorchTitan's trainer: one instance on each proc."""
+
+    def __init__(self, job_config: "JobConfig") -> None:
+        self.job_config = job_config
+
+        # current_rank() provides access to this actor's rank in the process mesh
+        self.rank = current_rank().rank
+        self.uid = f"[trainer_{self.rank}]"
+
+    @endpoint
+    async def ping_rank(self) -> None:
+        """Says that it is there."""
+        logger.info(f"{self.uid} Ping!")
+
+    @endpoint
+    async def start_training(self) -> None:
+        """Train from the first step to the last; what goes wrong is raised at the client."""
+        init_logger()
+        trainer: Trainer | None = None
+        try:
+            # Initialize TorchTitan trainer
+            trainer = Trainer(self.job_config)
+            logger.info(f"{self.uid} initialized successfully and starting training")
+
+            # Run the training loop
+            trainer.train()
+
+        except Exception as e:
+            logger.error(f"{self.uid} training failed: {e}")
+            if trainer:
+                trainer.close()
+            # Note: error is propagated back to the controller
+            raise e
+
+        else:
+            # Training completed successfully
+            trainer.close()
+            logger.info(f"{self.uid} training completed successfully")
+
+        finally:
+            # Clean up distributed process group
+            torch.distributed.destroy_process_group()
+            logger.info(f"{self.uid} trainer cleaned up")
+
+
 @dataclass
 class RunParams:
+    """What a person would adjust to the model and the machines."""
+
     training_steps: int = 3
     model_config: str = "titan.toml"
     tokenizer: str = "tokenizer"
@@ -37,49 +93,16 @@ class RunParams:
     gpus_per_node: int = 2
 
 
-def create_job(mesh_name: str, num_nodes: int) -> JobTrait:
-    """Hosts on this machine. Their procs find the heavy modules imported."""
-    return ProcessJob({mesh_name: num_nodes}, preload=["torch", "monarch_recipes.titan_api"])
-
-
-class TrainerActor(Actor):
-    """Wraps TorchTitan's trainer: one instance on each proc."""
-
-    def __init__(self, job_config: JobConfig) -> None:
-        self.job_config = job_config
-        self.rank = current_rank().rank
-        self.uid = f"[trainer_{self.rank}]"
-
-    @endpoint
-    async def ping_rank(self) -> str:
-        return f"{self.uid} Ping!"
-
-    @endpoint
-    async def start_training(self) -> int:
-        init_logger()
-        trainer: Trainer | None = None
-        try:
-            trainer = Trainer(self.job_config)
-            logger.info(f"{self.uid} initialized successfully and starting training")
-            trainer.train()
-        except Exception as error:
-            logger.error(f"{self.uid} training failed: {error}")
-            if trainer:
-                trainer.close()
-            raise
-        else:
-            trainer.close()
-            logger.info(f"{self.uid} training completed successfully")
-            return trainer.step
-        finally:
-            torch.distributed.destroy_process_group()
-            logger.info(f"{self.uid} trainer cleaned up")
-
-
 def make_job_config() -> JobConfig:
     """TorchTitan's own config, from its file and its flags."""
+    # Calculate total parallelism based on cluster size
     data_parallel_shard_degree = RunParams.num_nodes * RunParams.gpus_per_node
+    output_path = "./outputs"
+    # Construct paths relative to script directory
     script_dir = os.getcwd()
+
+    # Build argument list for TorchTitan's ConfigManager
+    # These override defaults from the model config file
     default_args = [
         "--job.config_file",
         os.path.join(script_dir, RunParams.model_config),
@@ -92,40 +115,84 @@ def make_job_config() -> JobConfig:
         "--training.dataset",
         RunParams.dataset,
         "--job.dump_folder",
-        "./outputs",
+        output_path,
+        # continue to configure as needed
     ]
-    return ConfigManager().parse_args(default_args)
+    config_manager = ConfigManager()
+    job_config = config_manager.parse_args(default_args)
+    return job_config
 
 
 async def execute_training() -> None:
+    """Execute the complete distributed training workflow."""
     job_config = make_job_config()
+    job = None
     mesh_name = "mesh0"
-    job = create_job(mesh_name, RunParams.num_nodes)
     try:
+        # 1. Create a job with N nodes
+        job = create_job(mesh_name, RunParams.num_nodes)
         job_state = job.state()
-        # Dimensions of procs are those on each host.
-        proc_mesh = job_state.mesh0.spawn_procs({"gpus": RunParams.gpus_per_node})
-        await proc_mesh.logging_option(stream_to_client=True)
-        await setup_env_for_distributed(proc_mesh)
-        trainer = proc_mesh.spawn("trainer_actor", TrainerActor, job_config)
 
-        pings = await trainer.ping_rank.call()
-        print(sorted(pings.values()))
-        print(await trainer.ping_rank.choose())
-        steps = await trainer.start_training.call()
-        print("steps done:", list(steps.values()))
+        # 2. Create a process mesh on the machine allocation; so many procs on each host
+        logger.info("Creating process mesh...")
+        total_gpus = RunParams.gpus_per_node * RunParams.num_nodes
+        proc_mesh = job_state.mesh0.spawn_procs({"gpus": total_gpus})
+
+        # 3. Configure remote logging behavior
+        logger.info("Configuring logging...")
+        await proc_mesh.logging_option(
+            stream_to_client=True,
+            # aggregate_window_sec=None  # Uncomment to disable log batching
+        )
+
+        # 4. Setup environment for torch.distributed
+        logger.info("Setting up distributed environment...")
+        await setup_env_for_distributed(proc_mesh)
+
+        # 5. Spawn TrainerActor on each GPU
+        logger.info("Spawning trainer actors...")
+        trainer = proc_mesh.spawn(
+            "trainer_actor",  # Name for the actor group
+            TrainerActor,  # Actor class to instantiate
+            job_config,  # Arguments to __init__
+        )
+
+        # 6. Execute the training job across all actors
+        logger.info("Starting distributed training...")
+        await trainer.start_training.call()
+
+        logger.info("Training completed successfully!")
+
+        # Call on all ranks
+        await trainer.ping_rank.call()
+
+        # Call-and-forget on all ranks
+        trainer.ping_rank.broadcast()
+
+        # Call on ONE random rank
+        await trainer.ping_rank.choose()
+
+    except Exception as e:
+        logger.error(f"Training workflow failed: {e}")
+
     finally:
-        await cleanup_job(job)
+        # Always clean up the machine allocation
+        if job:
+            await cleanup_job(job)
 
 
 async def cleanup_job(job: JobTrait) -> None:
     """Give the machines back."""
     job.kill()
-    print("Job terminated successfully")
+    logger.info("Job terminated successfully")
 
 
 if __name__ == "__main__":
+    init_logger()
     prepare(Path.cwd())
     sys.path.insert(0, os.getcwd())  # where prepare() put the model's code
+    logger.info("Starting Monarch + TorchTitan Distributed Training")
+
     asyncio.run(execute_training())
-    print("Workflow completed!")
+
+    logger.info("Workflow completed!")

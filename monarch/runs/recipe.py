@@ -164,6 +164,12 @@ def _load_module(name: str) -> ModuleType:
                 f"the recipe {name} needs {error.name}, which is not installed here: "
                 f"pip install 'monarch-loop[{extra}]'"
             ) from None
+        whole = name.partition("-")[0]
+        if whole in known:
+            raise JobError(
+                f"{name} is no recipe to run, but one to prepare: `monarch recipe prepare {name}` "
+                f"makes a folder to `monarch run {whole}` in"
+            ) from None
         raise JobError(
             f"there is no recipe {name!r}. Built in: {', '.join(known)}; or give a "
             "Python file, or a module"

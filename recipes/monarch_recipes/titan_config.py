@@ -205,6 +205,13 @@ def check_config(config: TitanConfig, world_size: int) -> Degrees:
     if config.fault_tolerance.max_restarts < 0:
         raise ConfigError("must be 0 or more", key="fault_tolerance.max_restarts")
     degrees = Degrees.of(config, world_size)
+    is_ddp = degrees.dp_replicate > 1 and degrees.dp_shard * degrees.cp == 1
+    if is_ddp and degrees.tp * degrees.pp > 1:
+        raise ConfigError(
+            f"= {degrees.dp_replicate}: TorchTitan has no DDP together with tensor or pipeline "
+            "parallelism. Set it to 1: FSDP takes the ranks that are left",
+            key="parallelism.data_parallel_replicate_degree",
+        )
     batch, micro = config.training.global_batch_size, config.training.local_batch_size
     if batch > 0 and batch % (micro * degrees.data):
         raise ConfigError(

@@ -25,8 +25,12 @@ _IDLE = (
     "model.safetensors.index.json not found",  # which only exports in that format miss
     "Pipeline Parallel loss is not visible",  # it arrives as a metric
     "is being re-looped",  # the data, as ever
+    "sequential all_reduce operations will be performed",  # of the gradient's norm, in two meshes
 )
+_LOGGERS = ("", "torch.distributed.tensor._redistribute")  # which those are said to
 _KNOWN = (
+    "FSDP2-wrapped module .* returned a view tensor",
+    "Parallelize plan key .* could not be resolved",  # which is in another stage of the pipeline
     "DTensor .* may not have complete support on cpu",
     "'set_vital' is deprecated",
     "In CPU autocast, but the target dtype is not supported",
@@ -74,17 +78,19 @@ def _quiet_torchtitan() -> Iterator[None]:
     """TorchTitan logs to the root logger what comes to the client as data; other warnings stay."""
 
     def is_worth_it(record: logging.LogRecord) -> bool:
-        if "torchtitan" not in record.pathname:
-            return True
-        is_idle = any(text in record.getMessage() for text in _IDLE)
-        return record.levelno >= logging.WARNING and not is_idle
+        if "torchtitan" in record.pathname and record.levelno < logging.WARNING:
+            return False
+        return not any(text in record.getMessage() for text in _IDLE)
 
-    root = logging.getLogger()
-    root.addFilter(is_worth_it)  # of what is logged to the root itself, not to other loggers
+    # A filter is for what is logged to its logger itself, not to those below it.
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(is_worth_it)
     try:
         with warnings.catch_warnings():
             for message in _KNOWN:
                 warnings.filterwarnings("ignore", message, UserWarning)
             yield
     finally:
-        root.removeFilter(is_worth_it)
+        for logger in loggers:
+            logger.removeFilter(is_worth_it)

@@ -131,6 +131,7 @@ def test_a_missing_project_file_is_named(folder: Folder) -> None:
     ("arguments", "status", "expected"),
     [
         (["dpd"], 1, ["no recipe 'dpd'", "ddp"]),
+        (["titan-tiny"], 1, ["monarch recipe prepare titan-tiny", "monarch run titan"]),
         (["nothing.py"], 1, ["no recipe nothing.py"]),
         (["amounts.py"], 1, ["amounts.py is no recipe", "run(config"]),
         (["adding.py", "num_step=4"], 2, ["num_step", "num_steps"]),

@@ -21,14 +21,20 @@ pytestmark = [
     ),
 ]
 
+# Of the ranks, whose lines are gathered by likeness, only what cannot be taken apart.
 EXPECTED = {
     "workflow": [
-        "['[trainer_0] Ping!', '[trainer_1] Ping!']",
-        "steps done: [3, 3]",
+        "Creating process mesh...",
+        "Training completed successfully!",
+        "Ping!",
         "Job terminated successfully",
         "Workflow completed!",
     ],
-    "notebook": ["steps: [3, 3, 3, 3]", "the same processes: True"],
+    "notebook": [
+        "Initializing actor:",
+        "Done training",
+        "the same processes: True",
+    ],
 }
 
 
@@ -46,9 +52,8 @@ def test_an_example(name: str, tmp_path: Path) -> None:
         timeout=580,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
     for expected in EXPECTED[name]:
-        assert expected in lines
+        assert expected in done.stdout
     # Both wrote TorchTitan's own checkpoint of the last step.
     assert list(tmp_path.glob("outputs/**/checkpoint/step-3/.metadata"))
 

@@ -9,6 +9,7 @@ import pytest
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import ConfigError, live_keys, load_config, resolve_config, to_toml
 from monarch.errors import JobError
+from monarch.runs.recipe import find_recipe
 from monarch_recipes.titan import check
 from monarch_recipes.titan_api import check_version
 from monarch_recipes.titan_config import Degrees, TitanConfig, from_flags, in_folder
@@ -97,11 +98,23 @@ def test_fsdp_takes_the_ranks_that_are_left(
         (["parallelism.pipeline_parallel_degree=0"], "must be at least 1"),
         (["training.global_batch_size=7"], "no multiple of"),
         (["training.seq_len=33"], "must be a multiple of 2"),
+        (["fault_tolerance.enable=true"], "TorchTitan's Trainer has no part in TorchFT"),
+        (["fault_tolerance.max_restarts=-1"], "must be 0 or more"),
     ],
 )
 def test_degrees_and_batches_that_do_not_fit(overrides: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         check(config(*overrides), 1, 2)
+
+
+def test_ddp_goes_with_fsdp_and_with_nothing_else() -> None:
+    ddp = "parallelism.data_parallel_replicate_degree=2"
+    with pytest.raises(ConfigError, match="no DDP together with tensor or pipeline"):
+        check(config(ddp, "parallelism.tensor_parallel_degree=2"), 1, 4)
+    with pytest.raises(ConfigError, match="no DDP together with tensor or pipeline"):
+        check(config(ddp, "parallelism.pipeline_parallel_degree=2"), 2, 2)
+    check(config(ddp), 1, 4)
+    check(config(ddp, "parallelism.tensor_parallel_degree=2"), 1, 8)
 
 
 def test_what_may_change_while_it_trains() -> None:
@@ -121,6 +134,18 @@ def test_outputs_lie_in_the_runs_folder_unless_said_otherwise(tmp_path: Path) ->
 def test_another_torchtitan_is_refused_with_the_pin(version: str) -> None:
     with pytest.raises(JobError, match=rf"torchtitan {version} .* pip install torchtitan==0.2.2"):
         check_version(version)
+
+
+@pytest.mark.parametrize(("recipe", "extra"), [("titan", "titan"), ("ddp", "train")])
+def test_a_recipe_without_its_packages_says_what_to_install(
+    recipe: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(name="torch")
+
+    monkeypatch.setattr("monarch.runs.recipe.importlib.import_module", missing)
+    with pytest.raises(JobError, match=rf"needs torch, .* pip install 'monarch-loop\[{extra}\]'"):
+        find_recipe(recipe)
 
 
 def test_what_is_prepared_is_made_again_but_for_what_may_be_edited(tmp_path: Path) -> None:
