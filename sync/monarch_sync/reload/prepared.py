@@ -28,6 +28,7 @@ from .plan import make_plan
 from .reading_ahead import reading_ahead
 from .registries import unregister
 from .report import ReloadReport, Verdict
+from .reshaping import reshaped
 from .source import ImportHook, RunningSources, Source, forget_bytecode
 from .stage import Stage
 
@@ -58,6 +59,7 @@ class Prepared:
         self._stage = Stage(process.hook)
         self._functions = FunctionPatch()
         self._adoption = Adoption(self._stage, self._functions)
+        self._places = UndoLog()
         self._caches: list[Callable[[], None]] = []
         self._report = ReloadReport()
         self._report.verdicts = self.verdicts
@@ -80,6 +82,10 @@ class Prepared:
         """`data` are config files that change; on disk they may be as they were."""
         running, hook = self._process.sources, self._process.hook
         live = {name: LiveModule(name, sys.modules[name], running[name]) for name in changed}
+        for name, source in changed.items():
+            if source.path != running[name].path:
+                # New code imports what lies beside it.
+                self._places.apply(reshaped(sys.modules[name], source.path))
         edits = [edited(live[name], source) for name, source in changed.items()]
         if data:
             edits = self._rereading(edits, data)
@@ -178,6 +184,7 @@ class Prepared:
         if not self._spent:
             self._spent = True
             self._stage.close(keep_imported=False)
+            self._places.rollback()
             self._adoption.forget_all()
 
     def commit(self) -> ReloadReport:
@@ -201,6 +208,7 @@ class Prepared:
                 log.rollback()
                 self._refresh()
                 self._stage.close(keep_imported=False)
+                self._places.rollback()
                 if not isinstance(error, Exception):
                     raise
                 raise ReloadError.of_exception(error, "commit") from error
@@ -236,6 +244,7 @@ class Prepared:
                 raise RuntimeError("another reload came after this one; undo that one first")
             log.rollback()
             self._stage.close(keep_imported=False)
+            self._places.rollback()
             self._refresh()
             self._process.generation += 1
 

@@ -104,6 +104,9 @@ class RunningSources:
         )
 
     def record(self, name: str, source: Source) -> None:
+        before = self._sources.get(name)
+        if before is not None and before.path != source.path:
+            self._names[os.path.realpath(before.path)].remove(name)
         self._sources[name] = source
         names = self._names.setdefault(os.path.realpath(source.path), [])
         if name not in names:

@@ -16,6 +16,7 @@ from .data_files import is_config
 from .errors import NeedsRespawn, ReloadError
 from .prepared import Mode, Prepared, Process
 from .report import ReloadReport, Verdict
+from .reshaping import other_shape
 from .running_files import RunningFiles
 from .source import Source
 
@@ -152,10 +153,10 @@ class Reloader:
         for path, text in texts.items():
             if text is None or not path.endswith(".py"):
                 continue
-            names = self._sources.names_at(path)
+            names, renamed = self._sources.names_at(path), self._reshaped_to(path, texts)
             spelled = self._sources[names[0]].path if names else path
             source = Source(spelled, text)
-            names = [name for name in names if self._sources[name].text != text]
+            names = [name for name in names if self._sources[name].text != text] + renamed
             try:
                 if names or not self._sources.names_at(path):
                     source.code  # noqa: B018  compiles
@@ -166,11 +167,24 @@ class Reloader:
             raise ReloadError.of_many(errors)
         return changed
 
+    def _reshaped_to(self, path: str, texts: Mapping[str, bytes | None]) -> list[str]:
+        """Modules that this file is for from now on: theirs is gone, and this one has its name."""
+        before = other_shape(path)
+        if texts.get(path) is None or self._sources.names_at(path) or not path.endswith(".py"):
+            return []
+        is_gone = texts[before] is None if before in texts else not os.path.exists(before)
+        return self._sources.names_at(before) if is_gone else []
+
     def _verdicts_without_a_run(self, texts: Mapping[str, bytes | None]) -> dict[str, Verdict]:
         verdicts = {}
+        reshaped = {name for path in texts for name in self._reshaped_to(path, texts)}
         for path, text in texts.items():
             names = self._sources.names_at(path)
+            if self._reshaped_to(path, texts):
+                continue
             for name in names:
+                if name in reshaped:
+                    continue
                 if text is None:
                     reason = "file deleted; the module stays loaded"
                     verdicts[name] = Verdict(name, path, "unloaded", reason)
