@@ -29,7 +29,7 @@ from .reading_ahead import reading_ahead
 from .registries import unregister
 from .report import ReloadReport, Verdict
 from .reshaping import reshaped
-from .source import ImportHook, RunningSources, Source, forget_bytecode
+from .source import ImportHook, RunningSources, Source, forget_bytecode, real_path
 from .stage import Stage
 
 Mode = Literal["auto", "patch", "respawn", "off"]
@@ -50,6 +50,7 @@ class Prepared:
 
     def __init__(self, process: Process, texts: Mapping[str, bytes | None], mode: Mode) -> None:
         self.verdicts: dict[str, Verdict] = {}
+        self.arriving: Mapping[str, str] = {}  # files that new code may import; where they lie
         self._process = process
         self._generation = process.generation
         self._texts = texts
@@ -97,6 +98,7 @@ class Prepared:
         if any(plan.run or plan.twin for plan in self._plan.modules.values()):
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
+            hook.arriving = {real_path(path): place for path, place in self.arriving.items()}
             importlib.invalidate_caches()
             contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
             try:
@@ -106,7 +108,7 @@ class Prepared:
                 self.abort()
                 raise
             finally:
-                hook.pending = {}
+                hook.pending, hook.arriving = {}, {}
         self._adoption.deleted = {
             name
             for path, text in self._texts.items()

@@ -116,8 +116,12 @@ class Reloader:
         *,
         mode: Mode = "auto",
         as_far_as_possible: bool = False,
+        arriving: Mapping[str, str] | None = None,
     ) -> Prepared:
         """Compile, plan and run beside the live modules; None for a deleted file.
+
+        `arriving` are more files that are not there yet, with where their texts lie until then.
+        They are looked at when new code imports them.
 
         Nothing visible changes. Raises ReloadError for code that does not compile or does not
         run, and with mode "patch" for what only a new process could take. A class that cannot
@@ -125,8 +129,13 @@ class Reloader:
         """
         with self._lock, _collector_paused():
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
+            arriving = {} if arriving is None else arriving
+            for path in [other_shape(path) for path, text in texts.items() if text is None]:
+                if path in arriving and path not in texts:
+                    texts[path] = Path(arriving[path]).read_bytes()
             changed = self._compiled(texts)
             prepared = Prepared(self._process, texts, mode)
+            prepared.arriving = arriving
             prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
             prepared.patches_as_far_as_possible(as_far_as_possible)
             prepared.verdicts.update(self._verdicts_without_a_run(texts))
