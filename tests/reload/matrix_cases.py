@@ -27,13 +27,14 @@ def brand_new():
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Edits of files, pairs of old and new text, and what must hold then.
+    """Edits of files, and what must hold then.
 
+    An edit is pairs of old and new text, or the whole new text, or None for a deleted file.
     `refused` is what the refusal says, where the edit must change nothing. `keeps_mtime`: the
     file looks as it did before.
     """
 
-    edits: Mapping[str, Sequence[tuple[str, str]]]
+    edits: Mapping[str, Sequence[tuple[str, str]] | str | None]
     after: str
     refused: str = ""
     keeps_mtime: bool = False
@@ -53,13 +54,19 @@ class Case:
     def own(self, text: str, kind: str) -> str:
         return text.replace("~", f"{kind}_{self.name}_")
 
-    def edited(self, texts: Mapping[str, str], step: Step, kind: str) -> dict[str, str]:
+    def edited(
+        self, texts: Mapping[str, str | None], step: Step, kind: str
+    ) -> dict[str, str | None]:
         """The files that a step changes, by module name."""
-        found = {}
-        for name, pairs in step.edits.items():
+        found: dict[str, str | None] = {}
+        for name, edit in step.edits.items():
             key = self.own(name, kind)
+            if edit is None or isinstance(edit, str):
+                found[key] = None if edit is None else self.own(edit, kind)
+                continue
             text = texts[key]
-            for old, new in pairs:
+            assert text is not None
+            for old, new in edit:
                 old, new = self.own(old, kind), self.own(new, kind)
                 assert old in text, (self.name, old)
                 text = text.replace(old, new)

@@ -454,8 +454,12 @@ def test_module_becomes_package(project: Project) -> None:
     (project.root / "shape_mod").mkdir()
     project.write("shape_mod", "def f():\n    return 'new'\n")
     report = project.reloader.reload()
-    assert report.verdicts["shape_mod"].action == "unloaded"
+    assert report.verdicts["shape_mod"].action == "patch"
+    assert module.f() == "new"
+    assert module.__path__ == [str(project.root / "shape_mod")]
+    report.undo()
     assert module.f() == "old"
+    assert not hasattr(module, "__path__")
 
 
 def test_submodule_added_to_a_package(project: Project) -> None:

@@ -19,8 +19,8 @@ from .conftest import Project
 @pytest.mark.parametrize("kind", ["narrow", "wide"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_matrix(case: Case, kind: str, project: Project) -> None:
-    texts = case.texts(kind)
-    for name, text in texts.items():
+    texts: dict[str, str | None] = {**case.texts(kind)}
+    for name, text in case.texts(kind).items():
         project.write(name, text)
     space: dict[str, Any] = {}
     ask(case.own(case.before, kind), space)
@@ -28,7 +28,7 @@ def test_matrix(case: Case, kind: str, project: Project) -> None:
         changed = case.edited(texts, step, kind)
         texts.update(changed)
         stats = {name: project.path(name).stat() for name in changed}
-        paths = [project.write(name, text) for name, text in changed.items()]
+        paths = [project.write(name, text) for name, text in changed.items() if text]
         for name, stat in stats.items() if step.keeps_mtime else ():
             os.utime(project.path(name), ns=(stat.st_atime_ns, stat.st_mtime_ns))
         if step.refused:

@@ -12,9 +12,12 @@ import pytest
 
 from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.job import ProcessJob
+from tests.reload import edits_of_definitions, edits_of_files
 from tests.reload.matrix_cases import CASES, COMPILED, Case, Step, ask
 from tests.support import wait_for
 from tests.workspace.conftest import Project
+
+_Texts = dict[tuple[Case, str], dict[str, str | None]]
 
 
 class Prober(Actor):
@@ -111,12 +114,24 @@ def test_compiled_code_follows_on_all_ranks(project: Project, hosts: HostMesh) -
     _walk_through(project, procs, [COMPILED])
 
 
-def _walk_through(project: Project, procs: ProcMesh, cases: Sequence[Case]) -> None:
-    runs = [(case, kind) for case in cases for kind in ("narrow", "wide")]
-    texts = {run: run[0].texts(run[1]) for run in runs}
+def test_edits_of_people(project: Project, hosts: HostMesh) -> None:
+    procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
+    cases = [*edits_of_files.CASES, *edits_of_definitions.CASES]
+    accepted = [case for case in cases if not any(step.refused for step in case.steps)]
+    _walk_through(project, procs, accepted, ["narrow"])
+
+
+def _walk_through(
+    project: Project,
+    procs: ProcMesh,
+    cases: Sequence[Case],
+    kinds: Sequence[str] = ("narrow", "wide"),
+) -> None:
+    runs = [(case, kind) for case in cases for kind in kinds]
+    texts: _Texts = {run: {**run[0].texts(run[1])} for run in runs}
     for files in [*texts.values(), _walked(1)]:
         for name, text in files.items():
-            project.write(f"{name}.py", text)
+            _put(project, name, text)
     project.write("walker.py", WALKER)
     assert project.sync(procs).ok
     probers: Any = procs.spawn("probers", Prober)
@@ -163,17 +178,23 @@ def _step(run: tuple[Case, str], number: int, *, refused: bool) -> bool:
     return number < len(steps) and bool(steps[number].refused) is refused
 
 
-def _write(
-    project: Project, texts: dict[Any, dict[str, str]], case: Case, kind: str, step: Step
-) -> None:
+def _write(project: Project, texts: _Texts, case: Case, kind: str, step: Step) -> None:
     changed = case.edited(texts[case, kind], step, kind)
     texts[case, kind].update(changed)
     for name, text in changed.items():
-        path = project.root / f"{name}.py"
-        stat = path.stat()
-        path.write_text(text)
-        if step.keeps_mtime:
+        path = project.root.joinpath(*name.split(".")).with_suffix(".py")
+        stat = path.stat() if step.keeps_mtime else None
+        _put(project, name, text)
+        if stat is not None:
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def _put(project: Project, name: str, text: str | None) -> None:
+    path = name.replace(".", "/") + ".py"
+    if text is None:
+        (project.root / path).unlink()
+    else:
+        project.write(path, text)
 
 
 def _ask(probers: Any, case: Case, kind: str, code: str) -> None:

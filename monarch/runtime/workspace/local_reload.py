@@ -121,6 +121,11 @@ class LocalReload:
             texts,
             mode=mode,  # type: ignore[arg-type]
             as_far_as_possible=is_root,
+            arriving={
+                change.path: change.source
+                for change in changes
+                if change.source and change.path not in texts and change.path.endswith(".py")
+            },
         )
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
@@ -149,7 +154,7 @@ class LocalReload:
 
     def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:
         """New texts of the files that this process has loaded, and of config files; the others
-        just change."""
+        are there when new code imports them."""
         loaded = {
             os.path.realpath(source.path)
             for name, source in self._reloader.loaded()

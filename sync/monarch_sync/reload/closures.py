@@ -22,7 +22,7 @@ def follow_edited_makers(flips: Iterable[Flip]) -> list[Attribute]:
     for flip in flips:
         if isinstance(flip, Attribute) and flip.name == "__code__":
             taken.add(id(flip.owner))
-            for old, new in _pairs(flip.owner.__code__, flip.value):
+            for old, new in pairs_of(flip.owner.__code__, flip.value):
                 heirs[id(old)] = old, new
     if not heirs:
         return []
@@ -33,7 +33,7 @@ def follow_edited_makers(flips: Iterable[Flip]) -> list[Attribute]:
     ]
 
 
-def _pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+def pairs_of(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
     """Inner functions that differ, by name; those of one name in their order."""
     if same_behaviour(old, new):
         return
@@ -46,7 +46,7 @@ def _pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
             alike = one.co_freevars == other.co_freevars and one.co_flags == other.co_flags
             if alike and not same_behaviour(one, other):
                 yield one, other
-            yield from _pairs(one, other)
+            yield from pairs_of(one, other)
 
 
 def _inner(code: CodeType) -> dict[str, list[CodeType]]:

@@ -11,8 +11,9 @@ from typing import cast
 
 from .flips import Attribute
 from .graph import Kind, ModuleEdit
+from .lambdas import new_code_for
 from .marks import ModulePlan
-from .patch import FunctionPatch, parts_of, same_behaviour
+from .patch import FunctionPatch, is_compiled, parts_of, same_behaviour
 from .source import Source
 from .statements import (
     Alignment,
@@ -32,6 +33,7 @@ class LiveModule:
         self.source = source
         self.functions: defaultdict[tuple[str, int], list[FunctionType]] = defaultdict(list)
         self.classes: list[type] = []
+        self.lambdas: dict[int, list[Attribute]] = {}  # by the statement of an edit
         seen: set[int] = set()
         for key, value in list(vars(module).items()):
             if key == "__builtins__":
@@ -69,7 +71,14 @@ def edited(live: LiveModule, new: Source) -> ModuleEdit:
     old: tuple[Statement, ...] = live.source.statements if known else ()
     alignment = align(old, new.statements)
     for index, origin in list(alignment.narrow.items()):
-        if not _is_reachable(live, new, old[origin], new.statements[index]):
+        before, after = old[origin], new.statements[index]
+        if not after.is_definition:
+            flips = new_code_for(before, after, live.source.path)
+            if flips is None:
+                del alignment.narrow[index]
+            else:
+                live.lambdas[index] = flips
+        elif not _is_reachable(live, new, before, after):
             alignment.renewed[index] = alignment.narrow.pop(index)
     return _edit(live.name, live.module, old, new.statements, alignment)
 
@@ -104,6 +113,7 @@ def _edit(
         kinds={key: kind_of(value) for key, value in list(live.items())},
         types={key: types for key, value in list(live.items()) if (types := _types(value))},
         keep=frozenset(_kept_names(new) & live.keys()),
+        compiled=frozenset(key for key, value in list(live.items()) if is_compiled(value)),
     )
 
 
@@ -158,7 +168,8 @@ def move_code(live: LiveModule, new: Source, plan: ModulePlan, patch: FunctionPa
     for pairs in (edit.alignment.same, edit.alignment.narrow):
         for index, origin in pairs.items():
             before, after = edit.old[origin], edit.new[index]
-            if index in plan.run or (before.text == after.text and before.first == after.first):
+            is_there = before.first == after.first and live.source.path == new.path
+            if index in plan.run or (before.text == after.text and is_there):
                 continue
             for lines, distance, name in moved_lines(before, after):
                 starts.append((lines.start, lines.stop, distance, name, name is not None))
@@ -185,6 +196,10 @@ def move_code(live: LiveModule, new: Source, plan: ModulePlan, patch: FunctionPa
             patch.flips.append(Attribute(function, "__code__", code))
             if not alike:
                 patch.patched.append(function)
+    for index, flips in live.lambdas.items():
+        if index not in plan.run:
+            patch.flips += flips
+            patch.patched += [flip.owner for flip in flips]
     for cls in live.classes:
         line = cls.__dict__.get("__firstlineno__", 0)
         moved = distance_of(cls.__name__, line) if line else None

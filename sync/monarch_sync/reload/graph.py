@@ -34,8 +34,13 @@ class ModuleEdit:
     kinds: Mapping[str, Kind]
     keep: frozenset[str] = frozenset()
     rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
+    compiled: frozenset[str] = frozenset()  # names of what a compiler made
     types: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """Of names that hold instances: the module and name of their class and of its bases."""
+
+    def is_compiled(self, statement: Statement) -> bool:
+        """Whether a compiler made what it binds: it reads all that its functions read."""
+        return not statement.is_class and not statement.binds.isdisjoint(self.compiled)
 
     @cached_property
     def gone(self) -> frozenset[str]:

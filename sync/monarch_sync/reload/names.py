@@ -31,6 +31,10 @@ class Names:
     eager: frozenset[tuple[str, Use]]
     deferred: frozenset[str]
 
+    @property
+    def all(self) -> frozenset[str]:
+        return self.deferred | {name for name, _ in self.eager}
+
 
 def names_of(node: ast.stmt) -> Names:
     reader = _Reader(argument=Use.HELD if isinstance(node, ast.Expr) else Use.PASSED)

@@ -42,13 +42,18 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
         inside = list(value.__dict__.values())
     elif callable(value) or issubclass(kind, _DESCRIPTORS) or _wraps_function(value):
         yield value
-        inside = [] if kind.__module__.startswith(_COMPILERS) else list(_inside(value))
+        inside = [] if is_compiled(value) else list(_inside(value))
     elif issubclass(kind, (dict, types.MappingProxyType)) and len(value) < 1000:
         inside = list(value.values())
     else:
         return
     for part in inside:
         yield from parts_of(part, module, seen)
+
+
+def is_compiled(value: Any) -> bool:
+    """Whether a compiler made it: it runs copies of code that was there at the time."""
+    return type(value).__module__.startswith(_COMPILERS)
 
 
 def _wraps_function(value: Any) -> bool:

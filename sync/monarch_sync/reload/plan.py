@@ -23,6 +23,7 @@ from .statements import Statement, changed_functions
 from .targets import targets_of
 from .twins import choose_twins
 
+_FILLED_ONCE = ("argparse", "ArgumentParser")
 _CLASSES = (Kind.CLASS, Kind.METACLASS)
 # Methods that have their say when a class statement runs; by whether theirs is a metaclass.
 _MAKERS = {
@@ -127,6 +128,19 @@ class _Planner:
                 plan.marks[name] = Mark.VALUE
             if plan.run & binders and not all(edit.new[i].is_definition for i in binders):
                 plan.run |= {i for i in binders if not edit.new[i].is_main_guard}
+        for name, types in edit.types.items():
+            if _FILLED_ONCE in types and name not in edit.keep:
+                self._fill_again(plan, name)
+
+    def _fill_again(self, plan: ModulePlan, name: str) -> None:
+        """`parser.add_argument` does not take an option twice: a new parser is filled."""
+        edit = plan.edit
+        origins = {edit.alignment.source_of(index) for index in range(len(edit.new))}
+        is_less = any(_fills(s, name) for i, s in enumerate(edit.old) if i not in origins)
+        fillers = {i for i, statement in enumerate(edit.new) if _fills(statement, name)}
+        if is_less or plan.run & fillers:
+            plan.run |= fillers
+            plan.marks[name] = Mark.VALUE
 
     def _taken_whole(self, edit: ModuleEdit) -> list[tuple[str, Mark]]:
         """What `import *` brings that is not what it was."""
@@ -148,7 +162,11 @@ class _Planner:
                 owner = self.plans.get(self._graph.star(plan.edit.name))
                 marks |= set(owner.marks.values()) if owner else set()
             return Mark.VALUE in marks
-        return any(self._reach.forcing(plan.edit.name, statement))
+        forcing = self._reach.forcing(plan.edit.name, statement)
+        return any(forcing) or (
+            plan.edit.is_compiled(statement)
+            and any(self._reach.spread(plan.edit.name, name)[0] for name in statement.names.all)
+        )
 
     def _written_to(self, edit: ModuleEdit, statement: Statement) -> Iterator[tuple[str, Mark]]:
         """Names to whose values the statement assigns attributes or items."""
@@ -172,6 +190,8 @@ class _Planner:
         if not statement.is_definition:
             if index in plan.run:
                 return Mark.VALUE
+            if index in edit.alignment.narrow:
+                return Mark.FUNCTION
             called = (
                 self._reach.mark_and_use(edit.name, dotted, use)
                 for dotted, use in statement.names.eager
@@ -238,6 +258,13 @@ def _displaced(edit: ModuleEdit) -> set[str]:
         and not edit.new[index].is_main_guard
         and edit.alignment.source_of(index) not in (None, before[name])
     } - {"*"}
+
+
+def _fills(statement: Statement, name: str) -> bool:
+    """Whether it makes what has the name, or says more to it."""
+    is_call = isinstance(statement.node, ast.Expr)
+    reads = {root_of(dotted) for dotted, _ in statement.names.eager}
+    return name in statement.binds or (is_call and name in reads)
 
 
 def _bound_twice(statements: Sequence[Statement]) -> set[str]:

@@ -28,7 +28,8 @@ from .plan import make_plan
 from .reading_ahead import reading_ahead
 from .registries import unregister
 from .report import ReloadReport, Verdict
-from .source import ImportHook, RunningSources, Source, forget_bytecode
+from .reshaping import reshaped
+from .source import ImportHook, RunningSources, Source, forget_bytecode, real_path
 from .stage import Stage
 
 Mode = Literal["auto", "patch", "respawn", "off"]
@@ -49,6 +50,7 @@ class Prepared:
 
     def __init__(self, process: Process, texts: Mapping[str, bytes | None], mode: Mode) -> None:
         self.verdicts: dict[str, Verdict] = {}
+        self.arriving: Mapping[str, str] = {}  # files that new code may import; where they lie
         self._process = process
         self._generation = process.generation
         self._texts = texts
@@ -58,6 +60,7 @@ class Prepared:
         self._stage = Stage(process.hook)
         self._functions = FunctionPatch()
         self._adoption = Adoption(self._stage, self._functions)
+        self._places = UndoLog()
         self._caches: list[Callable[[], None]] = []
         self._report = ReloadReport()
         self._report.verdicts = self.verdicts
@@ -80,6 +83,10 @@ class Prepared:
         """`data` are config files that change; on disk they may be as they were."""
         running, hook = self._process.sources, self._process.hook
         live = {name: LiveModule(name, sys.modules[name], running[name]) for name in changed}
+        for name, source in changed.items():
+            if source.path != running[name].path:
+                # New code imports what lies beside it.
+                self._places.apply(reshaped(sys.modules[name], source.path))
         edits = [edited(live[name], source) for name, source in changed.items()]
         if data:
             edits = self._rereading(edits, data)
@@ -91,6 +98,7 @@ class Prepared:
         if any(plan.run or plan.twin for plan in self._plan.modules.values()):
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
+            hook.arriving = {real_path(path): place for path, place in self.arriving.items()}
             importlib.invalidate_caches()
             contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
             try:
@@ -100,7 +108,7 @@ class Prepared:
                 self.abort()
                 raise
             finally:
-                hook.pending = {}
+                hook.pending, hook.arriving = {}, {}
         self._adoption.deleted = {
             name
             for path, text in self._texts.items()
@@ -178,6 +186,7 @@ class Prepared:
         if not self._spent:
             self._spent = True
             self._stage.close(keep_imported=False)
+            self._places.rollback()
             self._adoption.forget_all()
 
     def commit(self) -> ReloadReport:
@@ -201,6 +210,7 @@ class Prepared:
                 log.rollback()
                 self._refresh()
                 self._stage.close(keep_imported=False)
+                self._places.rollback()
                 if not isinstance(error, Exception):
                     raise
                 raise ReloadError.of_exception(error, "commit") from error
@@ -236,6 +246,7 @@ class Prepared:
                 raise RuntimeError("another reload came after this one; undo that one first")
             log.rollback()
             self._stage.close(keep_imported=False)
+            self._places.rollback()
             self._refresh()
             self._process.generation += 1
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from .data_files import named_in
+from .reshaping import other_shape
 from .source import RunningSources, read_text
 
 _Stat = tuple[int, int, int, int]
@@ -35,6 +36,8 @@ class RunningFiles:
                 if path not in self._deleted:
                     self._deleted.add(path)
                     found.append(path)
+                if stat_of(other_shape(path)) is not None:
+                    found.append(other_shape(path))
                 continue
             self._deleted.discard(path)
             if self._settled.get(path) == (stat, text):

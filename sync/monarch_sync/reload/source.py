@@ -104,6 +104,9 @@ class RunningSources:
         )
 
     def record(self, name: str, source: Source) -> None:
+        before = self._sources.get(name)
+        if before is not None and before.path != source.path:
+            self._names[os.path.realpath(before.path)].remove(name)
         self._sources[name] = source
         names = self._names.setdefault(os.path.realpath(source.path), [])
         if name not in names:
@@ -134,13 +137,14 @@ class RunningSources:
 class ImportHook:
     """A finder in front of all others: lets them find, and remembers what gets loaded.
 
-    `pending` are files that a prepare was given and that are not on disk yet; new code may
-    import them already.
+    `pending` are files that a prepare was given and that are not on disk yet, `arriving` says of
+    others where their text lies; new code may import them already.
     """
 
     def __init__(self, sources: RunningSources) -> None:
         self._sources = sources
         self.pending: dict[str, bytes] = {}
+        self.arriving: dict[str, str] = {}
         self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
         self.imported: list[str] = []
         self.thread = 0  # the one that prepares; others import as ever
@@ -148,7 +152,11 @@ class ImportHook:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        spec = self._pending_spec(fullname, path) or self._others(fullname, path, target)
+        spec = (
+            self._pending_spec(fullname, path)
+            or self._others(fullname, path, target)
+            or self._pending_folder(fullname, path)
+        )
         if spec is None or not isinstance(spec.origin, str) or not spec.has_location:
             return spec
         if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
@@ -171,16 +179,12 @@ class ImportHook:
         return None
 
     def _pending_spec(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        if not self.pending:
-            return None
-        tail = fullname.rpartition(".")[2]
-        for folder in sys.path if path is None else path:
-            base = os.path.join(os.path.realpath(folder or os.getcwd()), tail)
+        for base in self._places(fullname, path):
             for candidate, is_package in (
                 (os.path.join(base, "__init__.py"), True),
                 (base + ".py", False),
             ):
-                if candidate in self.pending:
+                if candidate in self.pending or candidate in self.arriving:
                     return importlib.util.spec_from_file_location(
                         fullname,
                         candidate,
@@ -188,6 +192,35 @@ class ImportHook:
                         submodule_search_locations=[base] if is_package else None,
                     )
         return None
+
+    def _pending_folder(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        """A namespace package, of a folder that is not there yet."""
+        files = (*self.pending, *self.arriving)
+        places = [
+            base
+            for base in self._places(fullname, path)
+            if any(file.startswith(base + os.sep) for file in files)
+        ]
+        if not places:
+            return None
+        spec = ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = places
+        return spec
+
+    def _places(self, fullname: str, path: Sequence[str] | None) -> Iterator[str]:
+        """Where a module may lie, without a suffix."""
+        if self.pending or self.arriving:
+            for folder in sys.path if path is None else path:
+                yield os.path.join(
+                    os.path.realpath(folder or os.getcwd()), fullname.rpartition(".")[2]
+                )
+
+    def text_of(self, path: str) -> bytes | None:
+        """What a file will hold that is not there yet."""
+        real = os.path.realpath(path)
+        if real in self.arriving:
+            return Path(self.arriving[real]).read_bytes()
+        return self.pending.get(real)
 
 
 class _RecordingLoader(SourceFileLoader):
@@ -197,8 +230,8 @@ class _RecordingLoader(SourceFileLoader):
         self._sources = sources
 
     def get_data(self, path: str) -> bytes:
-        pending = self._hook.pending.get(os.path.realpath(path)) if self._hook.pending else None
-        return super().get_data(path) if pending is None else pending
+        text = self._hook.text_of(path)
+        return super().get_data(path) if text is None else text
 
     def get_code(self, fullname: str) -> CodeType:
         data = self.get_data(self.path)
@@ -231,6 +264,12 @@ def forget_bytecode(paths: Iterable[str]) -> None:
                     os.unlink(os.path.join(folder, "__pycache__", entry))
                 except OSError:
                     pass  # read-only, or another process of this host was faster
+
+
+def real_path(path: str) -> str:
+    """For many files of few folders, which are no links themselves."""
+    folder, name = os.path.split(path)
+    return os.path.join(_real_folder(folder), name)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -3,8 +3,8 @@
 A statement of the new source is one of
 
     same      its source did not change (it may have moved)
-    narrow    a `def` or `class` of which only function bodies changed: live functions take
-              new code, nothing has to run
+    narrow    one of which only bodies of functions changed, be they a `def`, in a `class`, or
+              a lambda: live functions take new code, nothing has to run
     changed   anything else, new statements included: it has to run
 
 Class bodies are compared the same way, so that an edited class keeps the live values of its
@@ -14,6 +14,7 @@ unchanged statements.
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -53,6 +54,13 @@ class Statement:
     @cached_property
     def dump(self) -> str:
         return ast.dump(self.node)
+
+    @cached_property
+    def frame(self) -> str:
+        """All but the bodies of its lambdas; empty where there are none."""
+        if self.is_definition or "lambda" not in self.text:
+            return ""
+        return ast.dump(_WithoutLambdaBodies().visit(copy.deepcopy(self.node)))
 
     @cached_property
     def body(self) -> tuple[Statement, ...]:
@@ -141,6 +149,12 @@ class Alignment:
         return None
 
 
+class _WithoutLambdaBodies(ast.NodeTransformer):
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        node.body = ast.Constant(None)
+        return node
+
+
 def statements_of(source: bytes, tree: ast.Module) -> tuple[Statement, ...]:
     return _split(tree.body, _decoded_lines(source))
 
@@ -165,9 +179,12 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
             if type(other.node) is not type(statement.node) or other.name != statement.name:
                 continue
             if statement.name is None:
-                if other.dump != statement.dump:
+                if other.dump == statement.dump:
+                    same[index] = candidate
+                elif statement.frame and other.frame == statement.frame:
+                    narrow[index] = candidate
+                else:
                     continue
-                same[index] = candidate
             else:
                 kind = narrow if differ_in_bodies_only(other, statement) else renewed
                 kind[index] = candidate

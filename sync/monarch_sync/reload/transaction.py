@@ -16,6 +16,7 @@ from .data_files import is_config
 from .errors import NeedsRespawn, ReloadError
 from .prepared import Mode, Prepared, Process
 from .report import ReloadReport, Verdict
+from .reshaping import other_shape
 from .running_files import RunningFiles
 from .source import Source
 
@@ -115,8 +116,12 @@ class Reloader:
         *,
         mode: Mode = "auto",
         as_far_as_possible: bool = False,
+        arriving: Mapping[str, str] | None = None,
     ) -> Prepared:
         """Compile, plan and run beside the live modules; None for a deleted file.
+
+        `arriving` are more files that are not there yet, with where their texts lie until then.
+        They are looked at when new code imports them.
 
         Nothing visible changes. Raises ReloadError for code that does not compile or does not
         run, and with mode "patch" for what only a new process could take. A class that cannot
@@ -124,8 +129,13 @@ class Reloader:
         """
         with self._lock, _collector_paused():
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
+            arriving = {} if arriving is None else arriving
+            for path in [other_shape(path) for path, text in texts.items() if text is None]:
+                if path in arriving and path not in texts:
+                    texts[path] = Path(arriving[path]).read_bytes()
             changed = self._compiled(texts)
             prepared = Prepared(self._process, texts, mode)
+            prepared.arriving = arriving
             prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
             prepared.patches_as_far_as_possible(as_far_as_possible)
             prepared.verdicts.update(self._verdicts_without_a_run(texts))
@@ -152,10 +162,10 @@ class Reloader:
         for path, text in texts.items():
             if text is None or not path.endswith(".py"):
                 continue
-            names = self._sources.names_at(path)
+            names, renamed = self._sources.names_at(path), self._reshaped_to(path, texts)
             spelled = self._sources[names[0]].path if names else path
             source = Source(spelled, text)
-            names = [name for name in names if self._sources[name].text != text]
+            names = [name for name in names if self._sources[name].text != text] + renamed
             try:
                 if names or not self._sources.names_at(path):
                     source.code  # noqa: B018  compiles
@@ -166,11 +176,24 @@ class Reloader:
             raise ReloadError.of_many(errors)
         return changed
 
+    def _reshaped_to(self, path: str, texts: Mapping[str, bytes | None]) -> list[str]:
+        """Modules that this file is for from now on: theirs is gone, and this one has its name."""
+        before = other_shape(path)
+        if texts.get(path) is None or self._sources.names_at(path) or not path.endswith(".py"):
+            return []
+        is_gone = texts[before] is None if before in texts else not os.path.exists(before)
+        return self._sources.names_at(before) if is_gone else []
+
     def _verdicts_without_a_run(self, texts: Mapping[str, bytes | None]) -> dict[str, Verdict]:
         verdicts = {}
+        reshaped = {name for path in texts for name in self._reshaped_to(path, texts)}
         for path, text in texts.items():
             names = self._sources.names_at(path)
+            if self._reshaped_to(path, texts):
+                continue
             for name in names:
+                if name in reshaped:
+                    continue
                 if text is None:
                     reason = "file deleted; the module stays loaded"
                     verdicts[name] = Verdict(name, path, "unloaded", reason)

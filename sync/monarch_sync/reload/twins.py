@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .graph import ModuleEdit
 from .names import Use
 from .reach import Reach
 from .statements import Statement
@@ -14,8 +15,8 @@ def choose_twins(reach: Reach) -> None:
     pending = [
         (name, dotted)
         for name, plan in reach.plans.items()
-        for index in plan.run
-        for dotted, _ in plan.edit.new[index].names.eager
+        for statement in (plan.edit.new[index] for index in plan.run)
+        for dotted in _read_now(plan.edit, statement)
     ]
     reads: dict[tuple[str, str], set[tuple[str, str]]] = {}
     while pending:
@@ -52,7 +53,15 @@ def choose_twins(reach: Reach) -> None:
         plan.twin |= {index for index, _ in _definitions(reach, node)} - plan.run
 
 
+def _read_now(edit: ModuleEdit, statement: Statement) -> frozenset[str]:
+    if edit.is_compiled(statement):
+        return statement.names.all
+    return frozenset(name for name, _ in statement.names.eager)
+
+
 def _definitions(reach: Reach, node: tuple[str, str]) -> Iterator[tuple[int, Statement]]:
-    for index, statement in enumerate(reach.plans[node[0]].edit.new):
-        if node[1] in statement.binds and (statement.is_definition or statement.is_import):
+    edit = reach.plans[node[0]].edit
+    for index, statement in enumerate(edit.new):
+        makes_functions = statement.is_definition or index in edit.alignment.narrow
+        if node[1] in statement.binds and (makes_functions or statement.is_import):
             yield index, statement

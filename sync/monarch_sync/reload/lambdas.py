@@ -1,0 +1,57 @@
+"""Lambdas in top-level statements: edited, they take their new code wherever they are held.
+
+Running the statement again would make another scheduler, or register another hook.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+from collections.abc import Sequence
+from itertools import combinations
+from types import CodeType, FunctionType
+
+from .closures import pairs_of
+from .flips import Attribute
+from .statements import Statement
+
+
+def new_code_for(before: Statement, after: Statement, path: str) -> list[Attribute] | None:
+    """Flips for the living lambdas of a statement of which nothing else changed.
+
+    None where one is not to be found, or is not to be told from another one.
+    """
+    old = _compiled(before, path)
+    pairs = list(pairs_of(old, _compiled(after, path)))
+    lambdas = _lambdas(old)
+    if any(one == other for one, other in combinations(lambdas, 2)) or not pairs:
+        return None
+    holders = [f for f in _functions_of(path) if any(f.__code__ == one for one, _ in pairs)]
+    if any(all(f.__code__ != one for f in holders) for one, _ in pairs):
+        return None
+    return [
+        Attribute(function, "__code__", next(new for one, new in pairs if one == function.__code__))
+        for function in holders
+    ]
+
+
+def _compiled(statement: Statement, path: str) -> CodeType:
+    body: list[ast.stmt] = [statement.node]
+    code: CodeType = compile(ast.Module(body, []), path, "exec", dont_inherit=True)
+    return code
+
+
+def _lambdas(code: CodeType) -> Sequence[CodeType]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    nested = [one for constant in inner for one in _lambdas(constant)]
+    return [one for one in inner if one.co_name == "<lambda>"] + nested
+
+
+def _functions_of(path: str) -> list[FunctionType]:
+    return [
+        thing
+        for thing in gc.get_objects()
+        if type(thing) is FunctionType
+        and thing.__code__.co_name == "<lambda>"
+        and thing.__code__.co_filename == path
+    ]
