@@ -39,7 +39,7 @@ class LiveDisplay:
         self._began: tuple[int, float] | None = None
 
     def message(self, text: str) -> None:
-        self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._live.console.print(text, highlight=False, markup=False)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         now = time.monotonic()

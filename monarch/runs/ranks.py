@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -11,9 +12,10 @@ from typing import Any, Protocol
 from monarch.actor import ProcMesh
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
+from monarch.runs.record import Record
 from monarch.runs.witness import Witness, stacks_of, tell_hang
 
-__all__ = ["Ask", "RankHangs", "RunFailed", "ask_all", "asking", "check_num_ranks"]
+__all__ = ["Ask", "RankHangs", "RunFailed", "ask_all", "asking", "check_num_ranks", "when_up"]
 
 _LOOK_SECONDS = 0.2
 
@@ -57,6 +59,15 @@ def ask_all(
                 future.get(timeout=left if unless is None else min(left, _LOOK_SECONDS))
         answers.append(future.get())
     return answers
+
+
+def when_up(endpoint: Any, record: Record) -> Any:
+    """The answer of a single actor whose process may be coming up still, however long that takes;
+    KeyboardInterrupt as soon as the run is to stop."""
+    (answer,) = ask_all(
+        endpoint, seconds=math.inf, witnesses=None, doing="", unless=lambda: record.is_stopping
+    )
+    return answer
 
 
 class Ask(Protocol):

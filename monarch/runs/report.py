@@ -34,7 +34,7 @@ svg .grid { stroke: #e5e7eb } table { border-collapse: collapse; font-size: 13px
 td, th { text-align: left; padding: 2px 14px 2px 0; vertical-align: top }
 th { color: #6b7280; font-weight: normal }
 pre { background: #f3f4f6; padding: .6em; overflow-x: auto; font-size: 12px }
-.none { color: #6b7280 }
+.none { color: #6b7280 } .text { white-space: pre-line }
 """
 
 
@@ -129,10 +129,11 @@ def _events_table(events: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for event in events:
         clock = time.strftime("%H:%M:%S", time.localtime(event["time"]))
-        more = f"<pre>{escape(event['diff'])}</pre>" if event.get("diff") else ""
+        lines = event.get("diff") or event.get("details")
+        more = f"<pre>{escape(lines)}</pre>" if lines else ""
         rows.append(
             f"<tr><th>{clock}</th><td>{escape(event['kind'])}</td>"
-            f"<td>{escape(event['text'])}{more}</td></tr>"
+            f'<td class="text">{escape(event["text"])}{more}</td></tr>'
         )
     return f"<table>{''.join(rows)}</table>"
 

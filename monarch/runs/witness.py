@@ -17,11 +17,12 @@ from typing import Any
 
 from monarch.actor import Actor, endpoint
 
-__all__ = ["RankStack", "Witness", "stacks_of", "tell_hang"]
+__all__ = ["RankStack", "Witness", "stacks_of", "tell_hang", "tell_stacks"]
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY = os.path.dirname(os.__file__)
 _SHOWN_FRAMES = 12
+_IDLE = "it does nothing"
 # Where torch waits for other ranks: collectives, and the backward pass that DDP hides them in.
 _WAITS = (
     "torch/distributed/", "torch/autograd/graph.py", "torch/nn/parallel/distributed.py",
@@ -40,8 +41,8 @@ class RankStack:
 
     @property
     def hangs(self) -> bool:
-        """Whether the others wait for this one."""
-        return not self.is_waiting
+        """Whether the others wait for this one; who does nothing has answered."""
+        return not self.is_waiting and self.text != _IDLE
 
 
 class Witness(Actor):
@@ -55,13 +56,13 @@ class Witness(Actor):
         texts, is_waiting = [], False
         for thread, frame in sys._current_frames().items():
             frames = [f for f in traceback.extract_stack(frame) if not _is_runtime(f.filename)]
-            if thread == here or not any(not f.filename.startswith(_LIBRARY) for f in frames):
+            if thread == here or all(_is_background(f.filename) for f in frames):
                 continue
             places = [f.filename for f in frames if not f.filename.endswith(_OPERATOR)]
             is_waiting = is_waiting or any(part in places[-1] for part in _WAITS)
             lines = traceback.format_list(frames[-_SHOWN_FRAMES:])
             texts.append(f"thread {names.get(thread, thread)}:\n" + "".join(lines))
-        return "".join(texts).rstrip() or "it does nothing", is_waiting
+        return "".join(texts).rstrip() or _IDLE, is_waiting
 
 
 def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
@@ -86,13 +87,22 @@ def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
         who = f"rank {names[0]} hangs, and the others wait for it"
     else:
         who = f"ranks {', '.join(names)} hang"
-    parts = [f"{doing} has not ended within {seconds:g} s: {who}"]
+    return f"{doing} has not ended within {seconds:g} s: {who}\n{tell_stacks(stacks)}"
+
+
+def tell_stacks(stacks: Sequence[RankStack]) -> str:
+    """Of each rank whether it waits or hangs, and where."""
+    parts = []
     for stack in stacks:
-        state = "waits" if stack.is_waiting else "hangs"
+        state = "hangs" if stack.hangs else "waits" if stack.is_waiting else "has answered"
         if not stack.text:
             state = "does not answer: it is stopped, or holds the GIL"
         parts.append(f"rank {stack.rank} {state}" + (f"\n{stack.text}" if stack.text else ""))
     return "\n".join(parts)
+
+
+def _is_background(path: str) -> bool:
+    return path.startswith(_LIBRARY) or "/torch/" in path or "/torchft/" in path
 
 
 def _is_runtime(path: str) -> bool:

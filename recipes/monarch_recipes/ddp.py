@@ -32,7 +32,7 @@ from torch.utils.data import default_collate
 from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
-from monarch.runs.ranks import asking, check_num_ranks
+from monarch.runs.ranks import asking, check_num_ranks, when_up
 from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import Saving
@@ -410,12 +410,12 @@ def train(
     trainers = procs.spawn("trainer", DDPTrainer, config, record.checkpoint_dir.absolute())
     setup_torch_elastic_env(procs)
     ask = asking(procs, config.collective_timeout_seconds)
-    store = trainers.flatten("rank").slice(rank=0).open_store.call_one().get()
+    store = when_up(trainers.flatten("rank").slice(rank=0).open_store, record)
     # Who stops now has learned nothing yet, and need not wait.
     setting_up = ask(trainers.setup, store, doing="setting up", unless=lambda: record.is_stopping)
     plan: Plan = setting_up[0]
     record.message(
-        f"{plan.num_parameters:,} parameters, {len(trainers)} ranks; a step is "
+        f"{plan.num_parameters:,} parameters, {len(trainers)} rank(s); a step is "
         f"{plan.batch.num_micro_batches} x {plan.batch.micro_batch_size} samples of each"
     )
     record.message(f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch")
@@ -439,7 +439,7 @@ def train(
         results: list[StepResult] = ask(trainers.step, doing=f"step {step + 1}")
         step = results[0].step
         step_made(step)
-        is_end = step == plan.num_steps
+        is_end = step >= plan.num_steps
         if is_end or is_due(step, config.log_every):
             record.metrics(step, plan.num_steps, measured(results))
         if not is_end and is_due(step, config.evaluate_every):
@@ -447,7 +447,7 @@ def train(
         if not is_end and is_due(step, config.checkpoint_every):
             save()
 
-    accuracy = evaluate() if step == plan.num_steps else None
+    accuracy = evaluate() if step >= plan.num_steps else None
     if accuracy is not None or step > plan.first_step:
         save(must=True)
     if accuracy is not None:

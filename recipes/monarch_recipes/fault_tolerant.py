@@ -329,17 +329,20 @@ class ReplicaTrainer(Actor):
         make = self.averaged_step if self.config.algorithm == "ddp" else self.local_steps
         loss, accuracy, learning_rate, grad_norm = make(manager, order.fault)
         step, committed = manager.current_step(), manager.has_committed
-        is_compared = step >= order.last_step or is_due(step, self.config.fingerprint_every)
+        num_groups, config = manager.num_participants(), self.config
+        num_batches = 1 if config.algorithm == "ddp" else config.sync_every
+        num_samples = num_batches * config.batch_size * self.seat.num_ranks * num_groups
+        is_compared = step >= order.last_step or is_due(step, config.fingerprint_every)
         return StepResult(
             step=step,
             committed=committed,
             healed=manager.has_healed,
-            participants=manager.num_participants(),
+            participants=num_groups,
             loss=loss,
             accuracy=accuracy,
             learning_rate=learning_rate,
             grad_norm=grad_norm,
-            seconds=time.perf_counter() - started,
+            samples_per_second=num_samples / (time.perf_counter() - started),
             generation=context().generation,
             fingerprint=self.fingerprint() if committed and is_compared else None,
             error=None if committed else str(manager.errored() or "a rank of it failed"),

@@ -111,6 +111,9 @@ def test_a_run_that_is_told_to_stop_saves_and_the_next_goes_on(
     again = Meddled(tmp_path)
     assert go(CONFIG, again).step == NUM_STEPS
     assert again.event_of("resumed")["step"] == 7
+    beyond = go(dataclasses.replace(CONFIG, num_epochs=1), Meddled(tmp_path))
+    assert beyond.step == NUM_STEPS
+    assert beyond.held_out_accuracy is not None, "there is nothing left to train"
     for name, tensor in weights(again.checkpoint_dir).items():
         assert torch.equal(tensor, straight[name]), name
 
@@ -191,16 +194,10 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 def test_a_mistake_in_a_value_is_told_without_a_traceback(tmp_path: Path) -> None:
     missing = tmp_path / "step-00000001.pt"
-    for changes, told in (
-        ({"resume": str(missing)}, f"{missing} cannot be read"),
-        ({"task": "no_such_task"}, "'task' names a module that cannot be found: no_such_task"),
-        ({"global_batch_size": 2000}, "2 ranks with 1000 samples each want more than the 1438"),
-    ):
-        config = dataclasses.replace(CONFIG, **changes)
-        with pytest.raises(RunFailed) as caught:
-            go(config, Meddled(tmp_path / "run"))
-        assert str(caught.value).startswith(told)
-        assert "\n" not in str(caught.value)
+    with pytest.raises(RunFailed) as caught:
+        go(dataclasses.replace(CONFIG, resume=str(missing)), Meddled(tmp_path / "run"))
+    assert str(caught.value).startswith(f"{missing} cannot be read: ")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
@@ -228,7 +225,7 @@ def test_fewer_ranks_than_procs_keep_the_global_batch(tmp_path: Path) -> None:
     record = Meddled(tmp_path)
     config = dataclasses.replace(CONFIG, num_ranks=1, num_epochs=1)
     assert go(config, record).step == 11
-    assert "1 ranks; a step is 4 x 32 samples of each" in record.stream.getvalue()
+    assert "1 rank(s); a step is 4 x 32 samples of each" in record.stream.getvalue()
 
 
 def test_what_may_change_live_changes_between_two_steps(tmp_path: Path) -> None:

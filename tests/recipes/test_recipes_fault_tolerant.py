@@ -194,6 +194,55 @@ def test_a_group_that_hangs_is_left_out_and_started_again(folder: Path) -> None:
     assert one.events("died")[0]["group"] == 0
 
 
+HANGING = """
+import pathlib
+import time
+
+from slowly import compute_loss as slowly
+from monarch.actor import current_actor_name, current_rank
+
+MARKER = pathlib.Path(__file__).with_name("has_hung")
+calls = 0
+
+
+def compute_loss(logits, labels):
+    global calls
+    calls += 1
+    if calls == 12 and current_rank().rank == 1 and "trainer1" in current_actor_name():
+        if not MARKER.exists():
+            MARKER.touch()
+            hang_here()
+    return slowly(logits, labels)
+
+
+def hang_here():
+    while True:
+        time.sleep(0.1)
+"""
+
+
+def test_a_rank_that_hangs_is_named_with_the_stacks_of_its_group(
+    folder: Path, tmp_path: Path
+) -> None:
+    write(tmp_path, "hanging", HANGING)
+
+    def stop_when_healed(one: Run, step: int) -> None:
+        if one.events("healed"):
+            one.record.stop()
+
+    one = Run(folder, stop_when_healed)
+    outcome = one.go(
+        task="hanging", num_steps=LONG, procs_per_group=2, hang_timeout_seconds=0.5,
+        collective_timeout_seconds=3.0, join_timeout_seconds=3.0,
+    )  # fmt: skip
+    check_identical(outcome)
+    (died,) = one.events("died")
+    first, _, stacks = died["text"].partition("\n")
+    assert first.startswith("group 1 is lost after step 11: ")
+    assert stacks.index("rank 1 hangs") < stacks.index("in hang_here")
+    assert "rank 0 hangs" not in stacks
+
+
 DRIFTING = """
 import pathlib
 

@@ -21,3 +21,12 @@ def test_who_hangs_is_named_first_and_every_stack_follows() -> None:
 def test_ranks_that_all_wait_do_not_match() -> None:
     told = tell_hang([RankStack(0, "x", True), RankStack(1, "y", True)], "the evaluation", 5)
     assert "all ranks wait for each other: they are in collectives that do not match" in told
+
+
+def test_who_has_answered_does_not_hang() -> None:
+    stacks = [RankStack(0, "it does nothing", False), RankStack(1, "in loop", False)]
+    told = tell_hang(stacks, "step 3", 8.0)
+    assert told.splitlines()[0] == (
+        "step 3 has not ended within 8 s: rank 1 hangs, and the others wait for it"
+    )
+    assert "rank 0 has answered" in told

@@ -30,13 +30,13 @@ class Chronicle:
         """An event of the run."""
         self.news.send(Event(kind, text, data))
 
-    def died(self, victim: str, step: int, why: str, **data: Any) -> None:
-        """A group or the lighthouse is lost."""
+    def died(self, victim: str, step: int, why: str, details: str = "", **data: Any) -> None:
+        """A group or the lighthouse is lost. ``details`` are lines of their own."""
         incident = self.recovery.detected(victim, why, step, time.monotonic())
         detection = incident.detection_seconds
         noticed = "" if detection is None else f" (noticed after {detection:.2f} s)"
         self.tell(
-            "died", f"{victim} is lost after step {step}{noticed}: {why}",
+            "died", f"{victim} is lost after step {step}{noticed}: {why}\n{details}".rstrip(),
             step=step, reason=why, detection_seconds=detection, **data,
         )  # fmt: skip
 
@@ -98,8 +98,8 @@ class Chronicle:
             "accuracy": result.accuracy,
             "learning_rate": result.learning_rate,
             "grad_norm": result.grad_norm,
+            "samples_per_second": result.samples_per_second,
             "participants": float(result.participants),
-            "step_seconds": result.seconds,
             "generation": float(result.generation),
         }
         self.news.send(Metrics(result.step, self.num_steps, values))

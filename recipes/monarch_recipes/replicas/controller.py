@@ -179,7 +179,8 @@ class Controller(Actor):
                 # Nobody is to wait for it.
                 self.set_up.arrive(group.number)
                 self.joined.arrive(group.number)
-                await self.crew.lose(group, str(lost))
+                details = lost.details if isinstance(lost, GroupLost) else ""
+                await self.crew.lose(group, str(lost), details)
             if self.crew.is_over() or not await self.crew.may_restart(group):
                 return
 
@@ -239,10 +240,11 @@ class Controller(Actor):
                 raise GroupLost(group.accused_of)
             if results[0].committed:
                 committed_at = time.monotonic()
-                group.step = results[0].step
+                group.step, group.discarded_at = results[0].step, None
                 self.accuse(self.chronicle.committed(group.number, results))
                 await self.save_if_due(group)
                 continue
+            group.discarded_at = time.monotonic()
             self.chronicle.discarded(group.number, group.step + 1, results)
             if time.monotonic() - committed_at > self.limits.step_timeout_seconds:
                 raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")

@@ -11,6 +11,8 @@ from typing import Any
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
 from monarch.errors import MonarchError
 from monarch.runs.restarts import Restarts
+from monarch.runs.saving import shown
+from monarch.runs.witness import stacks_of, tell_stacks
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.group import (
@@ -29,6 +31,7 @@ from monarch_recipes.replicas.torchft_cures import LeftBehind
 __all__ = ["Crew", "GroupsError", "Limits"]
 
 _LOOK_SECONDS = 0.2
+_STACK_SECONDS = 1.0
 
 
 class GroupsError(MonarchError):
@@ -48,6 +51,7 @@ class Limits:
     lighthouse_port: int
     heartbeat_timeout_seconds: float
     join_timeout_seconds: float
+    collective_timeout_seconds: float
     hang_timeout_seconds: float
     step_timeout_seconds: float
     max_restarts: int
@@ -144,16 +148,16 @@ class Crew:
         is_new = group.num_starts == 1
         text = f"{group.name} is {'there' if is_new else 'there again'}"
         if first.resumed_from is not None:
-            text += f", with {first.resumed_from}, after step {first.step}"
+            text += f", with {shown(first.resumed_from)}, after step {first.step}"
         self._chronicle.tell(
             "started" if is_new else "respawned", text, group=group.number, step=first.step,
             pids=[one.pid for one in ready], hosts=[one.hostname for one in ready],
             num_parameters=first.num_parameters,
         )  # fmt: skip
 
-    async def lose(self, group: Group, why: str) -> None:
+    async def lose(self, group: Group, why: str, details: str = "") -> None:
         """End what is left of a group."""
-        self._chronicle.died(group.name, group.step, why, group=group.number)
+        self._chronicle.died(group.name, group.step, why, details, group=group.number)
         self._chronicle.fingerprints.forget(group.number)
         await end_procs(group.let_go())
         if not any(other.is_training or other.has_finished for other in self.groups):
@@ -180,20 +184,24 @@ class Crew:
         path: Path = (await self.ask(group, first.save.call()))[0]
         self.saved_step, self.saved_path = group.step, path
         self._chronicle.tell(
-            "saved", f"saved {path}", step=group.step, path=str(path), group=group.number
+            "saved", f"saved {shown(path)}", step=group.step, path=str(path), group=group.number
         )
         return path
 
     def tell_unsaved(self, group: Group, error: Unsaved) -> str:
         """A full disk is no reason to end a run that goes on; the text, for one that cannot."""
-        kept = f"the last good one is {self.saved_path}" if self.saved_path else "there is none yet"
+        kept = (
+            f"the last good one is {shown(self.saved_path)}"
+            if self.saved_path
+            else "there is none yet"
+        )
         text = f"{error}; {kept}"
         self._chronicle.tell("unsaved", text, step=group.step, group=group.number)
         return text
 
     def how_to_go_on(self) -> str:
         """For whoever reads why a run has ended."""
-        place = "the beginning" if self.saved_path is None else self.saved_path
+        place = "the beginning" if self.saved_path is None else shown(self.saved_path)
         return f"What happened is in events.jsonl; the same command goes on from {place}"
 
     async def end(self) -> None:
@@ -213,7 +221,7 @@ class Crew:
                     return [value for _, value in waiting.result().items()]
                 why = self.why_hung(group, asked_at, time.monotonic())
                 if why is not None:
-                    raise GroupLost(why)
+                    raise GroupLost(why, await _stacks(group))
         except SupervisionError as error:
             raise GroupLost(_first_cause(error)) from None
         except ActorError as error:
@@ -238,12 +246,21 @@ class Crew:
         """Why a group that has not answered is not worth waiting for, if that is so.
 
         Groups go in step. Others that are further than one step have gone on without it, which
-        the lighthouse lets them as soon as its heartbeats stay out.
+        the lighthouse lets them as soon as its heartbeats stay out. Where these do not, as in a
+        loop of Python, the others can only discard the step, and wait for it in vain in the next:
+        if it was in that step with them, it would have given up too by now.
         """
         limits = self._limits
         if now - asked_at > limits.step_timeout_seconds:
             return f"it has not answered for {limits.step_timeout_seconds:g} s"
-        if not group.is_training or self.step_of_others(group) <= group.step + 1:
+        if not group.is_training:
+            return None
+        patience = limits.collective_timeout_seconds + limits.hang_timeout_seconds
+        for other in self.training():
+            was_with_it = other.step == group.step and (other.discarded_at or 0.0) > asked_at
+            if was_with_it and now - (other.discarded_at or 0.0) > patience:
+                return f"it hangs: {other.name} has discarded their step {patience:g} s ago"
+        if self.step_of_others(group) <= group.step + 1:
             group.ahead_since = None
             return None
         if group.ahead_since is None:
@@ -254,6 +271,12 @@ class Crew:
                 f"{limits.hang_timeout_seconds:g} s"
             )
         return None
+
+
+async def _stacks(group: Group) -> str:
+    """Where each rank of a group is; it is asked in a thread, because others must not wait."""
+    found = await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS)
+    return tell_stacks(found)
 
 
 def _first_cause(error: SupervisionError) -> str:

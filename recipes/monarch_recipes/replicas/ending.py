@@ -10,6 +10,7 @@ import asyncio
 import time
 from pathlib import Path
 
+from monarch.runs.saving import shown
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.crew import Crew, GroupsError
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLost
@@ -49,9 +50,9 @@ async def conclude(
         "stopped" if is_stopping else "finished",
         f"{len(fingerprints)} of {len(crew.groups)} groups are at step {last_step}, "
         f"{'with identical parameters' if are_equal else 'with DIFFERENT parameters'}; "
-        f"held-out accuracy {accuracy:.1%}; saved {checkpoint}",
+        f"held-out accuracy {accuracy:.1%}; saved {shown(checkpoint)}",
         step=last_step, fingerprints=fingerprints, accuracy=accuracy,
-        checkpoint=str(checkpoint), **report.data(),
+        checkpoint=str(checkpoint), details="\n".join(report.lines()), **report.data(),
     )  # fmt: skip
     for line in report.lines():
         chronicle.news.send(Message(line))
@@ -89,7 +90,7 @@ async def _adopt(crew: Crew, chronicle: Chronicle, group: Group, checkpoint: Pat
     chronicle.tell(
         "adopted",
         f"{group.name} came when the others had finished: it did not train, and has taken over "
-        f"{checkpoint}",
+        f"{shown(checkpoint)}",
         group=group.number, step=group.step,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 from monarch.actor import Actor, HostMesh, ProcMesh
 from monarch.config import configured
 from monarch.runs.restarts import Restarts
+from monarch.runs.witness import Witness
 from monarch_recipes.replicas.messages import Seat
 from monarch_recipes.replicas.placement import Place
 from monarch_recipes.replicas.torchft_cures import Bell
@@ -24,7 +25,14 @@ _STOP_SECONDS = 5.0
 
 
 class GroupLost(Exception):
-    """A group is of no use any more, and is to be started again."""
+    """A group is of no use any more, and is to be started again.
+
+    ``details`` has the stack of each of its ranks, where it hangs.
+    """
+
+    def __init__(self, why: str, details: str = "") -> None:
+        super().__init__(why)
+        self.details = details
 
 
 class Disconnected(Exception):
@@ -41,7 +49,8 @@ class Group:
 
     ``lighthouse_number`` is of the lighthouse that it has joined, of those one after the other.
     ``step`` is what it has committed as far as is known; ``ahead_since`` the time since when
-    others are further than a group that takes part can be.
+    others are further than a group that takes part can be. ``discarded_at`` is when it last made
+    the step after that in vain.
     """
 
     number: int
@@ -50,6 +59,7 @@ class Group:
     procs: ProcMesh | None = None
     trainers: Any = None
     bells: Any = None
+    witnesses: Any = None
     lighthouse_number: int = 0
     is_training: bool = False
     has_finished: bool = False
@@ -58,6 +68,7 @@ class Group:
     step: int = 0
     accused_of: str | None = None
     ahead_since: float | None = None
+    discarded_at: float | None = None
 
     @property
     def name(self) -> str:
@@ -97,12 +108,14 @@ class Group:
             f"trainer{self.number}", trainer_class, config, checkpoint_dir, seats
         )
         self.bells = procs.spawn(f"bell{self.number}", Bell)
+        self.witnesses = procs.spawn(f"witness{self.number}", Witness)
 
     def let_go(self) -> ProcMesh | None:
         """Forget the processes; they are returned, to be ended."""
-        procs, self.procs, self.trainers, self.bells = self.procs, None, None, None
+        procs, self.procs = self.procs, None
+        self.trainers = self.bells = self.witnesses = None
         self.is_training = self.has_finished = False
-        self.accused_of = self.ahead_since = None
+        self.accused_of = self.ahead_since = self.discarded_at = None
         return procs
 
 

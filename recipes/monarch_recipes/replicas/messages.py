@@ -81,7 +81,8 @@ class Order:
 class StepResult:
     """One step of one rank. ``step`` is how many are committed now, this one included if it was.
 
-    ``error`` is why it was not, as far as this rank knows.
+    ``error`` is why it was not, as far as this rank knows. ``samples_per_second`` is of all groups
+    that take part.
     """
 
     step: int
@@ -92,7 +93,7 @@ class StepResult:
     accuracy: float
     learning_rate: float
     grad_norm: float
-    seconds: float
+    samples_per_second: float
     generation: int
     fingerprint: str | None
     error: str | None

@@ -1,0 +1,76 @@
+"""What ``monarch run`` shows in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from monarch.cli.display import LiveDisplay, PlainDisplay, cells_of
+
+VALUES = {
+    "accuracy": 0.992, "loss": 0.01871, "samples_per_second": 12847.3, "learning_rate": 2.37e-05,
+    "grad_norm": 0.511, "generation": 3, "rank_skew_seconds": 0.0123, "held_out_accuracy": 0.9833,
+}  # fmt: skip
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
+CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm-256color", **environment}.items():
+        monkeypatch.setenv(name, value)
+    screen = io.StringIO()
+    console = Console(file=screen, width=80, height=24, force_terminal=True)
+    with Live(console=console, auto_refresh=False) as live:
+        display = LiveDisplay(live)
+        display.message("[bold] is no markup, and " + "many words follow it here " * 4)
+        for step in (1, 123_456):
+            display.metrics(step, 123_456, VALUES)
+        live.refresh()
+    return screen.getvalue()
+
+
+def test_the_table_fits_the_terminal_and_shows_the_most_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = [line.strip("\r") for line in CONTROL.sub("", shown(monkeypatch)).splitlines()]
+    assert max(map(len, lines)) <= 80
+    head = next(line for line in lines if line.split()[:1] == ["step"])
+    assert head.split()[:4] == ["step", "left", "loss", "acc"]
+    assert any("123456/123456" in line and "0.0187" in line for line in lines)
+
+
+def test_messages_are_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = CONTROL.sub("", shown(monkeypatch)).splitlines()
+    first, second = lines[0].split(), lines[1].split()
+    assert first[0] == "[bold]"
+    words = {"[bold]", "is", "no", "markup,", "and", "many", "follow", "it", "here", "words"}
+    assert {*first, *second} <= words
+
+
+def test_no_color_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert COLOUR.search(shown(monkeypatch))
+    plain = COLOUR.findall(shown(monkeypatch, NO_COLOR="1"))
+    assert not [code for code in plain if re.search(r"[34]\d", code)]
+
+
+def test_plain_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
+    display = PlainDisplay()
+    for step in range(1, 46):
+        display.metrics(step, 45, VALUES)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in said] == ["20/45", "40/45", "45/45"]
+    assert "\x1b" not in "".join(said)
+
+
+def test_the_loss_comes_first_and_numbers_are_short() -> None:
+    cells = cells_of(VALUES)
+    assert cells[0] == ("loss", "0.0187")
+    assert ("samples/s", "12847") in cells
+    assert ("lr", "2.4e-05") in cells
+    assert "generation" not in dict(cells)
