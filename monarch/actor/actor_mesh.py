@@ -142,6 +142,7 @@ def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
     outcomes = []
     for rank, proc in enumerate(ref.procs):
         outcome = node.request(proc, lambda port: StopActor(uid, reason, port, node.uid))
+        node.outgoing.behind_fence.sent([proc.uid])
         late = (
             f"rank {rank} has not stopped within {seconds:g} s: it is still busy with what it was "
             "sent before, and stops after that; stop its procs to end it now"

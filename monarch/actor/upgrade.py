@@ -16,6 +16,7 @@ from monarch.runtime.endpoint_spec import check_actor_class, endpoint_specs, is_
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan, Upgrade
 from monarch.runtime.workspace.session import session_of
+from monarch.runtime.workspace.standstill import Standstill
 from monarch.runtime.workspace.turnover import Turnover
 from monarch.wire.address import Uid
 from monarch.wire.by_value import dump_afresh, dump_order, is_by_value
@@ -110,7 +111,9 @@ def _carry_out(turnover: Turnover, plan: ReloadPlan, ref: MeshRef, own: Uid) -> 
         plan, others, lambda plan: turnover.here.prepare_class(plan, ref.cls)
     )
     try:
-        for step in (turnover.fence, turnover.halt, turnover.patch, turnover.go):
+        if not (outcome.refused or outcome.busy):
+            outcome = Standstill(generation, [turnover]).reach()
+        for step in (turnover.patch, turnover.go):
             if outcome.refused or outcome.busy:
                 break
             outcome = step(generation)

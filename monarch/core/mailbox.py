@@ -78,6 +78,11 @@ class Mailbox:
     def __len__(self) -> int:
         return len(self._urgent) + len(self._ready) + sum(map(len, self._held.values()))
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether something waits behind a fence. From any thread."""
+        return any(list(self._held.values()))
+
     def feed(self, event: Delivery | Fence | Lift | Halt | Resume) -> None:
         if isinstance(event, Lift):
             self._lift(event.number)

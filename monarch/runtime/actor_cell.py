@@ -121,6 +121,11 @@ class ActorCell:
         self._doom = ""
         self._tasks: dict[asyncio.Task[None], tuple[Call, Coroutine[Any, Any, Any]]] = {}
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether something waits behind a fence that it stands at. From any thread."""
+        return self._mailbox.is_holding
+
     def deliver(self, event: Event) -> None:
         """Put something into the inbox. From any thread."""
         raise NotImplementedError

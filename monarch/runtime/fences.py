@@ -4,6 +4,9 @@ A fence stands in the order of one sender: an actor has reached it when it is do
 sender sent before. What comes from others passes, so that an actor which is still busy may ask
 one that already waits. Once the actors of all ranks stand at their fences, a halt stops the rest:
 each is done with the message in hand, and takes up no other until it may go on.
+
+A fence may be given up: who stands there goes on, and who comes to it later passes. Each has a
+number of its own, so that one that still lies in a mailbox is not taken for its successor.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ class Fenced(Protocol):
     record: ActorRecord
     method: str
 
+    @property
+    def is_holding(self) -> bool: ...
+
     def deliver(self, event: Delivery | Fence | Lift | Halt | Resume) -> None: ...
 
 
@@ -36,6 +42,7 @@ class _Open:
         self.exempt = exempt
         self.missing = missing
         self.reached: Callable[[], None] = lambda: None
+        self.is_given_up = False
         self.is_halted = False
         self.moving: dict[Uid, Fenced] = {}
         self.halted: Callable[[], None] = lambda: None
@@ -51,16 +58,18 @@ class Fences:
         self._cells = cells
         self._lock = lock
         self._open: dict[int, _Open] = {}
+        self._last = 0
 
-    def raise_for(
-        self, sender: Uid, number: int, reached: Callable[[], None], exempt: Uid = ""
-    ) -> None:
+    def raise_for(self, sender: Uid, reached: Callable[[], None], exempt: Uid = "") -> int:
         """Hold back what ``sender`` sends from here on; ``reached`` once all came this far.
 
         It is called on the thread of the last actor to get there. ``exempt`` is not waited for:
-        it is the actor that waits for the switch.
+        it is the actor that waits for the switch. Gives the fence's number.
         """
         with self._lock:
+            # Of what was given up before, nobody asks any longer who has come past it.
+            self._open = {n: fence for n, fence in self._open.items() if not fence.is_given_up}
+            number = self._last = self._last + 1
             cells = {c.record.uid: c for c in self._cells() if c.record.uid != exempt}
             fence = self._open[number] = _Open(sender, exempt, dict(cells))
             fence.reached = reached
@@ -68,6 +77,7 @@ class Fences:
             cell.deliver(Fence(sender, number))
         if not cells:
             reached()
+        return number
 
     def halt(self, number: int, halted: Callable[[], None]) -> None:
         """Stop every actor once it is done with the message in hand."""
@@ -97,8 +107,19 @@ class Fences:
         for cell in cells:
             cell.deliver(Resume(number))
 
+    def give_up(self, number: int) -> None:
+        """Let everybody go on. ``reached`` is called all the same, once all have come past it."""
+        with self._lock:
+            fence = self._open.get(number)
+            if fence is None:
+                return
+            fence.is_given_up, fence.is_halted, fence.moving = True, False, {}
+            cells = list(self._cells())
+        for cell in cells:
+            cell.deliver(Lift(number))
+
     def lift(self, number: int) -> None:
-        """Let everybody go."""
+        """Let everybody go: it is over."""
         with self._lock:
             if self._open.pop(number, None) is None:
                 return
@@ -110,7 +131,7 @@ class Fences:
         """An actor is made by ``sender``, and not among the cells yet. Under the lock."""
         for number, fence in self._open.items():
             # Sent after the fence: it must wait behind it like everything of that sender.
-            if fence.sender == sender:
+            if fence.sender == sender and not fence.is_given_up:
                 fence.missing[cell.record.uid] = cell
                 cell.deliver(Fence(sender, number))
             if fence.is_halted:
@@ -120,9 +141,9 @@ class Fences:
         """A cell has taken a fence or a halt out of its mailbox."""
         with self._lock:
             fence = self._open.get(item.number)
-        if fence is None:
+        if fence is None or fence.is_given_up:
             cell.deliver(Lift(item.number))
-        else:
+        if fence is not None:
             self._strike(fence, cell.record.uid, is_halt=item.is_halt)
 
     def ended(self, actor: Uid) -> None:
@@ -138,6 +159,10 @@ class Fences:
         with self._lock:
             fence = self._open.get(number)
             return [] if fence is None else [*(fence.missing or fence.moving).values()]
+
+    def holds_up_any(self) -> bool:
+        """Whether an actor stands at a fence and has messages behind it."""
+        return any(cell.is_holding for cell in self._cells())
 
     def _strike(self, fence: _Open, actor: Uid, *, is_halt: bool) -> None:
         with self._lock:

@@ -28,7 +28,7 @@ from monarch.runtime.answers import Answers, AnswerSink, Outcome
 from monarch.runtime.bulk_receiver import BulkReceiver
 from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.life_lines import LifeLines
-from monarch.runtime.outgoing import Outgoing
+from monarch.runtime.outgoing import Outgoing, ends_switch
 from monarch.runtime.partings import Partings
 from monarch.runtime.peer import Peer
 from monarch.runtime.promise import Promise
@@ -51,7 +51,6 @@ from monarch.wire.message import (
     Replies,
     Reply,
     Retire,
-    Revert,
     Step,
     StopSelf,
     Switch,
@@ -198,12 +197,14 @@ class Node:
             self.transmit(to, envelope)
         elif isinstance(message, Switch) and message.holds:
             self.partings.held_from[to.uid] = self.calls.next_port()
+        elif ends_switch(message):
+            self.partings.held_from.pop(to.uid, None)
 
     def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
         """Hand a message to the connection with another process."""
         peer = self.known.meet(to)
         message = envelope.message
-        if isinstance(message, Revert):
+        if ends_switch(message):
             peer.release()
             self.partings.held_from.pop(to.uid, None)
         elif isinstance(message, StopSelf | Step) and peer.send_past(pack(envelope)):

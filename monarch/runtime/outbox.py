@@ -48,7 +48,8 @@ class Outbox:
         self._count = count
         self._overflow: Overflow | None = None
         self._stops: deque[Callable[[], None]] = deque()
-        self._is_held = False
+        self.is_held = False
+        """Whether nothing passes, until ``release``."""
         self._num_answered = 0
         self._stood_still_seconds = 0.0
         self._is_closed = False
@@ -114,7 +115,7 @@ class Outbox:
             if is_clear:
                 self._overflow = Overflow()
                 self._count(1)
-                self._is_held = True
+                self.is_held = True
                 self._look()
             elif self._overflow is not None:
                 self._overflow.push([_STOP])
@@ -124,7 +125,7 @@ class Outbox:
 
     def release(self) -> None:
         """Let go what was held."""
-        self._is_held = False
+        self.is_held = False
         self._soon(self._drain)
 
     def _spill(self, kind: bytes, envelope: Envelope) -> None:
@@ -171,7 +172,7 @@ class Outbox:
         """Send on what waits, as far as there is room. On the I/O loop, and so one at a time."""
         while True:
             with self._lock:
-                if self._is_closed or self._overflow is None or self._is_held:
+                if self._is_closed or self._overflow is None or self.is_held:
                     return
                 if not self._overflow:
                     self._end_overflow()
@@ -181,7 +182,7 @@ class Outbox:
                     return
                 kind, *frames = self._overflow.pop()
                 is_mark_due = kind == _COUNTED and self._lane.sent(_num_bytes(frames))
-                self._is_held = kind == _STOP
+                self.is_held = kind == _STOP
             # Still counted as spilling: nobody may get ahead of it on another thread.
             if kind == _STOP:
                 self._stops.popleft()()

@@ -20,6 +20,7 @@ from monarch.core.fanout import Members, Place, proc_uid
 from monarch.core.flow import Window
 from monarch.errors import MeshFailure
 from monarch.net.loop import Loop
+from monarch.runtime.behind_fence import BehindFence
 from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.context import running
 from monarch.runtime.outbox import Outbox
@@ -28,9 +29,19 @@ from monarch.runtime.uninterrupted import Uninterrupted
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import PING, Call, PortMark, Reply, StopActor, Switch
+from monarch.wire.message import (
+    PING,
+    AnyMessage,
+    Call,
+    PortMark,
+    Reply,
+    Revert,
+    Step,
+    StopActor,
+    Switch,
+)
 
-__all__ = ["Outgoing"]
+__all__ = ["Outgoing", "ends_switch"]
 
 _ACTOR_PATIENCE_SECONDS = 0.1
 _LOOP_PATIENCE_SECONDS = 0.02
@@ -75,7 +86,9 @@ class Outgoing:
         self._trees = trees
         self._boxes: dict[Uid, dict[str, Outbox]] = {}
         self._num_spilling = 0
+        self._switches: dict[Uid, _WaitingSwitch] = {}
         self._lock = threading.Lock()
+        self.behind_fence = BehindFence()
 
     @property
     def is_spilling(self) -> bool:
@@ -99,6 +112,8 @@ class Outgoing:
             self._wait(to.uid, box)
         with Uninterrupted():
             box.post(Envelope(to.uid, call, data, buffers), size)
+            if self.behind_fence.is_watched:
+                self.behind_fence.sent([to.uid], is_stopped=box.is_held)
 
     def cast(
         self,
@@ -123,6 +138,9 @@ class Outgoing:
         with Uninterrupted(), self._node.casting:
             for rank, (to, box) in enumerate(zip(mesh.procs, boxes, strict=True)):
                 box.post(Envelope(to.uid, make(rank), data, buffers), size)
+            if self.behind_fence.is_watched:
+                is_stopped = any(box.is_held for box in boxes)
+                self.behind_fence.sent((to.uid for to in mesh.procs), is_stopped=is_stopped)
 
     def _send_along(
         self,
@@ -151,6 +169,8 @@ class Outgoing:
             route.send(members, call, data, buffers, port)
             if note:
                 box.mark()
+            if self.behind_fence.is_watched:
+                self.behind_fence.sent(to.uid for to in mesh.procs)
 
     def put(self, to: ProcAddress, reply: Reply, data: Bytes, buffers: Sequence[Bytes]) -> None:
         """Send a value into a channel."""
@@ -175,7 +195,7 @@ class Outgoing:
         """Put an order behind the calls that wait for a process, if any do and it must.
 
         Stopping an actor comes after what was sent to it, a switch of code after what was sent
-        to all actors of the process, and before what is sent later.
+        to all actors of the process, and before what is sent later, until it is given up.
         """
         message = envelope.message
         boxes = self._boxes.get(to.uid, {})
@@ -185,29 +205,48 @@ class Outgoing:
                 return False
             box.post_behind(envelope)
             return True
+        if ends_switch(message):
+            self._withdraw_switch(to.uid)
         if not isinstance(message, Switch) or not any(box.is_spilling for box in boxes.values()):
             return False
         with self._lock:
-            held = list(boxes.values())
-        clear: set[Outbox] = set()
+            waiting = self._switches[to.uid] = _WaitingSwitch(list(boxes.values()))
 
         def reached(box: Outbox) -> None:
-            with self._lock:
-                clear.add(box)
-                is_last = len(clear) == len(held)
-            if is_last:
-                self._node.transmit(to, envelope)
-                for one in held:
-                    one.release()
+            with waiting.lock:
+                waiting.clear.append(box)
+                is_last = len(waiting.clear) == len(waiting.boxes)
+                if is_last:
+                    # Where it was withdrawn it is answered, and holds nobody.
+                    holds = message.holds and not waiting.is_withdrawn
+                    now = msgspec.structs.replace(message, holds=holds)
+                    self._node.transmit(to, envelope._replace(message=now))
+                is_withdrawn = waiting.is_withdrawn
+            for one in [box] if is_withdrawn else waiting.boxes if is_last else ():
+                one.release()
 
-        for box in held:
+        for box in waiting.boxes:
             box.hold(functools.partial(reached, box))
         return True
+
+    def _withdraw_switch(self, to: Uid) -> None:
+        """If it still waits behind calls, nothing waits behind it."""
+        with self._lock:
+            waiting = self._switches.pop(to, None)
+        if waiting is None:
+            return
+        with waiting.lock:
+            is_sent = len(waiting.clear) == len(waiting.boxes)
+            waiting.is_withdrawn = not is_sent
+            clear = [] if is_sent else list(waiting.clear)
+        for box in clear:
+            box.release()
 
     def down(self, uid: Uid) -> None:
         """A process is gone, or another has come in its place."""
         with self._lock:
             boxes = self._boxes.pop(uid, {})
+            self._switches.pop(uid, None)
         for box in boxes.values():
             box.close()
 
@@ -279,6 +318,25 @@ class Outgoing:
     def _count(self, change: int) -> None:
         with self._lock:
             self._num_spilling += change
+
+
+class _WaitingSwitch:
+    """A switch that waits behind the calls in these boxes.
+
+    ``clear`` are those that hold it up no longer, and hold back what comes after it. ``lock`` is
+    held while it is sent: what ends it must not overtake it then.
+    """
+
+    def __init__(self, boxes: list[Outbox]) -> None:
+        self.lock = threading.Lock()
+        self.boxes = boxes
+        self.clear: list[Outbox] = []
+        self.is_withdrawn = False
+
+
+def ends_switch(message: AnyMessage) -> bool:
+    """Whether a process is told to go on as before the last switch."""
+    return isinstance(message, Revert) or (isinstance(message, Step) and message.name == "lift")
 
 
 def _mark(key: str, port: int, sender: Uid) -> Call | PortMark:

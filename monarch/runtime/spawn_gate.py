@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from monarch.errors import MonarchError
@@ -25,6 +25,8 @@ class SpawnGate:
         self._changed = threading.Condition()
         self._generation = 0
         self._num_inside = 0
+        # Somebody has to wait.
+        self.on_held: Callable[[], None] = lambda: None
 
     @contextmanager
     def passing(self) -> Iterator[None]:
@@ -34,6 +36,8 @@ class SpawnGate:
         """
         with self._changed:
             deadline = time.monotonic() + _PATIENCE_SECONDS
+            if self._generation:
+                self.on_held()
             while self._generation:
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise MonarchError(
@@ -48,11 +52,16 @@ class SpawnGate:
                 self._num_inside -= 1
                 self._changed.notify_all()
 
-    def close(self, generation: int) -> None:
-        """Let nobody in; returns when nobody is inside."""
+    def close(self, generation: int, is_given_up: Callable[[], bool]) -> None:
+        """Let nobody in; returns when nobody is inside, or when it was opened meanwhile.
+
+        Unless it ``is_given_up``: who opens the gate has given it up before.
+        """
         with self._changed:
+            if is_given_up():
+                return
             self._generation = generation
-            while self._num_inside:
+            while self._num_inside and self._generation:
                 self._changed.wait()
 
     def open(self) -> None:

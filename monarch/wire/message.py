@@ -492,12 +492,18 @@ class Switch(Message, tag=45):
 
     Answered once every actor is done with what came before; what comes after it waits. ``holds``:
     the proc gives way to a new one of its uid, and what is sent to it after this is for that one.
+    ``attempt`` counts how often it was cast: one that was given up says nothing any more. An owner
+    gives it up ``seconds`` after it has begun to hold somebody up, which it does already where
+    ``is_held``.
     """
 
     generation: int
     port: int
     sender: Uid
     holds: bool = False
+    attempt: int = 1
+    seconds: float = 0.0
+    is_held: bool = False
 
 
 class Revert(Message, tag=46):
@@ -512,7 +518,8 @@ class Step(Message, tag=47):
     """To an owner or a proc that stands at a ``Switch``: the next step of it.
 
     ``name`` is "halt" (nobody takes up anything, within ``seconds``), "resume" (as before the
-    halt), "patch" (change the code) or "go" (run it).
+    halt), "lift" (as before the ``Switch`` of this ``attempt``, which is given up), "patch" (change
+    the code) or "go" (run it).
     """
 
     generation: int
@@ -520,6 +527,7 @@ class Step(Message, tag=47):
     seconds: float
     port: int
     sender: Uid
+    attempt: int = 0
 
 
 class Waiting(Message, tag=49):
@@ -527,6 +535,13 @@ class Waiting(Message, tag=49):
 
     generation: int
     text: str
+
+
+class HeldUp(Message, tag=53):
+    """To who asked for a ``Switch``: it holds somebody up, who waits behind it."""
+
+    generation: int
+    attempt: int
 
 
 class TakeBack(Message, tag=50):
@@ -639,7 +654,7 @@ AnyMessage = (
     | Attach | Detach | SpawnProcs | StopProcs | Log | LogRoom | LogOptions | SetLogLevel
     | LogWindow | FlushLogs | Notice | Preload | Shutdown | Inspect | Sync | Answer | SpawnActor
     | AskOrigin | StopActor | ActorFailed | StopSelf | Prepare | Switch | Step | Revert
-    | PortMark | Waiting | TakeBack | Bring | Share
+    | PortMark | Waiting | HeldUp | TakeBack | Bring | Share
     | Grow | Cast | Replies | Introduce | Parcel | Consignment | Chunk | Credit | Retire
     | ReplaceProcs | ProcAgain
 )  # fmt: skip

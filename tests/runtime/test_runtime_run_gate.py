@@ -35,6 +35,10 @@ def test_what_a_generation_sent_that_was_taken_back_may_run() -> None:
     assert gate.is_behind(_call(6))
 
 
+def _close(gate: SpawnGate, generation: int) -> None:
+    gate.close(generation, lambda: False)
+
+
 def test_a_closed_gate_holds_spawns_back_and_waits_for_those_inside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -51,7 +55,7 @@ def test_a_closed_gate_holds_spawns_back_and_waits_for_those_inside(
     first = threading.Thread(target=spawn, args=("first",))
     first.start()
     assert inside.wait(20)
-    closer = threading.Thread(target=lambda: (gate.close(5), seen.append("closed")))
+    closer = threading.Thread(target=lambda: (_close(gate, 5), seen.append("closed")))
     closer.start()
     assert seen == ["first"]
     leave.set()
@@ -63,10 +67,16 @@ def test_a_closed_gate_holds_spawns_back_and_waits_for_those_inside(
     gate.open()
     second.join(20)
     assert seen[-1] == "second"
-    gate.close(6)
+    gate.close(6, lambda: True)
+    with gate.passing():
+        pass  # Who was to close it has been told otherwise.
+    held: list[str] = []
+    gate.on_held = lambda: held.append("somebody waits")
+    _close(gate, 6)
     monkeypatch.setattr("monarch.runtime.spawn_gate._PATIENCE_SECONDS", 0.0)
     with pytest.raises(MonarchError, match="generation 6 of the workspace"), gate.passing():
         pass
+    assert held == ["somebody waits"]
 
 
 def test_the_last_push_to_any_host_of_a_mesh_is_meant_for_all_of_it() -> None:

@@ -44,7 +44,7 @@ def main(text: str) -> None:
     folder = Path(order["folder"])
     strike = Strike(order["step"], _die, is_after=order["is_after"]) if order.get("step") else None
     for mark in order["marks"]:
-        path = folder / "player.py"
+        path = folder / order.get("file", "player.py")
         path.write_text(re.sub(r"MARK = \d+", f"MARK = {mark}", path.read_text()))
         with struck(strike) if strike else contextlib.nullcontext():
             try:

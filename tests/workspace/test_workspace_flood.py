@@ -10,6 +10,7 @@ from monarch.config import configured
 from monarch.runtime import process
 from tests.support import wait_for
 from tests.workspace.conftest import Project
+from tests.workspace.meeting import driven
 
 WINDOW = 32
 MANY = 5 * WINDOW
@@ -33,6 +34,10 @@ class Noter(Actor):
     @endpoint
     def note(self, number):
         self.seen.append((number, MARK))
+
+    @endpoint
+    def mark(self):
+        return MARK
 
     @endpoint
     def read(self):
@@ -78,3 +83,39 @@ def test_what_waits_for_a_slow_actor_still_runs_on_the_code_it_was_sent_for(
         later = [(number, 2) for number in range(MANY, MANY + 5)]
         assert quick.read.call_one().get(timeout=30) == [(0, 1), *later]
         wait_for(lambda: not process.current().node.outgoing.is_spilling)
+
+
+def test_a_flood_in_front_of_a_switch_holds_others_up_for_a_while_only(project: Project) -> None:
+    with configured(flow_window_messages=WINDOW, flow_patience_seconds=0.05):
+        project.write("notes.py", NOTES)
+        procs = this_host().spawn_procs(name="trainers")
+        project.sync(procs)
+        module = project.load("notes")
+        slow: Any = procs.spawn("slow", module.Noter)
+        quick: Any = procs.spawn("quick", module.Noter)
+        port, started = Channel.open()
+        slow.pause.broadcast(port)
+        gate = started.recv().get(timeout=30)
+        for number in range(MANY):
+            slow.note.broadcast(number)
+        outgoing = process.current().node.outgoing
+        assert outgoing.is_spilling
+        stops = outgoing._boxes[slow._ref.proc_uids[0]][slow._ref.uid]._stops
+
+        project.edit("notes.py", "MARK = 1", "MARK = 2")
+        reports: list[Any] = []
+        pusher = threading.Thread(target=lambda: reports.append(project.sync(procs)))
+        pusher.start()
+        with driven(lambda: quick.mark.call_one().get(timeout=60)) as [calls]:
+            for number in (1, 2, 3):
+                wait_for(lambda n=number: len(stops) >= n, what="the switch was sent again")
+                calls.is_going_on(2)
+            assert not reports
+            assert calls.answers[-1] == 1
+            gate.send(None)
+            pusher.join(30)
+            assert reports[0].ok
+            calls.is_going_on(2)
+            assert calls.answers[-1] == 2
+        assert slow.read.call_one().get(timeout=30) == [(number, 1) for number in range(MANY)]
+        wait_for(lambda: not outgoing.is_spilling)

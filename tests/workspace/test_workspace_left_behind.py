@@ -113,7 +113,7 @@ def test_best_effort_goes_on_without_a_host_and_its_ranks_refuse_by_name(
 def test_a_push_says_whom_it_waits_for(
     project: Project, hosts: HostMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch.runtime.workspace.turnover._TELL_SECONDS", (0.05, 3.0))
+    monkeypatch.setattr("monarch.runtime.workspace.telling._TELL_SECONDS", (0.05, 3.0))
     project.write("busy.py", BUSY)
     from monarch.actor import this_host
 

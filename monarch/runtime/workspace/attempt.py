@@ -21,6 +21,7 @@ from monarch.runtime.workspace.owner import Owner
 from monarch.runtime.workspace.planning import plan_of
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.sharing import HERE
+from monarch.runtime.workspace.standstill import Standstill
 from monarch.wire.address import ProcAddress
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
@@ -185,10 +186,9 @@ class Attempt:
                 self._find_nothing_new(plan, manifest)
                 return True
             self._progress.step = "wait"
-            for step in (self._fence, self._halt):
-                stood = step(number)
-                if stood.refused:
-                    return self._refuse(stood)
+            stood = Standstill(number, self._owners).reach()
+            if stood.refused:
+                return self._refuse(stood)
             self._time("wait")
         self._progress.step = "commit"
         self._has_committed = True
@@ -213,12 +213,6 @@ class Attempt:
         self._memory.generation = report.generation = number
         self._memory.last = manifest
         return True
-
-    def _fence(self, number: int) -> ReloadOutcome:
-        return self._ask(lambda owner: owner.fence(number))
-
-    def _halt(self, number: int) -> ReloadOutcome:
-        return self._ask(lambda owner: owner.halt(number))
 
     def _find_nothing_new(self, plan: ReloadPlan, manifest: Manifest) -> None:
         """All hosts and processes have this state, though we did not know: no new generation."""

@@ -21,12 +21,25 @@ class Owner(Protocol):
         """Get the new code ready beside the old."""
         ...
 
-    def fence(self, generation: int) -> ReloadOutcome:
-        """Wait until every actor is done with what its owner has sent it so far."""
+    def fence(
+        self, generation: int, attempt: int, seconds: float, *, is_held: bool = False
+    ) -> ReloadOutcome:
+        """Wait until every actor is done with what its owner has sent it so far.
+
+        Late where not all have come so far, ``seconds`` after the fence has begun to hold somebody
+        up: then it is to be given up. ``is_held``: it does so from the beginning.
+        """
         ...
 
-    def halt(self, generation: int) -> ReloadOutcome:
-        """Stop every actor between two messages; refused where one is busy for too long."""
+    def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
+        """Let all go on as before the fence, and the halt, of that attempt.
+
+        Late where not all have come past the fence in ``seconds``.
+        """
+        ...
+
+    def halt(self, generation: int, seconds: float) -> ReloadOutcome:
+        """Stop every actor between two messages; late where one is busy for too long."""
         ...
 
     def patch(self, generation: int) -> ReloadOutcome:

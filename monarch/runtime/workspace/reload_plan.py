@@ -77,7 +77,8 @@ class ReloadOutcome(msgspec.Struct):
     ``respawn`` says what a running process cannot take, and why; ``is_replaced`` that the process
     which answers gives way to a new one. ``replaced`` are all such, by their labels, and
     ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up
-    when it was too late to go back.
+    when it was too late to go back. ``late`` have not come to a fence or a halt in time, which may
+    be tried again.
     """
 
     modules: list[str] = []
@@ -93,6 +94,7 @@ class ReloadOutcome(msgspec.Struct):
     num_procs: int = 0
     seconds: float = 0.0
     refused: list[RefusedFile] = []
+    late: list[RefusedFile] = []
     busy: str = ""
 
     def add(self, other: ReloadOutcome) -> None:
@@ -109,4 +111,5 @@ class ReloadOutcome(msgspec.Struct):
         self.num_procs += other.num_procs
         self.seconds = max(self.seconds, other.seconds)
         self.refused.extend(other.refused)
+        self.late.extend(other.late)
         self.busy = self.busy or other.busy

@@ -34,12 +34,21 @@ class RemoteOwner:
             msgspec.msgpack.encode(plan),
         )
 
-    def fence(self, generation: int) -> ReloadOutcome:
+    def fence(
+        self, generation: int, attempt: int, seconds: float, *, is_held: bool = False
+    ) -> ReloadOutcome:
+        uid = self._node.uid
         # As long as it takes: an actor may be in the middle of a long step.
-        return self._ask(lambda port: Switch(generation, port, self._node.uid), seconds=None)
+        return self._ask(
+            lambda port: Switch(generation, port, uid, False, attempt, seconds, is_held),
+            seconds=None,
+        )
 
-    def halt(self, generation: int) -> ReloadOutcome:
-        return self._step(generation, "halt")
+    def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
+        return self._step(generation, "lift", seconds, attempt)
+
+    def halt(self, generation: int, seconds: float) -> ReloadOutcome:
+        return self._step(generation, "halt", seconds)
 
     def patch(self, generation: int) -> ReloadOutcome:
         return self._step(generation, "patch")
@@ -55,8 +64,11 @@ class RemoteOwner:
         finally:
             self._node.lives.unexpect(self._client.uid)
 
-    def _step(self, generation: int, name: str) -> ReloadOutcome:
-        return self._ask(lambda port: Step(generation, name, 0.0, port, self._node.uid))
+    def _step(
+        self, generation: int, name: str, seconds: float = 0.0, attempt: int = 0
+    ) -> ReloadOutcome:
+        uid = self._node.uid
+        return self._ask(lambda port: Step(generation, name, seconds, port, uid, attempt))
 
     def _ask(
         self,

@@ -9,50 +9,29 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from monarch.runtime.answers import Outcome
 from monarch.runtime.context import running
 from monarch.runtime.kept_spawns import KEPT_BYTES
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.abandoned import Abandoned
+from monarch.runtime.workspace.fencing import Fencing
 from monarch.runtime.workspace.local_reload import LocalReload
+from monarch.runtime.workspace.procs_asked import Asked, ask, gather
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.replacing import replace_procs
+from monarch.runtime.workspace.turn import Turn
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import AnyMessage, Prepare, ProcDown, Revert, Step, Switch, Waiting
+from monarch.wire.message import ProcDown, Revert, Step, Waiting
 
 __all__ = ["Turnover"]
 
 _log = logging.getLogger("monarch.reload")
 
-_HALT_SECONDS = (0.5, 1.0, 2.0, 4.0)
 _PREPARE_SECONDS = 300.0
 _PATCH_SECONDS = 120.0
 _ANSWER_SECONDS = 15.0
-_TELL_SECONDS = (3.0, 10.0, 30.0)
-
-
-class _Turn:
-    """A change of generation that is under way here. ``asker`` is who pushes, if it is not us.
-
-    ``targets`` are the procs that change with us: those that we own, where it is ``None``.
-    ``replaced`` are those of them that give way to new ones.
-    """
-
-    def __init__(self, plan: ReloadPlan, asker: Uid, targets: Sequence[ProcAddress] | None) -> None:
-        self.plan = plan
-        self.generation = plan.generation
-        self.asker = asker
-        self.targets = targets
-        self.replaced: dict[Uid, ProcAddress] = {}
-        self.exempt: Uid = ""
-        self.step = "prepare"
-        self.prepared: set[Uid] = set()
-        self.fenced: set[Uid] = set()
 
 
 class Turnover:
@@ -62,7 +41,8 @@ class Turnover:
         self.here = here
         self._agent = agent
         self._node = agent.node
-        self._turn: _Turn | None = None
+        self._turn: Turn | None = None
+        self._fencing = Fencing(agent, here.label, self._tell)
         self._lock = threading.Lock()
         # Held by whoever changes the code of what we own from this process, from begin to end.
         self.alone = threading.Lock()
@@ -90,57 +70,70 @@ class Turnover:
             before = self._turn
             if before is not None and before.asker != asker:
                 return ReloadOutcome(busy=f"{before.plan.author} pushes at this moment")
-            turn = self._turn = _Turn(plan, asker, targets)
+            turn = self._turn = Turn(plan, asker, targets)
         if before is not None:
-            self._end(before)
-        children = self._prepare_procs(turn, self._members(turn))
+            # Its author has begun anew without ending it.
+            self.here.revert(before.generation)
+            self._fencing.stay(before)
+            self._fencing.end(before)
+        self._fencing.prepare(turn)
         outcome = (here or self.here.prepare)(plan)
-        self._gather(outcome, children, _PREPARE_SECONDS, turn)
+        self._fencing.hear_prepared(turn, outcome, _PREPARE_SECONDS)
         for proc in turn.replaced.values():
             outcome.refused += self._why_not_again(proc)
         return outcome
 
-    def fence(self, generation: int) -> ReloadOutcome:
+    def fence(
+        self, generation: int, attempt: int, seconds: float, *, is_held: bool = False
+    ) -> ReloadOutcome:
         turn = self._turn_of(generation)
         if turn is None:
             return self._nothing_prepared()
         actor = running.get()
         turn.exempt = actor.record.uid if actor else ""
-        reached: Promise[None] = Promise()
-        uid = self._node.uid
-        with self._node.casting:
-            # One cast: nothing that we send comes between the procs' fences.
-            children = self._fence_procs(turn, self._members(turn))
-            self._agent.fences.raise_for(uid, generation, lambda: reached.set(None), turn.exempt)
-        return self._stand(turn, reached, children)
+        return self._fencing.from_here(turn, attempt, seconds, is_held)
 
-    def fence_behind(self, sender: Uid, generation: int) -> Callable[[], ReloadOutcome]:
-        """Raise the fences at once, in the order of ``sender``; gives what waits for them."""
+    def fence_behind(
+        self, sender: Uid, generation: int, attempt: int
+    ) -> Callable[[], ReloadOutcome]:
+        """Raise the fence at once, in the order of ``sender``; gives what waits for the rest."""
         turn = self._turn_of(generation)
         if turn is None:
             return self._nothing_prepared
-        reached: Promise[None] = Promise()
-        with self._node.casting:
-            children = self._fence_procs(turn, self._members(turn))
-        self._agent.fences.raise_for(sender, generation, lambda: reached.set(None))
-        return lambda: self._stand(turn, reached, children)
+        return self._fencing.behind(turn, attempt, sender)
 
-    def halt(self, generation: int) -> ReloadOutcome:
+    def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
+        turn = self._turn_of(generation)
+        return ReloadOutcome() if turn is None else self._fencing.lift(turn, attempt, seconds)
+
+    def halt(self, generation: int, seconds: float) -> ReloadOutcome:
+        turn = self._turn_of(generation)
+        if turn is None or turn.stand is None:
+            return self._nothing_prepared()
+        turn.step = "halt"
+        children = self._ask_step(turn, "halt", seconds)
+        number = turn.stand.number
+        halted: Promise[None] = Promise()
+        self._agent.fences.halt(number, lambda: halted.set(None))
         outcome = ReloadOutcome()
-        for seconds in _HALT_SECONDS:
-            outcome = self.halt_within(generation, seconds)
-            if not outcome.refused:
-                break
-            # Somebody waits for one that has stopped already; they may finish, and then again.
-            self.resume(generation)
-        return outcome
+        if not halted.wait(seconds):
+            for cell in self._agent.fences.waiting_for(number):
+                text = (
+                    f"{cell.record.title} is busy with {cell.method!r}, which is not its owner's "
+                    "call, and may wait for somebody who has stopped for the switch: nothing has "
+                    "changed; push again"
+                )
+                outcome.late.append(RefusedFile(self.here.label, text))
+        if not outcome.late:
+            outcome.add(self.here.catch_up(turn.generation))
+        return self._gather(outcome, children, seconds + _PREPARE_SECONDS)
 
     def resume(self, generation: int) -> None:
         """Go on as before the halt, behind the fences."""
         turn = self._turn_of(generation)
-        if turn is not None:
+        if turn is not None and turn.stand is not None:
             self._step_all(turn, "resume")
-            self._agent.fences.resume(generation)
+            self._agent.fences.resume(turn.stand.number)
 
     def patch(self, generation: int) -> ReloadOutcome:
         turn = self._turn_of(generation)
@@ -175,44 +168,31 @@ class Turnover:
         if turn is not None and turn.targets is not None:
             procs = list(turn.targets)
         uid = self._node.uid
-        self._stay(turn)
-        children = self._ask(procs, lambda port: Revert(generation, port, uid), b"")
+        if turn is not None:
+            self._fencing.stay(turn)
+        children = ask(self._node, procs, lambda port: Revert(generation, port, uid))
         self.here.revert(generation)
-        self._agent.fences.lift(generation)
         if turn is not None:
             self._close(turn)
-        for _, child in children:
-            child.wait(_ANSWER_SECONDS)
-
-    def _stay(self, turn: _Turn | None) -> None:
-        """Nobody gives way after all."""
-        for uid in turn.replaced if turn is not None else ():
-            self._agent.kept_spawns.release(uid)
+        for child in children:
+            child.answer.wait(_ANSWER_SECONDS)
 
     # What they are made of.
 
-    def _turn_of(self, generation: int) -> _Turn | None:
+    def _turn_of(self, generation: int) -> Turn | None:
         turn = self._turn
         return turn if turn is not None and turn.generation == generation else None
 
     def _nothing_prepared(self) -> ReloadOutcome:
         return ReloadOutcome(refused=[RefusedFile(self.here.label, "nothing was prepared here")])
 
-    def _close(self, turn: _Turn) -> None:
+    def _close(self, turn: Turn) -> None:
         with self._lock:
             if self._turn is turn:
                 self._turn = None
-        self._agent.fences.lift(turn.generation)
-        self._agent.spawn_gate.open()
+        self._fencing.end(turn)
         if turn.asker:
             self._node.lives.unexpect(turn.asker)
-
-    def _end(self, turn: _Turn) -> None:
-        """Its author has begun anew without ending it."""
-        self._stay(turn)
-        self.here.revert(turn.generation)
-        self._agent.fences.lift(turn.generation)
-        self._agent.spawn_gate.open()
 
     def _why_not_again(self, proc: ProcAddress) -> list[RefusedFile]:
         """Actors in a proc that could not be made again."""
@@ -227,147 +207,29 @@ class Turnover:
             if spawn.data is None
         ]
 
-    def _members(self, turn: _Turn) -> list[ProcAddress]:
-        if turn.targets is not None:
-            return list(turn.targets)
-        behind = turn.plan.behind
-        return [proc for proc in self._agent.owned_procs() if proc.host_uid not in behind]
-
-    def _prepare_procs(
-        self, turn: _Turn, procs: Sequence[ProcAddress]
-    ) -> list[tuple[ProcAddress, Promise[Outcome]]]:
-        plan, uid = turn.plan, self._node.uid
-        turn.prepared.update(proc.uid for proc in procs)
-        return self._ask(
-            procs,
-            lambda port: Prepare(plan.generation, plan.digest, plan.mode, port, uid),
-            msgspec.msgpack.encode(plan) if procs else b"",
-        )
-
-    def _fence_procs(
-        self, turn: _Turn, procs: Sequence[ProcAddress]
-    ) -> list[tuple[ProcAddress, Promise[Outcome]]]:
+    def _ask_step(self, turn: Turn, name: str, seconds: float = 0.0) -> list[Asked]:
         uid = self._node.uid
-        late = self._prepare_procs(turn, [p for p in procs if p.uid not in turn.prepared])
-        turn.fenced.update(proc.uid for proc in procs)
-        staying = [proc for proc in procs if proc.uid not in turn.replaced]
-        going = [proc for proc in procs if proc.uid in turn.replaced]
-        for proc in going:
-            self._agent.kept_spawns.hold(proc.uid)
-        return [
-            *late,
-            *self._ask(staying, lambda port: Switch(turn.generation, port, uid), b""),
-            *self._ask(going, lambda port: Switch(turn.generation, port, uid, True), b""),
-        ]
+        return ask(
+            self._node, self._fencing.fenced(turn),
+            lambda port: Step(turn.generation, name, seconds, port, uid),
+        )  # fmt: skip
 
-    def _stand(
-        self,
-        turn: _Turn,
-        reached: Promise[None],
-        children: Sequence[tuple[ProcAddress, Promise[Outcome]]],
-    ) -> ReloadOutcome:
-        """Wait until all have come to the fence, those too that are spawned meanwhile."""
-        self._await_fence(turn, reached)
-        outcome = self._gather(ReloadOutcome(), children, None, turn)
-        is_closed = False
-        while not outcome.refused:
-            late = [proc for proc in self._members(turn) if proc.uid not in turn.fenced]
-            if late:
-                with self._node.casting:
-                    children = self._fence_procs(turn, late)
-                self._gather(outcome, children, None, turn)
-            elif is_closed:
-                break
-            else:
-                self._agent.spawn_gate.close(turn.generation)
-                is_closed = True
-        turn.step = "fence"
-        return outcome
-
-    def _await_fence(self, turn: _Turn, reached: Promise[None]) -> None:
-        waited, times = 0.0, [*_TELL_SECONDS]
-        while not reached.wait(times[0] - waited):
-            waited = times.pop(0)
-            times = times or [waited + _TELL_SECONDS[-1]]
-            busy = [
-                f"{cell.record.title} (in {cell.method!r})" if cell.method else cell.record.title
-                for cell in self._agent.fences.waiting_for(turn.generation)
-            ]
-            if busy and self._turn is turn:
-                self._tell(
-                    turn, f"generation {turn.generation} waits for {_few(busy)}, for {waited:g} s"
-                )
-
-    def halt_within(self, generation: int, seconds: float) -> ReloadOutcome:
-        """One try to stop everybody."""
-        turn = self._turn_of(generation)
-        if turn is None:
-            return self._nothing_prepared()
-        turn.step = "halt"
-        children = self._ask_step(turn, "halt", seconds)
-        halted: Promise[None] = Promise()
-        self._agent.fences.halt(turn.generation, lambda: halted.set(None))
-        outcome = ReloadOutcome()
-        if not halted.wait(seconds):
-            for cell in self._agent.fences.waiting_for(turn.generation):
-                text = (
-                    f"{cell.record.title} is busy with {cell.method!r}, which is not its owner's "
-                    "call, and may wait for somebody who has stopped for the switch: nothing has "
-                    "changed; push again"
-                )
-                outcome.refused.append(RefusedFile(self.here.label, text))
-        if not outcome.refused:
-            outcome.add(self.here.catch_up(turn.generation))
-        return self._gather(outcome, children, seconds + _PREPARE_SECONDS, turn)
-
-    def _ask_step(
-        self, turn: _Turn, name: str, seconds: float = 0.0
-    ) -> list[tuple[ProcAddress, Promise[Outcome]]]:
-        uid = self._node.uid
-        procs = [proc for proc in self._members(turn) if proc.uid in turn.fenced]
-        return self._ask(procs, lambda port: Step(turn.generation, name, seconds, port, uid), b"")
-
-    def _step_all(self, turn: _Turn, name: str) -> None:
+    def _step_all(self, turn: Turn, name: str) -> None:
         step = Step(turn.generation, name, 0.0, 0, self._node.uid)
         # Who gives way is to end in an orderly way, on its old code.
         end = Step(turn.generation, "resume", 0.0, 0, self._node.uid)
         with self._node.casting:
-            for proc in self._members(turn):
-                if proc.uid in turn.fenced:
-                    self._node.send(proc, end if proc.uid in turn.replaced else step)
-
-    def _ask(
-        self, procs: Iterable[ProcAddress], make: Callable[[int], AnyMessage], data: bytes
-    ) -> list[tuple[ProcAddress, Promise[Outcome]]]:
-        return [(proc, self._node.request(proc, make, data)) for proc in procs]
+            for proc in self._fencing.fenced(turn):
+                self._node.send(proc, end if proc.uid in turn.replaced else step)
 
     def _gather(
-        self,
-        outcome: ReloadOutcome,
-        children: Sequence[tuple[ProcAddress, Promise[Outcome]]],
-        seconds: float | None,
-        turn: _Turn | None = None,
+        self, outcome: ReloadOutcome, children: Sequence[Asked], seconds: float
     ) -> ReloadOutcome:
-        """Add what the procs say to ``outcome``; ``turn`` notes which of them give way."""
-        for proc, child in children:
-            if not child.wait(seconds):
-                text = f"the process {proc.uid} has not answered for {seconds:g} s"
-                outcome.refused.append(RefusedFile(self.here.label, text))
-            elif child.value.is_down:
-                # It has no code to switch; its owner hears of its end elsewhere.
-                _log.info("a proc has ended during a push: %s", child.value.error)
-            elif child.value.error:
-                outcome.refused.append(RefusedFile(proc.uid, child.value.error))
-            else:
-                said = msgspec.convert(child.value.body, ReloadOutcome)
-                outcome.add(said)
-                if said.is_replaced and turn is not None:
-                    turn.replaced[proc.uid] = proc
-        return outcome
+        return gather(outcome, children, seconds, self.here.label)
 
     # What a change waits for, and who waits for it.
 
-    def _tell(self, turn: _Turn, text: str) -> None:
+    def _tell(self, turn: Turn, text: str) -> None:
         if self._agent.is_root:
             self.on_waiting(text)
         if turn.asker:
@@ -380,6 +242,12 @@ class Turnover:
             self._tell(turn, text)
         elif self._agent.is_root:
             self.on_waiting(text)
+
+    def held_up(self, generation: int, attempt: int) -> None:
+        """Somebody waits behind the fence of a process below."""
+        turn = self._turn_of(generation)
+        if turn is not None:
+            self._fencing.held_up(turn, attempt)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         self.author_gone(uid)
@@ -401,8 +269,3 @@ class Turnover:
             lambda: self.revert(turn.generation, turn.asker),
         )  # fmt: skip
         threading.Thread(target=abandoned.settle, name="monarch-abandoned", daemon=True).start()
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -13,7 +13,7 @@ from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.turnover import Turnover
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Prepare, Revert, Step, Switch, Waiting
+from monarch.wire.message import HeldUp, Prepare, Revert, Step, Switch, Waiting
 
 __all__ = ["TurnoverOrders"]
 
@@ -30,6 +30,7 @@ class TurnoverOrders:
         self._node.handle(Step, self._on_step)
         self._node.handle(Revert, self._on_revert)
         self._node.handle(Waiting, self._on_waiting)
+        self._node.handle(HeldUp, self._on_held_up)
 
     def _on_prepare(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -44,12 +45,15 @@ class TurnoverOrders:
     def _on_switch(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Switch)
-        number = order.generation
+        number, attempt, turnover = order.generation, order.attempt, self._turnover
         if self._agent.is_root or not self._asker(order.sender):
-            self._in_background(order, lambda: self._turnover.fence(number))
+            self._in_background(
+                order,
+                lambda: turnover.fence(number, attempt, order.seconds, is_held=order.is_held),
+            )
         else:
             # The fence goes up at once, on the receiving thread: that is its place.
-            self._in_background(order, self._turnover.fence_behind(order.sender, number))
+            self._in_background(order, turnover.fence_behind(order.sender, number, attempt))
 
     def _on_step(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -64,10 +68,12 @@ class TurnoverOrders:
             turnover.resume(number)
         elif order.name == "patch":
             self._in_background(order, lambda: turnover.patch(number))
-        elif order.seconds:
-            self._in_background(order, lambda: turnover.halt_within(number, order.seconds))
+        elif order.name == "lift" and order.port:
+            self._in_background(order, lambda: turnover.lift(number, order.attempt, order.seconds))
+        elif order.name == "lift":
+            turnover.lift(number, order.attempt, 0.0)
         else:
-            self._in_background(order, lambda: turnover.halt(number))
+            self._in_background(order, lambda: turnover.halt(number, order.seconds))
 
     def _on_revert(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -83,6 +89,11 @@ class TurnoverOrders:
         message = envelope.message
         assert isinstance(message, Waiting)
         self._turnover.waits(message.generation, message.text)
+
+    def _on_held_up(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, HeldUp)
+        self._turnover.held_up(message.generation, message.attempt)
 
     def _asker(self, sender: Uid) -> Uid:
         """Who asks; nobody, if it is ourselves."""
