@@ -177,10 +177,8 @@ class Committer:
         path = f"{self._root}/{name}"
         self._make_sound(parent_of(name))
         ready = self._staging.ready.get(name, _NOTHING)
-        before = lstat(path)
-        if _is_unchanged(ready.before, before):
-            digest = ready.digest
-        else:
+        before, digest = lstat(path), ready.digest
+        if not _is_unchanged(ready.before, before):
             digest = None if before is None else self._stamps.digest_of(path, before)
         if before is not None and digest == entry.digest:
             self._give_mode(path, before, entry.mode)
@@ -328,10 +326,10 @@ def _is_unchanged(before: os.stat_result | None, now: os.stat_result | None) -> 
     if before is None or now is None:
         return before is now
     return (
-        before.st_ino == now.st_ino
-        and before.st_size == now.st_size
+        before.st_ctime_ns == now.st_ctime_ns
         and before.st_mtime_ns == now.st_mtime_ns
-        and before.st_ctime_ns == now.st_ctime_ns
+        and before.st_ino == now.st_ino
+        and before.st_size == now.st_size
     )
 
 

@@ -41,20 +41,16 @@ class Disk:
             os.fchmod(file.fileno(), mode)
         os.replace(beside, path)
 
-    def put(
-        self, path: AnyPath, content: Content, mode: int, mtime: int | None = None
-    ) -> os.stat_result | None:
+    def put(self, path: AnyPath, content: Content, mode: int, mtime: int | None = None) -> None:
         """A file with this content; long runs of zeros become holes. `mtime`: seconds, if it is to
-        have another than the present; then the file's status is returned."""
+        have another than the present."""
         fd = _create(path, mode)
         try:
             if len(content) >= _BLOCK or os.write(fd, content) < len(content):
                 os.lseek(fd, 0, os.SEEK_SET)
                 _write_sparsely(fd, memoryview(content))
-            if mtime is None:
-                return None
-            os.utime(fd, (mtime, mtime))
-            return os.fstat(fd)
+            if mtime is not None:
+                os.utime(fd, (mtime, mtime))
         finally:
             os.close(fd)
 

@@ -28,10 +28,10 @@ from typing import NamedTuple
 from monarch_sync.commit import Committer
 from monarch_sync.diff import Plan, diff
 from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import RESERVED, Entry, path_fault, to_wire
+from monarch_sync.entry import RESERVED, to_wire
 from monarch_sync.errors import BadManifest, BadMessage, ReplicaBusy
 from monarch_sync.history import History, Past
-from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_pairs
+from monarch_sync.manifest import Manifest, decode_pairs, encode_pairs
 from monarch_sync.messages import (
     Abort,
     Aborted,
@@ -50,6 +50,7 @@ from monarch_sync.recall import answer
 from monarch_sync.staging import Staging
 from monarch_sync.stamps import Stamps, digest_of
 from monarch_sync.state_log import Journal, StateLog
+from monarch_sync.states import States, manifest_of
 from monarch_sync.store import Store
 from monarch_sync.whole_folders import WholeFolders
 
@@ -61,12 +62,15 @@ SETTLE_SECONDS = 0.05
 
 
 class _Pending(NamedTuple):
-    """A state that is ready, or waits for content. ``record``: for the history, once ready."""
+    """A state that is ready, or waits for content. ``is_told``: the stage says all that leads to
+    it. Once it is ready, ``record`` is for the history, ``journal`` for the log."""
 
     stage: Stage
     manifest: Manifest
     plan: Plan
+    is_told: bool
     record: bytes = b""
+    journal: Journal | None = None
 
 
 class Replica:
@@ -92,6 +96,7 @@ class Replica:
             self.root, self._state / "stage", self._store, self._disk, self._stamps
         )
         self._folders = WholeFolders(os.fspath(self.root))
+        self._states = States()
         self._pending: _Pending | None = None
         self._unsettled: Committer | None = None
         self._log = StateLog(self._state, self._disk)
@@ -207,18 +212,19 @@ class Replica:
                 "stale", f"generation {self.generation} is here already, pushed by {self.author}",
                 current=self.generation,
             )  # fmt: skip
+        if stage.base and stage.base != self.manifest.digest:
+            return Need([], whole=True)
+        known = self._states.find(stage)
         try:
-            manifest = self._manifest_of(stage)
+            manifest = known or manifest_of(stage, self.manifest)
         except BadManifest as error:
             return Refused("bad-manifest", str(error), error.path, self.generation)
-        if manifest is None:
-            return Need([], whole=True)
         if self._pending is not None:
             self._drop_stage()
         if not stage.base:
             self._forget_missing()
         plan = self._plan(manifest, stage)
-        self._pending = _Pending(stage, manifest, plan)
+        self._pending = _Pending(stage, manifest, plan, is_told=known is None)
         self._staging.begin(plan, self.manifest)
         return self._go_on(self._pending, stage.blobs, blobs)
 
@@ -255,8 +261,20 @@ class Replica:
             pending.stage.generation, pending.stage.author, self.manifest, pending.manifest,
             time.time(), decode_pairs(pending.stage.moves) or pending.plan.folders_moved,
         )  # fmt: skip
-        self._pending = pending._replace(record=record)
+        self._pending = pending._replace(record=record, journal=self._journal(pending))
         return self._staged(pending)
+
+    def _journal(self, pending: _Pending) -> Journal:
+        stage = pending.stage
+        if pending.is_told and (stage.base or not len(self.manifest)):
+            journal = Journal(
+                stage.generation, stage.author, stage.changed, stage.removed, moves=stage.moves
+            )
+        else:
+            journal = Journal.of(stage.generation, stage.author, self.manifest, pending.manifest)
+        journal.boot = self._boot
+        journal.folder_moves = encode_pairs(pending.plan.folders_moved)
+        return journal
 
     def _fetch(self, plan: Plan, new: Manifest) -> list[bytes]:
         """See that every content is to be had; the digests of those that are not."""
@@ -272,29 +290,6 @@ class Replica:
                 # Looked at now, so that the commit is short.
                 self._staging.look(entry.path)
         return list(missing)
-
-    def _manifest_of(self, stage: Stage) -> Manifest | None:
-        """The manifest that a stage tells of; ``None`` if its base is not what we have."""
-        if stage.base:
-            if stage.base != self.manifest.digest:
-                return None
-            changed = [Entry.from_row(row) for row in stage.changed]
-            removed = decode_paths(stage.removed)
-            moves = decode_pairs(stage.moves)
-            for _, path in moves:
-                if fault := path_fault(path):
-                    raise BadManifest(path, fault)
-            moved = self.manifest.replace(moves=moves) if moves else self.manifest
-            manifest = moved.replace(changed, removed)
-            manifest.check(moved)
-            for before, path in moves:
-                # From another depth, a link in it leads elsewhere.
-                manifest.check_at(path, with_content=before.count("/") != path.count("/"))
-        else:
-            manifest = Manifest.from_rows(stage.changed, stage.digest_name)
-        if manifest.digest != stage.digest:
-            raise BadManifest("", "does not have the digest that it was announced with")
-        return manifest
 
     def _forget_missing(self) -> None:
         """Claim no more what somebody took away here, so that it is brought again."""
@@ -334,20 +329,11 @@ class Replica:
         if generation == self.generation:
             return Committed(generation, [])
         pending = self._pending
-        if pending is None or not pending.record or pending.stage.generation != generation:
+        if pending is None or pending.journal is None or pending.stage.generation != generation:
             return Refused("not-staged", f"generation {generation} was not staged here")
-        stage, plan = pending.stage, pending.plan
-        if stage.base or not len(self.manifest):
-            journal = Journal(
-                generation, stage.author, stage.changed, stage.removed, moves=stage.moves
-            )
-        else:
-            journal = Journal.of(generation, stage.author, self.manifest, pending.manifest)
-        journal.boot = self._boot
-        journal.folder_moves = encode_pairs(plan.folders_moved)
         self._history.put(pending.record)
-        self._log.begin(journal)
-        kept = self._carry_out(pending.manifest, plan)
+        self._log.begin(pending.journal)
+        kept = self._carry_out(pending.manifest, pending.plan)
         return Committed(generation, [to_wire(name) for name in kept])
 
     def abort(self, generation: int) -> Message:
@@ -366,6 +352,7 @@ class Replica:
         if committer.lost:
             new = new.replace(removed=committer.lost)
         self._log.reach(new)
+        self._states.note(new)
         self._note_lost(whole, committer.lost)
         self._pending = None
         self._unsettled = committer

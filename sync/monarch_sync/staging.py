@@ -143,9 +143,7 @@ class Staging:
         place = ""
         if digest != entry.digest:
             place = self._new_place()
-            status = self._disk.put(place, content, mode, time_after(before))
-            if status is not None:
-                self._stamps.note(status, entry.digest)
+            self._disk.put(place, content, mode, time_after(before))
         self.ready[entry.path] = Ready(place, before, digest)
 
     def _add_pieces(self, blob: Blob, content: Content) -> None:

@@ -21,6 +21,7 @@ __all__ = ["WatchedFolders", "is_never_taken"]
 
 _NEVER = frozenset({".git", "__pycache__", ".monarch"})
 _ENDS = (".pyc", ".pyo")
+_NOBODY = (0, "")  # else the cookie and the path of a folder that the event before saw leave
 
 
 def is_never_taken(name: str) -> bool:
@@ -54,7 +55,7 @@ class WatchedFolders:
         self._roots: dict[int, tuple[str, _Node]] = {}
         self._by_number: dict[int, _Node] = {}
         self._moving: dict[int, _Node] = {}
-        self._leaving = 0, ""  # the cookie and the path, if the event before told of a folder
+        self._leaving = _NOBODY
         self.touched: set[str] = set()
         self.moves: list[tuple[str, str]] = []
         self._fresh: set[tuple[_Node, str]] = set()
@@ -106,10 +107,11 @@ class WatchedFolders:
     def take(self, events: list[Event], now: float) -> None:
         """Learn from events, in their order; they are all that there were."""
         for event in events:
+            leaving = self._leaving
             self._take(event, now)
-            if not event.mask & inotify.MOVED_FROM:
-                self._leaving = 0, ""
-        self._leaving = 0, ""
+            if self._leaving is leaving:
+                self._leaving = _NOBODY
+        self._leaving = _NOBODY
         for node in self._moving.values():
             self._drop(node)  # Renamed to a place outside.
         self._moving.clear()

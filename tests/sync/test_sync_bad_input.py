@@ -204,15 +204,12 @@ class FullDisk(Disk):
     def __init__(self) -> None:
         self.room = 1 << 60
 
-    def put(
-        self, path: AnyPath, content: Content, mode: int, mtime: int | None = None
-    ) -> os.stat_result | None:
+    def put(self, path: AnyPath, content: Content, mode: int, mtime: int | None = None) -> None:
         fits = content[: max(self.room, 0)]
         self.room -= len(content)
-        status = super().put(path, fits, mode, mtime)
+        super().put(path, fits, mode, mtime)
         if self.room < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
-        return status
 
     def append(self, path: AnyPath, offset: int, content: bytes) -> None:
         fits = content[: max(self.room, 0)]

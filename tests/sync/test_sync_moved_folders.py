@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync import Replica, Workspace
+from monarch_sync import Replica, Workspace, inotify
+from monarch_sync.inotify import Event
 from monarch_sync.readings import Readings
 from monarch_sync.touched import Touched
+from monarch_sync.watched_folders import WatchedFolders
 from tests.sync.author import Author
 from tests.sync.happenings import happen
 from tests.sync.test_sync_watch import Asking
@@ -137,6 +139,29 @@ def test_random_renames_among_random_edits_are_all_known(
         touched = asking.look()
         num_moved += len(touched.moves) if isinstance(touched, Touched) else 0
     assert num_moved > 5
+
+
+@pytest.mark.parametrize("between", [[], [Event(2, inotify.MOVED_FROM, 8, "x.py")]])
+def test_what_happens_in_a_folder_on_its_way_is_not_passed_over(between: list[Event]) -> None:
+    folders = WatchedFolders(Numbers())  # type: ignore[arg-type]
+    folders.add_root("/root")
+    folders.add("/root", "a")
+    leaves = Event(1, inotify.MOVED_FROM | inotify.IS_DIR, 7, "a")
+    comes = Event(1, inotify.MOVED_TO | inotify.IS_DIR, 7, "c")
+    folders.take([leaves, *between, comes], 0.0)
+    assert folders.touched == {"/root/a", "/root/c"}
+    assert folders.moves == ([] if between else [("/root/a", "/root/c")])
+
+
+class Numbers:
+    """An inotify queue that only counts its watches."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def watch(self, path: str) -> int:
+        self.number += 1
+        return self.number
 
 
 def test_a_set_that_is_made_of_others_knows_no_moves() -> None:

@@ -16,6 +16,7 @@ from monarch_sync import Manifest, Replica, ReplicaBusy
 from monarch_sync.digest import digest_bytes, short
 from monarch_sync.entry import Entry, Kind
 from monarch_sync.messages import Abort, Aborted, Commit, Committed, Need, Refused, Staged
+from tests.sync.author import Author
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
 
 
@@ -235,3 +236,39 @@ def run_module(root: Path) -> str:
     command = [sys.executable, "-S", "-c", "import m"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=True)
     return done.stdout.decode().strip()
+
+
+def test_what_the_store_has_no_more_is_taken_from_where_it_stands(
+    replica: Replica, root: Path
+) -> None:
+    for generation, tree in enumerate(({"a": b"1", "b": b"1"}, {"a": b"2", "b": b"1"}), 1):
+        assert isinstance(push_tree(replica, generation, tree), Committed)
+    stored = root / ".monarch/store" / digest_bytes(b"1").hex()
+    assert stored.read_bytes() == b"1"
+    stored.write_bytes(b"damaged")
+    new: Tree = {"a": b"2", "b": b"1", "c": b"1"}
+    assert isinstance(replica.handle(stage_message(3, manifest_of(new), [])), Staged)
+    assert isinstance(replica.handle(Commit(3)), Committed)
+    assert read_tree(root) == new
+
+
+def test_a_state_that_was_here_lately_is_known(
+    folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = Replica(root)
+    author = Author(folder, replica)
+    for content in (b"1", b"2"):
+        (folder / "a").write_bytes(content)
+        (folder / "b").write_bytes(b"b" + content)
+        author.push()
+    (folder / "a").write_bytes(b"1")
+    (folder / "b").write_bytes(b"b1")
+    with monkeypatch.context() as patch:
+        patch.delattr("monarch_sync.replica.manifest_of")
+        author.push()
+    assert read_tree(root) == {"a": b"1", "b": b"b1"}
+    state = replica.manifest
+    replica.close()
+    again = Replica(root)
+    assert (again.generation, again.manifest) == (3, state)
+    again.close()

@@ -9,6 +9,7 @@ import pytest
 
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
+from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of
 
 
@@ -40,6 +41,20 @@ def test_files_added_deleted_renamed(project: Project, job: ProcessJob, hosts: H
         assert counts == (1, 1, 2, 1), "what moved is gone from its old place"
         assert 0 < host.bytes_sent <= report.bytes_sent
     assert report.bytes_sent < 2 * 600, "the renamed file travelled again"
+
+
+def test_what_was_replaced_is_filed_once_nothing_else_comes(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    for text in ("old\n", "new\n"):
+        project.write("notes.txt", text)
+        assert project.sync(hosts).ok
+    for number in (0, 1):
+        store = replica_of(job, number) / ".monarch/store"
+        wait_for(
+            lambda store=store: "old\n" in [path.read_text() for path in store.iterdir()],
+            what="the old file in the store",
+        )
 
 
 def test_a_module_renamed_under_a_live_actor(project: Project, hosts: HostMesh) -> None:

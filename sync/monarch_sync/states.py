@@ -1,0 +1,58 @@
+"""States: what a stage says is to be, as a manifest; one that was here lately is known already.
+
+So the way back to a branch that was here a moment ago costs no reading of what changes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from monarch_sync.entry import Entry, path_fault
+from monarch_sync.errors import BadManifest
+from monarch_sync.manifest import Manifest, decode_pairs, decode_paths
+from monarch_sync.messages import Stage
+
+__all__ = ["States"]
+
+_MAX_STATES = 8
+
+
+class States:
+    """Of one replica. They share what they have in common, so a few more cost little."""
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[bytes, Manifest] = OrderedDict()
+
+    def note(self, manifest: Manifest) -> None:
+        """Remember a state that is here."""
+        self._recent[manifest.digest] = manifest
+        self._recent.move_to_end(manifest.digest)
+        if len(self._recent) > _MAX_STATES:
+            self._recent.popitem(last=False)
+
+    def find(self, stage: Stage) -> Manifest | None:
+        """The state that a stage leads to, if it was here lately. With folders that move, it is
+        worked out: the old trees do not tell."""
+        return self._recent.get(stage.digest) if not stage.moves else None
+
+
+def manifest_of(stage: Stage, now: Manifest) -> Manifest:
+    """The state that a stage leads to from the present one. Raises ``BadManifest``."""
+    if not stage.base:
+        manifest = Manifest.from_rows(stage.changed, stage.digest_name)
+    else:
+        changed = [Entry.from_row(row) for row in stage.changed]
+        removed = decode_paths(stage.removed)
+        moves = decode_pairs(stage.moves)
+        for _, path in moves:
+            if fault := path_fault(path):
+                raise BadManifest(path, fault)
+        moved = now.replace(moves=moves) if moves else now
+        manifest = moved.replace(changed, removed)
+        manifest.check(moved)
+        for before, path in moves:
+            # From another depth, a link in it leads elsewhere.
+            manifest.check_at(path, with_content=before.count("/") != path.count("/"))
+    if manifest.digest != stage.digest:
+        raise BadManifest("", "does not have the digest that it was announced with")
+    return manifest
