@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from monarch.cli.project import noted_job
 from monarch.cli.sync.setting import no_allocation
@@ -17,7 +17,9 @@ from monarch.cli.sync.unread import faults_in
 from monarch.cli.sync.voice import Voice
 from monarch.errors import HostUnreachable
 from monarch.job import JobTrait
+from monarch.runtime.answers import Outcome
 from monarch.runtime.client_agent import ClientAgent, client
+from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.owner import Owner
 from monarch.runtime.workspace.past import Past, roll_back
 from monarch.runtime.workspace.remote_owner import RemoteOwner
@@ -30,9 +32,11 @@ from monarch_sync.words import counted
 
 __all__ = ["Visitor", "visit"]
 
+_Key = TypeVar("_Key")
 _HOST_SECONDS = 5.0
 _SILENT_SECONDS = 0.5  # for a host that gave no answer the last time
 _ANSWER_SECONDS = 1.0
+_EACH_SECONDS = 0.005  # more, for each that is asked
 _MAX_ASKED = 64  # hosts, while a push goes on
 
 
@@ -210,11 +214,7 @@ class Visitor:
                     node.expect(address)
                     node.peer_up(address)
                     asked[proc["uid"]] = node.request(address, lambda port: Inspect(port, node.uid))
-        answers = {}
-        for uid, promise in asked.items():
-            if promise.wait(_ANSWER_SECONDS) and not promise.value.error:
-                answers[uid] = promise.value.body
-        return answers
+        return {uid: body for uid, body in _bodies(asked).items() if body is not None}
 
     def _owners(self, found: dict[str, dict[str, Any]]) -> list[Owner]:
         owners: dict[str, ProcAddress] = {}
@@ -237,17 +237,26 @@ class Visitor:
             if progress.step != "stage" or not progress.bytes_to_send:
                 return progress, 0
             sent = sender.num_chunk_bytes - sent_before
-            answers = [node.request(a, lambda port: Inspect(port, node.uid)) for a in asked]
-            staged = 0
-            for answer in answers:
-                if answer.wait(_ANSWER_SECONDS) and not answer.value.error:
-                    staged += int(answer.value.body.get("staged_bytes", 0))
+            inspected = {a: node.request(a, lambda port: Inspect(port, node.uid)) for a in asked}
+            bodies = _bodies(inspected).values()
+            staged = sum(int(body.get("staged_bytes", 0)) for body in bodies if body is not None)
             if len(asked) < len(addresses):
                 staged = staged * len(addresses) // len(asked)
             return progress, max(staged, sent)
 
         with followed_by(progress), voice.busy(look):
             yield
+
+
+def _bodies(asked: Mapping[_Key, Promise[Outcome]]) -> dict[_Key, dict[str, Any] | None]:
+    """What was answered, None where nothing was; however many are silent, it takes no longer."""
+    deadline = time.monotonic() + _ANSWER_SECONDS + len(asked) * _EACH_SECONDS
+    return {
+        key: answer.value.body
+        if answer.wait(max(0.0, deadline - time.monotonic())) and not answer.value.error
+        else None
+        for key, answer in asked.items()
+    }
 
 
 @contextmanager
