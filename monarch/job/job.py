@@ -221,6 +221,8 @@ class JobTrait(ABC):
         _refuse_foreign_link(Path(filename))
         path = Path(os.path.realpath(filename))
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent.name == Path(DEFAULT_JOB_PATH).parent.name:
+            _keep_from_git(path.parent)
         # A new file of mode 0600, under a name that nobody could have prepared.
         fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -231,6 +233,12 @@ class JobTrait(ABC):
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def _keep_from_git(folder: Path) -> None:
+    """Nobody should commit a folder of ours: what is in it holds for one machine, and is secret."""
+    with contextlib.suppress(FileExistsError), open(folder / ".gitignore", "x") as file:
+        file.write("*\n")
 
 
 _NOT_KEPT = ("apply_id", "_running", "_state_path")

@@ -136,7 +136,14 @@ class ProcessJob(JobTrait):
 
     def why_ended(self) -> str:
         ended = [host for host in self.hosts if not host.is_running]
-        return "\n".join(f"a host of '{host.mesh}':\n{last_lines(host.log)}" for host in ended)
+        told = []
+        for host in ended:
+            lines = last_lines(host.log)
+            name = os.path.basename(os.path.dirname(host.log))
+            told.append(
+                f"{name} (pid {host.pid}) has ended{':' if lines else ''}\n{lines}".rstrip()
+            )
+        return "\n".join(told)
 
     def can_run(self, spec: JobTrait) -> bool:
         return (
@@ -192,8 +199,11 @@ def process_start(pid: int) -> int | None:
 
 
 def last_lines(path: str, num_lines: int = 5) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return "".join(file.readlines()[-num_lines:]).rstrip()
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return "".join(file.readlines()[-num_lines:]).rstrip()
+    except FileNotFoundError:
+        return ""  # Somebody has tidied up.
 
 
 def end_processes(hosts: Sequence[HostProcess]) -> None:

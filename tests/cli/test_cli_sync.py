@@ -144,6 +144,38 @@ def test_a_host_that_cannot_follow_stops_all_or_is_left_behind(up: Folder, say: 
     assert "1 host behind generation" in stale
 
 
+def test_a_host_that_died_is_named_and_the_others_go_on_if_asked(up: Folder, say: Say) -> None:
+    say("sync")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    say("sync")
+    dead = up.job.hosts[1]
+    os.kill(dead.pid, signal.SIGKILL)
+    wait_for(lambda: not dead.is_running, what="its end")
+    up.write("amounts.py", "AMOUNT = 3\n")
+    refused = say("sync")
+    assert refused.status == 1
+    assert f"trainers1 (pid {dead.pid}) has ended" in refused.out
+    assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 2\n"
+    said = say("sync", "--best-effort")
+    assert said.status == 0, said
+    assert "(1 left behind)" in said.out
+    assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 3\n"
+
+    status = say("sync", "status")
+    assert re.search(r"trainers0 +\d ", status.out)
+    assert f"{dead.url}: " in status.out
+    assert "1 host gave no answer" in status.out
+    hosts = say("sync", "--json", "status").json["hosts"]
+    assert [bool(host["error"]) for host in hosts] == [False, True]
+
+    assert say("sync", "rollback", "1").status == 1
+    assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 3\n"
+    back = say("sync", "rollback", "1", "--best-effort")
+    assert back.status == 0, back
+    assert "(1 left behind)" in back.out
+    assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 1\n"
+
+
 # Before anything moves
 
 

@@ -123,8 +123,20 @@ def test_hosts_that_crash_are_missed_at_the_next_save(up: Folder, watcher: Progr
     for host in up.job.hosts:
         os.kill(host.pid, signal.SIGKILL)
     up.write("amounts.py", "AMOUNT = 2\n")
-    watcher.line("the allocation has ended", timeout=20)
+    watcher.line("hosts of the allocation have ended:", timeout=20)
     assert not any("Traceback" in line for line in (*watcher.lines, *watcher.errors))
+    end(watcher)
+
+
+def test_a_watch_goes_on_without_a_host_that_died_if_asked(up: Folder, command: Command) -> None:
+    watcher = command("sync", "--watch", "--best-effort")
+    watcher.line("watching ", timeout=60)
+    dead = up.job.hosts[1]
+    os.kill(dead.pid, signal.SIGKILL)
+    wait_for(lambda: not dead.is_running, what="its end")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("  left behind ", timeout=60)
+    assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 2\n"
     end(watcher)
 
 

@@ -15,6 +15,7 @@ import pytest
 from monarch.actor import Actor, HostMesh, endpoint
 from monarch.job import ProcessJob
 from monarch.runtime.workspace.environment import EnvironmentFailed, HostPython, build
+from monarch.runtime.workspace.host_environment import HostEnvironment, UnfitEnvironment
 from monarch.runtime.workspace.lock_files import needs_of
 from monarch.runtime.workspace.python_here import installed, platforms, python_tag
 from monarch.runtime.workspace.wheels import FOLDER, LIST, BadWheel, read_list, unpack
@@ -312,6 +313,36 @@ def test_what_every_host_has_does_not_travel(tmp_path: Path, wheels: Path) -> No
 def test_a_lock_file_that_asks_for_nothing(tmp_path: Path, wheels: Path) -> None:
     (tmp_path / "uv.lock").write_text('[[package]]\nname = "w"\nsource = { virtual = "." }\n')
     assert build(needs_of(Workspace([tmp_path])), [host({})], tmp_path / "cache") is None
+
+
+def test_packages_for_another_python_are_refused_on_a_host(tmp_path: Path) -> None:
+    """One that came late, or sees a folder that another host writes."""
+    environment = HostEnvironment(str(tmp_path))
+    assert environment.why_unfit() == ""
+    wheels = tmp_path / FOLDER
+    wheels.mkdir()
+    (wheels / LIST).write_text('{"cpython-27 on pdp11": []}')
+    paths = [(f"{FOLDER}/{LIST}".encode(), str(wheels / LIST).encode())]
+    with pytest.raises(UnfitEnvironment, match="packages have come along for cpython-27 on pdp11"):
+        environment.stage(paths)
+    with pytest.raises(UnfitEnvironment):
+        environment.follow()
+    (wheels / LIST).write_text(f'{{"{python_tag()}": [{{"file": "a.whl", "digest": ""}}]}}')
+    with pytest.raises(UnfitEnvironment, match="do ignore rules leave it out"):
+        environment.stage(paths)
+    place = tmp_path / ".monarch/environment"
+    place.mkdir(parents=True)
+    index = {"digest": "", "tag": "cpython-27 on pdp11", "files": {"a.py": 1}}
+    (place / ".monarch-index").write_text(json.dumps(index))
+    again = HostEnvironment(str(tmp_path))
+    assert "packages for cpython-27 on pdp11" in again.why_unfit()
+
+    # When no packages come along any more, those that were there go.
+    assert again.stage([(f"{FOLDER}/{LIST}".encode(), b"")]) == [(".monarch/environment/a.py", "")]
+    (wheels / LIST).unlink()
+    again.follow()
+    again.settle()
+    assert not any((tmp_path / ".monarch").iterdir())
 
 
 def test_what_is_unpacked_of_a_wheel(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import click
 from monarch.cli.project import find_job
 from monarch.cli.sync.difference import differences
 from monarch.cli.sync.preview import first_sync, preview_lines, previews
-from monarch.cli.sync.setting import allocation, find_project, whole_of, workspace_of
+from monarch.cli.sync.setting import find_project, whole_of, workspace_of
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import timeline, timeline_lines
-from monarch.cli.sync.visitor import Visitor
+from monarch.cli.sync.visitor import Visitor, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice
 from monarch.cli.sync.watching import Watching
 from monarch.config_file import ConfigError
@@ -72,7 +72,8 @@ def sync(
         elif watch:
             project = find_project(file)
             workspace_of(project)
-            Watching(project, allocation(), voice, best_effort=best_effort, env=env).run()
+            visitor = visit(partly=best_effort)
+            Watching(project, visitor, voice, best_effort=best_effort, env=env).run()
         else:
             _push(context.obj, voice, best_effort=best_effort, env=env)
     except (MonarchError, SyncError, ConfigError) as error:
@@ -81,7 +82,7 @@ def sync(
 
 def _push(chosen: _Chosen, voice: Voice, *, best_effort: bool, env: bool) -> NoReturn:
     workspace = workspace_of(find_project(chosen.file))
-    visitor = Visitor(allocation())
+    visitor = visit(partly=best_effort)
     try:
         report = visitor.push(workspace, None, voice, best_effort=best_effort, env=env)
     except KeyboardInterrupt:
@@ -132,13 +133,14 @@ def _preview(chosen: _Chosen) -> None:
 @click.pass_obj
 def _status(chosen: _Chosen) -> None:
     """Which host and which proc runs which generation, and what is stale."""
-    visitor = Visitor(allocation())
-    found = visitor.inspect()
-    standing = standings(found.values(), visitor.proc_generations(found))
+    visitor = visit(partly=True)
+    found = visitor.ask()
+    standing = standings(found, visitor.proc_generations(found))
     if chosen.is_json:
         hosts = [
             {
                 "host": one.host, "generation": one.generation, "digest": one.digest,
+                "error": one.error,
                 "procs": [
                     {"name": name, "generation": generation}
                     for generation, names in one.procs.items()
@@ -160,7 +162,7 @@ def _history(chosen: _Chosen, limit: int) -> None:
 
     A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
     """
-    past = Visitor(allocation()).past()
+    past = visit().past()
     rows = timeline(past.histories(limit))[:limit]
     now = datetime.now().astimezone()
     if chosen.is_json:
@@ -174,9 +176,10 @@ def _history(chosen: _Chosen, limit: int) -> None:
 
 @sync.command("rollback")
 @click.argument("generation", required=False, type=click.IntRange(min=1))
+@click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
 @click.option("--verbose", "-v", is_flag=True, help="the whole report")
 @click.pass_obj
-def _rollback(chosen: _Chosen, generation: int | None, verbose: bool) -> None:
+def _rollback(chosen: _Chosen, generation: int | None, best_effort: bool, verbose: bool) -> None:
     """Have all hosts go back to a generation, or none of them.
 
     Without GENERATION: to the state before the one that is there. What runs on the hosts reloads;
@@ -185,12 +188,13 @@ def _rollback(chosen: _Chosen, generation: int | None, verbose: bool) -> None:
     voice: Voice = JsonLines() if chosen.is_json else Lines(Terminal(), verbose)
     try:
         workspace = whole_of(find_project(chosen.file))
-        visitor = Visitor(allocation())
-        rows = timeline(visitor.past().histories(1000))
+        visitor = visit(partly=best_effort)
+        found = visitor.answering() if best_effort else visitor.inspect()
+        rows = timeline(visitor.past(found).histories(1000))
         current = next((row for row in rows if row.is_current), None)
         wanted = generation or _before(rows)
         try:
-            report = visitor.roll_back(workspace, wanted, voice)
+            report = visitor.roll_back(workspace, wanted, voice, best_effort=best_effort)
         except KeyboardInterrupt:
             voice.note("interrupted", f"interrupted; {visitor.generations()}", ok=False)
             sys.exit(130)
@@ -232,7 +236,7 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
     Lines with a `-` are there, those with a `+` are yours.
     """
     workspace = whole_of(find_project(chosen.file))
-    past = Visitor(allocation()).past()
+    past = visit().past()
     held = past.state(generation or 0)
     scanner = Scanner(workspace)
     mine = scanner.scan().manifest

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project, noted_job
+from monarch.cli.project import PROJECT_FILE, Project, load_project, noted_job
 from monarch.config_file import ConfigError
 from monarch.errors import JobError
-from monarch.job import DEFAULT_JOB_PATH, JobTrait
+from monarch.job import DEFAULT_JOB_PATH
 from monarch.runtime.workspace.surroundings import Surroundings
 from monarch_sync import Workspace
 
-__all__ = ["allocation", "find_project", "no_allocation", "whole_of", "workspace_of"]
+__all__ = ["find_project", "no_allocation", "whole_of", "workspace_of"]
 
 _EXAMPLE = """
     [job]
@@ -65,14 +65,6 @@ def whole_of(project: Project) -> Workspace:
     return Surroundings(workspace_of(project)).whole()
 
 
-def allocation() -> JobTrait:
-    """The allocation that runs for this folder. Raises ``JobError`` where none does."""
-    job = find_job()
-    if job is None:
-        raise no_allocation()
-    return job
-
-
 def no_allocation() -> JobError:
     """Why there is none to push to."""
     job = noted_job()
@@ -84,8 +76,8 @@ def no_allocation() -> JobError:
     why = job.why_ended().strip()
     told = f"\n{why}" if why else ""
     return JobError(
-        "no allocation is up for this folder: the one that was has ended. Start it again with "
-        f"`monarch apply`, or tidy up what is left of it with `monarch kill`.{told}"
+        "no allocation is up for this folder: the one that was has ended, or some of its hosts "
+        f"have. Start it again with `monarch apply`, or tidy up with `monarch kill`.{told}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from monarch.cli.host_table import in_short
@@ -12,20 +12,27 @@ __all__ = ["Standing", "standings", "status_lines"]
 
 
 class Standing(NamedTuple):
-    """A host, and what its procs run: names by generation, None for those that do not answer."""
+    """A host, and what its procs run: names by generation, None for those that do not answer.
+
+    ``error``: why nothing is known of a host that does not answer itself.
+    """
 
     host: str
     generation: int
     digest: str
     procs: dict[int | None, list[str]]
+    error: str = ""
 
 
 def standings(
-    found: Iterable[Mapping[str, Any]], procs: Mapping[str, Mapping[str, Any]]
+    found: Mapping[str, Mapping[str, Any]], procs: Mapping[str, Mapping[str, Any]]
 ) -> list[Standing]:
-    """From what hosts and procs have said of themselves."""
+    """From what hosts, by URL, and procs have said of themselves."""
     made = []
-    for body in found:
+    for url, body in found.items():
+        if "error" in body:
+            made.append(Standing(url, 0, "", {}, str(body["error"])))
+            continue
         running: dict[int | None, list[str]] = {}
         for proc in body["procs"]:
             answer = procs.get(str(proc["uid"]))
@@ -41,6 +48,8 @@ def status_lines(all_of_them: list[Standing]) -> list[str]:
     newest = max((one.generation for one in all_of_them), default=0)
     rows = [("host", "generation", "digest", "procs")]
     stale_hosts, stale_procs, silent = 0, 0, 0
+    lost = [one for one in all_of_them if one.error]
+    all_of_them = [one for one in all_of_them if not one.error]
     for one in all_of_them:
         stale_hosts += one.generation < newest
         digest = one.digest[:8] if one.generation else "-"
@@ -62,6 +71,13 @@ def status_lines(all_of_them: list[Standing]) -> list[str]:
         "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
         for row in rows
     ]
+    lines += [f"{one.host}: {one.error}" for one in lost]
+    if lost:
+        silent_hosts = counted(len(lost), "host")
+        lines.append(
+            f"{silent_hosts} gave no answer: `monarch sync --best-effort` goes on without, "
+            "`monarch apply` starts anew"
+        )
     return [*lines, _sum_up(all_of_them, newest, stale_hosts, stale_procs, silent)]
 
 

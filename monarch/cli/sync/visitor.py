@@ -9,13 +9,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from monarch.cli.project import noted_job
+from monarch.cli.sync.setting import no_allocation
 from monarch.cli.sync.unread import faults_in
 from monarch.cli.sync.voice import Voice
 from monarch.errors import HostUnreachable
 from monarch.job import JobTrait
+from monarch.runtime.answers import Outcome
 from monarch.runtime.client_agent import ClientAgent, client
+from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.owner import Owner
 from monarch.runtime.workspace.past import Past, roll_back
 from monarch.runtime.workspace.remote_owner import RemoteOwner
@@ -26,11 +30,29 @@ from monarch_sync import SyncReport, Workspace
 from monarch_sync.progress import Progress, followed_by
 from monarch_sync.words import counted
 
-__all__ = ["Visitor"]
+__all__ = ["Visitor", "visit"]
 
+_Key = TypeVar("_Key")
 _HOST_SECONDS = 5.0
+_SILENT_SECONDS = 0.5  # for a host that gave no answer the last time
 _ANSWER_SECONDS = 1.0
+_EACH_SECONDS = 0.005  # more, for each that is asked
 _MAX_ASKED = 64  # hosts, while a push goes on
+
+
+def visit(*, partly: bool = False) -> Visitor:
+    """Of the allocation that runs for this folder; ``partly``: as long as a host of it answers.
+
+    Raises ``JobError`` where there is none.
+    """
+    job = noted_job()
+    if job is not None and job.is_running():
+        return Visitor(job)
+    if job is not None and partly:
+        visitor = Visitor(job)
+        if visitor.answering():
+            return visitor
+    raise no_allocation()
 
 
 class Visitor:
@@ -41,6 +63,7 @@ class Visitor:
         self._agent: ClientAgent = client()
         self._addresses: dict[str, ProcAddress] = {}
         self._pids: dict[Uid, int] = {}
+        self._silent: set[str] = set()
 
     def push(
         self,
@@ -52,8 +75,7 @@ class Visitor:
         env: bool = False,
     ) -> SyncReport:
         """Bring a workspace to all hosts; ``touched`` paths alone may have changed."""
-        found = self._ask() if best_effort else self.inspect()
-        found = {url: body for url, body in found.items() if "error" not in body}
+        found, silent = self._split(best_effort=best_effort)
         session = session_of(self._agent)
         by_url = self.addresses()
         addresses = list(by_url.values())
@@ -67,35 +89,57 @@ class Visitor:
                 touched=touched,
                 heard=heard,
                 best_effort=best_effort,
+                silent=silent,
                 env=env,
             )
         if report.ok:
             report.notes += faults_in(report.changed_files, workspace)
         return report
 
-    def roll_back(self, workspace: Workspace, generation: int, voice: Voice) -> SyncReport:
+    def roll_back(
+        self, workspace: Workspace, generation: int, voice: Voice, *, best_effort: bool = False
+    ) -> SyncReport:
         """Have all hosts go back to a generation."""
-        found = self.inspect()
+        found, silent = self._split(best_effort=best_effort)
         past = self.past(found)
         owners = self._owners(found)
-        with self._followed(voice, list(past.hosts.values())), _patiently():
-            return roll_back(past, self._agent.node, owners, workspace, generation)
+        addresses = list(self.addresses().values())
+        with self._followed(voice, addresses), _patiently():
+            return roll_back(
+                past, self._agent.node, owners, workspace, generation, addresses,
+                best_effort=best_effort, silent=silent,
+            )  # fmt: skip
 
     def past(self, found: dict[str, dict[str, Any]] | None = None) -> Past:
         """What the hosts remember; ``found`` is what they have just said of themselves."""
         addresses = self.addresses()
-        names = {str(body["host"]): url for url, body in (found or self.inspect()).items()}
-        if len(names) < len(addresses):
-            return Past(self._agent.node, addresses)
+        found = found or self.inspect()
+        names = {str(body["host"]): url for url, body in found.items()}
+        if len(names) < len(found):
+            names = {url: url for url in found}
         return Past(self._agent.node, {name: addresses[url] for name, url in names.items()})
 
     def inspect(self) -> dict[str, dict[str, Any]]:
         """What each host says of itself, by URL. Raises ``HostUnreachable`` if one does not."""
-        found = self._ask()
+        found = self.ask()
         for url, answer in found.items():
             if "error" in answer:
                 raise HostUnreachable(url, _HOST_SECONDS, str(answer["error"]))
         return found
+
+    def answering(self) -> dict[str, dict[str, Any]]:
+        """What those hosts say of themselves that answer, by URL."""
+        return {url: body for url, body in self.ask().items() if "error" not in body}
+
+    def _split(self, *, best_effort: bool) -> tuple[dict[str, dict[str, Any]], dict[Uid, str]]:
+        """The hosts that answer, and why the others, by uid, do not; all have to, unless it is for
+        the best effort."""
+        if not best_effort:
+            return self.inspect(), {}
+        found = self.ask()
+        by_url = self.addresses()
+        silent = {by_url[url].uid: str(b["error"]) for url, b in found.items() if "error" in b}
+        return {url: body for url, body in found.items() if "error" not in body}, silent
 
     def addresses(self) -> dict[str, ProcAddress]:
         """The host agents, by URL."""
@@ -106,7 +150,7 @@ class Visitor:
 
     def generations(self) -> str:
         """Which generation the hosts have, in words, as far as they answer."""
-        found = self._ask()
+        found = self.ask()
         numbers = sorted({int(body.get("generation", -1)) for body in found.values()})
         if len(numbers) == 1 and numbers[0] >= 0:
             at = f"gen {numbers[0]}" if numbers[0] else "no generation yet"
@@ -117,7 +161,8 @@ class Visitor:
         known = ", ".join(str(number) for number in numbers if number >= 0)
         return f"hosts have gen {known or 'unknown'}{some}: `monarch sync` brings them in line"
 
-    def _ask(self) -> dict[str, dict[str, Any]]:
+    def ask(self) -> dict[str, dict[str, Any]]:
+        """What each host says of itself, by URL; of one that does not, the ``error``."""
         node = self._agent.node
         asked = {
             url: node.request(address, lambda port: Inspect(port, node.uid))
@@ -126,7 +171,10 @@ class Visitor:
         deadline = time.monotonic() + _HOST_SECONDS
         found: dict[str, dict[str, Any]] = {}
         for url, answer in asked.items():
-            if not answer.wait(max(0.0, deadline - time.monotonic())):
+            left = deadline - time.monotonic()
+            if url in self._silent:
+                left = min(left, _SILENT_SECONDS)
+            if not answer.wait(max(0.0, left)):
                 found[url] = {"error": f"no answer within {_HOST_SECONDS:.0f} s"}
             elif answer.value.error:
                 found[url] = {"error": answer.value.error}
@@ -136,6 +184,7 @@ class Visitor:
             if "error" in found[url]:
                 # It may be another process that comes up there.
                 self._addresses.pop(url, None)
+        self._silent = {url for url, body in found.items() if "error" in body}
         return found
 
     def _watch(self, host: ProcAddress, body: Mapping[str, Any]) -> None:
@@ -165,11 +214,7 @@ class Visitor:
                     node.known.expect(address)
                     node.known.peer_up(address)
                     asked[proc["uid"]] = node.request(address, lambda port: Inspect(port, node.uid))
-        answers = {}
-        for uid, promise in asked.items():
-            if promise.wait(_ANSWER_SECONDS) and not promise.value.error:
-                answers[uid] = promise.value.body
-        return answers
+        return {uid: body for uid, body in _bodies(asked).items() if body is not None}
 
     def _owners(self, found: dict[str, dict[str, Any]]) -> list[Owner]:
         owners: dict[str, ProcAddress] = {}
@@ -192,17 +237,26 @@ class Visitor:
             if progress.step != "stage" or not progress.bytes_to_send:
                 return progress, 0
             sent = sender.num_chunk_bytes - sent_before
-            answers = [node.request(a, lambda port: Inspect(port, node.uid)) for a in asked]
-            staged = 0
-            for answer in answers:
-                if answer.wait(_ANSWER_SECONDS) and not answer.value.error:
-                    staged += int(answer.value.body.get("staged_bytes", 0))
+            inspected = {a: node.request(a, lambda port: Inspect(port, node.uid)) for a in asked}
+            bodies = _bodies(inspected).values()
+            staged = sum(int(body.get("staged_bytes", 0)) for body in bodies if body is not None)
             if len(asked) < len(addresses):
                 staged = staged * len(addresses) // len(asked)
             return progress, max(staged, sent)
 
         with followed_by(progress), voice.busy(look):
             yield
+
+
+def _bodies(asked: Mapping[_Key, Promise[Outcome]]) -> dict[_Key, dict[str, Any] | None]:
+    """What was answered, None where nothing was; however many are silent, it takes no longer."""
+    deadline = time.monotonic() + _ANSWER_SECONDS + len(asked) * _EACH_SECONDS
+    return {
+        key: answer.value.body
+        if answer.wait(max(0.0, deadline - time.monotonic())) and not answer.value.error
+        else None
+        for key, answer in asked.items()
+    }
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project
+from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project, noted_job
 from monarch.cli.sync.following import Following
 from monarch.cli.sync.restless import RestlessFiles
 from monarch.cli.sync.setting import workspace_of
@@ -20,7 +20,6 @@ from monarch.cli.sync.visitor import Visitor
 from monarch.cli.sync.voice import Voice, listed
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
-from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
@@ -37,7 +36,7 @@ class Watching:
     def __init__(
         self,
         project: Project,
-        job: JobTrait,
+        visitor: Visitor,
         voice: Voice,
         *,
         best_effort: bool = False,
@@ -49,7 +48,7 @@ class Watching:
         self._is_env_wanted = env  # with the first push that comes through
         self._project = project
         self._workspace = workspace_of(project)
-        self._visitor: Visitor | None = Visitor(job)
+        self._visitor: Visitor | None = visitor
         self._file = project.directory / PROJECT_FILE
         self._file_mark = _mark(self._file)
         self._following: Following | None = None
@@ -254,14 +253,23 @@ class Watching:
             self._voice.note("allocation", "another allocation is up")
             return True
         # Somebody may have tidied the file away that tells of it: it runs all the same.
-        if job is None and not visitor.job.is_running():
+        if job is None and not visitor.job.is_running() and not self._goes_on_with_some(visitor):
             self._visitor = None
+            left = noted_job()
+            why = left.why_ended() if left is not None else ""
+            what = (
+                f"hosts of the allocation have ended:\n{why}\n"
+                if why
+                else ("the allocation has ended. ")
+            )
             self._voice.note(
                 "allocation-lost",
-                "the allocation has ended. What you save is pushed as soon as there is one "
-                "again: `monarch apply`",
+                f"{what}What you save is pushed as soon as there is one again: `monarch apply`",
             )
         return False
+
+    def _goes_on_with_some(self, visitor: Visitor) -> bool:
+        return self._is_best_effort and bool(visitor.answering())
 
 
 def _mark(file: Path) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from monarch.errors import MonarchError
@@ -22,7 +22,7 @@ from monarch.runtime.workspace.planning import plan_of
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.sharing import HERE
 from monarch.runtime.workspace.standstill import Standstill
-from monarch.wire.address import ProcAddress
+from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
 from monarch_sync.progress import progress
@@ -39,7 +39,8 @@ class Attempt:
     """One push. Its steps share what they find out.
 
     With ``best_effort`` hosts that cannot follow are left behind and named in the report, and
-    the others go on without them.
+    the others go on without them; so are those that are ``silent`` (why, by their uids), without
+    being asked again.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Attempt:
         mode: str,
         *,
         best_effort: bool = False,
+        silent: Mapping[Uid, str] | None = None,
     ) -> None:
         self._memory = memory
         self._fleet = Fleet(memory, node)
         self._owners = owners
         self._mode = mode
         self._is_best_effort = best_effort
+        self._silent = dict(silent or {})
         self._report = SyncReport()
         self._has_committed = False
         self._mark = time.perf_counter()
@@ -111,6 +114,7 @@ class Attempt:
         report.errors.clear()
         report.refusals.clear()
         fleet.failed.clear()
+        fleet.failed.update(self._silent)
         fleet.meet(addresses)
         report.generation = memory.generation
         scan = memory.scanner.scan() if touched is None else memory.scanner.rescan(touched)

@@ -81,14 +81,15 @@ class Author:
         touched: Iterable[Path] | None = None,
         *,
         best_effort: bool = False,
+        silent: Mapping[Uid, str] | None = None,
     ) -> SyncReport:
         """Bring the workspace to ``hosts``, and its code into the processes of ``owners``.
 
         ``touched`` says that only these paths may have changed; otherwise the watcher is asked,
         and everything is looked at where it cannot vouch. A refusal comes back in the report's
         ``errors``, a host that is lost or hangs too; with ``best_effort`` such a host is left
-        behind, and named in the report. Raises ``WorkspaceMissing``, and ``MonarchError`` for a
-        lost owner.
+        behind, and named in the report; one that is ``silent``, by uid and with the reason, is
+        not even asked then. Raises ``WorkspaceMissing``, and ``MonarchError`` for a lost owner.
         """
         with self._lock:
             if touched is None:
@@ -96,7 +97,9 @@ class Author:
             if not self._knows_all:
                 touched = None  # What was touched before a push that broke off may be unseen.
             self._knows_all = False
-            attempt = Attempt(self._memory, self._node, owners, mode, best_effort=best_effort)
+            attempt = Attempt(
+                self._memory, self._node, owners, mode, best_effort=best_effort, silent=silent
+            )
             report = attempt.run(hosts, touched)
             self._knows_all = True
             return report

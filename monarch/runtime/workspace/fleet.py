@@ -80,7 +80,12 @@ class Fleet:
     def meet(self, addresses: Sequence[ProcAddress]) -> None:
         """Ask hosts that we have not pushed to yet which generation they have."""
         memory = self._memory
-        new = [a for a in addresses if a.uid not in memory.views and a.uid != self._node.uid]
+        for host in addresses:
+            if host.uid in self.failed:
+                memory.views.pop(host.uid, None)
+                memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
+        known = {*memory.views, *self.failed, self._node.uid}
+        new = [a for a in addresses if a.uid not in known]
         asked = [
             (a, self._node.request(a, lambda port: Inspect(port, self._node.uid))) for a in new
         ]

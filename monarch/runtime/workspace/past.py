@@ -14,7 +14,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.attempt import Attempt
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.owner import Owner
-from monarch.wire.address import ProcAddress
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Sync
 from monarch_sync.contents import Contents
 from monarch_sync.digest import digest_bytes
@@ -169,13 +169,22 @@ class _Landing(Workspace):
 
 
 def roll_back(
-    past: Past, node: Node, owners: Sequence[Owner], workspace: Workspace, generation: int
+    past: Past,
+    node: Node,
+    owners: Sequence[Owner],
+    workspace: Workspace,
+    generation: int,
+    hosts: Sequence[ProcAddress],
+    *,
+    best_effort: bool = False,
+    silent: Mapping[Uid, str] | None = None,
 ) -> SyncReport:
     """Have all hosts, and the processes of ``owners``, go back to a generation, or none of them.
 
-    It becomes the next generation. The author's files stay as they are. Contents come from the
-    hosts' stores, and from another host where one lacks them. Blocks. Raises
-    ``GenerationUnknown``, ``ContentGone``, and ``MonarchError`` for a lost host.
+    ``past`` is of those of ``hosts`` that answer; ``best_effort`` leaves the others behind, which
+    are ``silent``, and names them. It becomes the next generation. The author's files stay as they
+    are. Contents come from the hosts' stores, and from another host where one lacks them. Blocks.
+    Raises ``GenerationUnknown``, ``ContentGone``, and ``MonarchError`` for a lost host.
     """
     wanted = past.state(generation)
     for entry in wanted.manifest:
@@ -185,9 +194,9 @@ def roll_back(
     memory = Memory(landing)
     memory.scanner = _PastScanner(landing, wanted.manifest, _PastContents(landing, past))
     memory.last = _same_state(past.states().values())
-    addresses = list(past.hosts.values())
     try:
-        return Attempt(memory, node, owners, "auto").run(addresses, None)
+        attempt = Attempt(memory, node, owners, "auto", best_effort=best_effort, silent=silent)
+        return attempt.run(hosts, None)
     except PushRefused as error:
         raise MonarchError(str(error)) from None
 

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from monarch.runtime.proc_agent import ProcAgent
@@ -61,6 +61,7 @@ class WorkspaceSession:
         heard: Mapping[Uid, str] | None = None,
         *,
         best_effort: bool = False,
+        silent: Mapping[Uid, str] | None = None,
         env: bool = False,
         pip_arguments: Sequence[str] = (),
     ) -> SyncReport:
@@ -74,17 +75,19 @@ class WorkspaceSession:
         if env:
             from monarch.runtime.workspace.host_pythons import ask_pythons
 
-            pythons = ask_pythons(self._agent.node, hosts)
+            asked = [host for host in hosts if host.uid not in (silent or {})]
+            pythons = ask_pythons(self._agent.node, asked)
             notes.append(surroundings.install(pythons, pip_arguments))
         author = self._author(surroundings.whole())
         # Another workspace's pushes count too: generations never go back.
         author.go_on_from(self._agent.generation)
         author.heard(heard or {})
+        effort: Any = {"best_effort": best_effort, "silent": silent}
         if owners is None:
             with self.reload.alone:
-                report = author.push(hosts, [self.reload], mode, touched, best_effort=best_effort)
+                report = author.push(hosts, [self.reload], mode, touched, **effort)
         else:
-            report = author.push(hosts, owners, mode, touched, best_effort=best_effort)
+            report = author.push(hosts, owners, mode, touched, **effort)
         if report.ok:
             left = {host.host for host in report.hosts if host.error}
             reached = [h.uid for h in hosts if author.name_of(h) not in left]
