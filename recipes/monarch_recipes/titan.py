@@ -119,8 +119,7 @@ class Driver:
         """
         check_config(config, self.procs.size())
         self.config = config
-        self.num_steps_here = 0
-        self.longest_seconds = 0.0
+        self.seconds_of_last: float | None = None
         store = self.trainers.flatten("rank").slice(rank=0).open_store.call_one().get()
         setups: list[Setup] = self.ask(self.trainers.setup, config, store, doing="setting up")
         setup = min(setups, key=lambda each: each.rank)
@@ -131,12 +130,12 @@ class Driver:
         """One step of training, on all ranks."""
         step = self.step_now + 1
         started = time.monotonic()
+        patience = patience_seconds(self.config, step, self.seconds_of_last)
         results: list[StepResult] = self.ask(
-            self.trainers.step, doing=f"step {step}", seconds=self.patience_seconds(step)
+            self.trainers.step, doing=f"step {step}", seconds=patience
         )
-        self.longest_seconds = max(self.longest_seconds, time.monotonic() - started)
+        self.seconds_of_last = time.monotonic() - started
         self.step_now = results[0].step
-        self.num_steps_here += 1
         return results
 
     def save(self) -> Path | None:
@@ -155,16 +154,6 @@ class Driver:
         """Let go of model and process group; the processes stay."""
         self.ask(self.trainers.close, doing="closing")
 
-    def patience_seconds(self, step: int) -> float:
-        """After how long a step hangs: sooner once the first has shown how long they take."""
-        config = self.config
-        saves = config.checkpoint.enable and step % config.checkpoint.interval == 0
-        validates = config.validation.enable and step % config.validation.freq == 0
-        is_last = step >= config.training.steps
-        if self.num_steps_here == 0 or saves or validates or is_last:
-            return float(config.comm.init_timeout_seconds)
-        return max(float(config.comm.train_timeout_seconds), 5 * self.longest_seconds)
-
     def ask(self, endpoint: Any, *args: Any, doing: str, seconds: float | None = None) -> list[Any]:
         """What all ranks answer, unless one hangs. What a person can mend is a RunFailed."""
         seconds = seconds or float(self.config.comm.init_timeout_seconds)
@@ -177,6 +166,15 @@ class Driver:
             if isinstance(cause, (ConfigError, CheckpointError)):
                 raise RunFailed(str(cause)) from error
             raise
+
+
+def patience_seconds(config: TitanConfig, step: int, seconds_of_last: float | None) -> float:
+    """After how long a step hangs: sooner once there is one to compare it with."""
+    saves = config.checkpoint.enable and step % config.checkpoint.interval == 0
+    validates = config.validation.enable and step % config.validation.freq == 0
+    if seconds_of_last is None or saves or validates or step == config.training.steps:
+        return float(config.comm.init_timeout_seconds)
+    return float(max(config.comm.train_timeout_seconds, math.ceil(5 * seconds_of_last)))
 
 
 @dataclass(frozen=True)
@@ -238,12 +236,8 @@ def train(
             saved = result.saved
             restarts.progressed()
             record.event("saved", f"saved {saved}", step=step, path=str(saved))
-        if result.unsaved:
-            kept = f"the last good one is {saved}" if saved else "there is none yet"
-            text = f"could not save a checkpoint after step {step}: {result.unsaved}; {kept}"
-            if result.is_last:
-                raise RunFailed(text)
-            record.event("unsaved", text, step=step)
+        elif result.unsaved:
+            tell_unsaved(result, saved, record)
         if result.is_last:
             break
     if step < setup.num_steps and record.is_stopping:
@@ -264,6 +258,15 @@ def tell(setup: Setup, config: TitanConfig, record: Record) -> None:
     if setup.resumed_from:
         text = f"resumed from {setup.resumed_from}, after step {setup.first_step}"
         record.event("resumed", text, step=setup.first_step)
+
+
+def tell_unsaved(result: StepResult, last_good: Path | None, record: Record) -> None:
+    """A full disk ends the run only where it was the last chance to save."""
+    kept = f"the last good one is {last_good}" if last_good else "there is none yet"
+    text = f"could not save a checkpoint after step {result.step}: {result.unsaved}; {kept}"
+    if result.is_last:
+        raise RunFailed(text)
+    record.event("unsaved", text, step=result.step)
 
 
 def check(config: TitanConfig, num_hosts: int, procs_per_host: int) -> None:

@@ -57,12 +57,18 @@ class Metrics(titan.Metrics):  # type: ignore[misc]
 
     log_freq: int = live(titan.Metrics.log_freq)
 
+    def __post_init__(self) -> None:
+        _check_at_least_1(self, "log_freq")
+
 
 @dataclass
 class Checkpoint(titan.Checkpoint):  # type: ignore[misc]
     """When to save, and what to load."""
 
     interval: int = live(titan.Checkpoint.interval)
+
+    def __post_init__(self) -> None:
+        _check_at_least_1(self, "interval")
 
 
 @dataclass
@@ -71,6 +77,11 @@ class Validation(titan.Validation):  # type: ignore[misc]
 
     freq: int = live(titan.Validation.freq)
 
+    def __post_init__(self) -> None:
+        _check_at_least_1(self, "freq")
+        if self.steps != -1:
+            _check_at_least_1(self, "steps", " (or -1: all there is)")
+
 
 @dataclass
 class FaultTolerance(titan.FaultTolerance):  # type: ignore[misc]
@@ -78,6 +89,15 @@ class FaultTolerance(titan.FaultTolerance):  # type: ignore[misc]
 
     max_restarts: int = 5
     """Restarts in a row without a new checkpoint; 0 ends the run with the first loss."""
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0:
+            raise ConfigError("must be at least 0", key="max_restarts")
+
+
+def _check_at_least_1(section: Any, key: str, besides: str = "") -> None:
+    if getattr(section, key) < 1:
+        raise ConfigError(f"must be at least 1{besides}", key=key)
 
 
 @dataclass
@@ -202,8 +222,6 @@ def check_config(config: TitanConfig, world_size: int) -> Degrees:
             "fault_tolerant has replica groups; here fault_tolerance.max_restarts is what counts",
             key="fault_tolerance.enable",
         )
-    if config.fault_tolerance.max_restarts < 0:
-        raise ConfigError("must be 0 or more", key="fault_tolerance.max_restarts")
     degrees = Degrees.of(config, world_size)
     is_ddp = degrees.dp_replicate > 1 and degrees.dp_shard * degrees.cp == 1
     if is_ddp and degrees.tp * degrees.pp > 1:

@@ -10,7 +10,7 @@ import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import ConfigError, live_keys, load_config, resolve_config, to_toml
 from monarch.errors import JobError
 from monarch.runs.recipe import find_recipe
-from monarch_recipes.titan import check
+from monarch_recipes.titan import check, patience_seconds
 from monarch_recipes.titan_api import check_version
 from monarch_recipes.titan_config import Degrees, TitanConfig, from_flags, in_folder
 from monarch_recipes.titan_tiny import prepare, read_documents
@@ -46,6 +46,11 @@ def test_flags_give_what_the_file_gives(tmp_path: Path) -> None:
         ),
         ("training.steps=many", "expects an integer"),
         ("activation_checkpoint.mode=som", "one of 'selective', 'full'"),
+        ("checkpoint.interval=0", "'checkpoint.interval' must be at least 1"),
+        ("metrics.log_freq=0", "'metrics.log_freq' must be at least 1"),
+        ("validation.freq=0", "'validation.freq' must be at least 1"),
+        ("validation.steps=0", r"'validation.steps' must be at least 1 \(or -1"),
+        ("fault_tolerance.max_restarts=-1", "'fault_tolerance.max_restarts' must be at least 0"),
     ],
 )
 def test_a_mistake_in_an_override(override: str, told: str) -> None:
@@ -99,7 +104,6 @@ def test_fsdp_takes_the_ranks_that_are_left(
         (["training.global_batch_size=7"], "no multiple of"),
         (["training.seq_len=33"], "must be a multiple of 2"),
         (["fault_tolerance.enable=true"], "TorchTitan's Trainer has no part in TorchFT"),
-        (["fault_tolerance.max_restarts=-1"], "must be 0 or more"),
     ],
 )
 def test_degrees_and_batches_that_do_not_fit(overrides: list[str], told: str) -> None:
@@ -115,6 +119,27 @@ def test_ddp_goes_with_fsdp_and_with_nothing_else() -> None:
         check(config(ddp, "parallelism.pipeline_parallel_degree=2"), 2, 2)
     check(config(ddp), 1, 4)
     check(config(ddp, "parallelism.tensor_parallel_degree=2"), 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds_of_last", "patience"),
+    [
+        (1, None, 300),  # what it starts with takes longer
+        (2, 1.0, 100),
+        (2, 60.0, 300),  # it took a minute, and may again
+        (10, 1.0, 300),  # saves
+        (15, 1.0, 300),  # validates
+        (18, 1.0, 300),  # the last
+    ],
+)
+def test_how_long_a_step_may_take(
+    step: int, seconds_of_last: float | None, patience: float
+) -> None:
+    wanted = config(
+        "checkpoint.enable=true", "checkpoint.interval=10", "training.steps=18",
+        "validation.enable=true", "validation.freq=15",
+    )  # fmt: skip
+    assert patience_seconds(wanted, step, seconds_of_last) == patience
 
 
 def test_what_may_change_while_it_trains() -> None:

@@ -11,11 +11,13 @@ import gc
 import hashlib
 import json
 import os
+import random
 import resource
 import shutil
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
@@ -217,18 +219,20 @@ def warm(driver: Driver) -> None:
 
 
 class Meddled(Record):
-    """A record that does something to the run, once, when a step is reported."""
+    """A record that does something to the run, once at each of some steps."""
 
-    def __init__(self, name: str, at: int = 0, meddle: Callable[[Meddled], object] = id) -> None:
+    def __init__(
+        self, name: str, at: Sequence[int] = (), meddle: Callable[[Meddled], object] = id
+    ) -> None:
         self.stream = StringIO()
         super().__init__(folder / name, LineDisplay(self.stream, 10), procs_per_host=2)
-        self.at, self.meddle = at, meddle
+        self.at, self.meddle = set(at), meddle
         self.others = children()
 
     def metrics(self, step: int, num_steps: int, values: Any) -> None:
         super().metrics(step, num_steps, values)
-        if step == self.at:
-            self.at = 0
+        if step in self.at:
+            self.at.remove(step)
             self.meddle(self)
 
     def ranks(self) -> list[psutil.Process]:
@@ -267,20 +271,34 @@ def runs() -> None:
     small = ["validation.local_batch_size=2", "validation.seq_len=32"]
     with scenario("run") as report:
         # Step 15 has just been validated when it is told to stop.
-        report["first"] = go(Meddled("run", 15, Meddled.stop), *many, *valid, *small)
+        report["first"] = go(Meddled("run", [15], Meddled.stop), *many, *valid, *small)
         report["last"] = go(Meddled("run"), *many, *valid, *small)
     with scenario("failures") as report:
         report["nan"] = go(Meddled("nan"), "optimizer.lr=1e30", "training.steps=9")
         report["tokenizer"] = go(Meddled("unmade"), f"model.hf_assets_path={folder}/nowhere")
     with scenario("death") as report:
-        report["run"] = go(Meddled("death", 3, lambda record: record.ranks()[-1].kill()))
+        report["run"] = go(Meddled("death", [3], lambda record: record.ranks()[-1].kill()))
+    with scenario("kills") as report:
+        chance = random.Random(5)
+
+        def kill_soon(record: Meddled) -> None:
+            """Also in the middle of a save, which is every other step."""
+
+            def kill() -> None:
+                for rank in record.ranks()[: chance.randint(1, 2)]:
+                    rank.kill()
+
+            threading.Timer(chance.uniform(0.0, 0.3), kill).start()
+
+        report["harmed"] = go(Meddled("harmed", [5, 10, 15], kill_soon), "training.steps=24")
+        report["unharmed"] = go(Meddled("unharmed"), "training.steps=24")
     with scenario("full") as report:
 
         def fill(record: Meddled) -> None:
             for rank in record.ranks():
                 resource.prlimit(rank.pid, resource.RLIMIT_FSIZE, (1000, 1000))
 
-        report["run"] = go(Meddled("full", 3, fill), "training.steps=6")
+        report["run"] = go(Meddled("full", [3], fill), "training.steps=6")
         found = find_checkpoint(folder / "full/checkpoints/titan")
         report["found"] = found and found.step
     troubled = [
@@ -292,7 +310,7 @@ def runs() -> None:
         mark = workspace / "trouble"
         if at == 0:
             mark.write_text(kind)
-        record = Meddled(name, at, lambda record: mark.write_text(kind))
+        record = Meddled(name, [at], lambda record: mark.write_text(kind))
         report = go(record, *troubled, *overrides)
         mark.unlink(missing_ok=True)
         return report
