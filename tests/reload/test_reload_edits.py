@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import logging
 import signal
+import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -175,3 +176,31 @@ def test_an_operator_of_torch_is_refused_by_name(project: Project) -> None:
     )
     with pytest.raises(NeedsRespawn, match="twice: an operator of torch"):
         project.replace("operator_mod", ("x: torch.Tensor)", "x: torch.Tensor, n: int = 2)"))
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from monarch_sync.reload import Reloader
+import part_mod
+from part_mod import STEP
+MADE = []
+def make(): return STEP
+DOUBLE = STEP * 2
+try:
+    MADE.append(part_mod.Part())
+    for _ in range(1):
+        reloader = Reloader([Path(__file__).parent])
+        Path(part_mod.__file__).write_text("STEP = 5\\nclass Part:\\n    size = 9\\n")
+        reloader.reload()
+finally:
+    print(len(MADE), MADE[0].size, STEP, make(), DOUBLE)
+MADE.append(part_mod.Part())
+"""
+
+
+def test_a_script_without_a_main_guard_is_not_run_again(project: Project) -> None:
+    project.write("part_mod", "STEP = 1\nclass Part:\n    size = 1\n")
+    script = project.write("script_mod", PROGRAM)
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("1 9 5 5 10\n", "")

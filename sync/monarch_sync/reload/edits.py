@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from types import CodeType, FunctionType, ModuleType
-from typing import cast
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, cast
 
 from .flips import Attribute
 from .graph import Kind, ModuleEdit
@@ -113,8 +114,21 @@ def _edit(
         kinds={key: kind_of(value) for key, value in list(live.items())},
         types={key: types for key, value in list(live.items()) if (types := _types(value))},
         keep=frozenset(_kept_names(new) & live.keys()),
+        is_program=_is_program(live, old),
         compiled=frozenset(key for key, value in list(live.items()) if is_compiled(value)),
     )
+
+
+def _is_program(namespace: dict[str, Any], statements: Iterable[Statement]) -> bool:
+    """Whether some thread is at the top level of the module, and not in its main guard."""
+    for frame in sys._current_frames().values():
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_globals is namespace and at.f_code.co_name == "<module>":
+                line = at.f_lineno
+                return not any(s.is_main_guard and s.first <= line <= s.last for s in statements)
+            at = at.f_back
+    return False
 
 
 def _identity(count: int) -> Alignment:

@@ -7,7 +7,9 @@ the new one. Undoing takes flips back in reverse order, to what was there when t
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from types import CellType
@@ -134,8 +136,21 @@ def _set_attribute(owner: Any, name: str, value: Any) -> None:
     if value is MISSING:
         with contextlib.suppress(AttributeError):
             deleter(owner, name)
+    elif name == "__code__" and (owner.__code__.co_flags ^ value.co_flags) & _KINDS:
+        with warnings.catch_warnings():
+            # A function that becomes a generator. Nothing else says so to those who hold it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            setter(owner, name, value)
     else:
         setter(owner, name, value)
+
+
+_KINDS = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)
 
 
 def _set_item(mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:

@@ -35,12 +35,17 @@ class ModuleEdit:
     keep: frozenset[str] = frozenset()
     rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
     compiled: frozenset[str] = frozenset()  # names of what a compiler made
+    is_program: bool = False  # its top level is still running, as that of a plain script does
     types: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """Of names that hold instances: the module and name of their class and of its bases."""
 
     def is_compiled(self, statement: Statement) -> bool:
         """Whether a compiler made what it binds: it reads all that its functions read."""
         return not statement.is_class and not statement.binds.isdisjoint(self.compiled)
+
+    def never_runs(self, statement: Statement) -> bool:
+        """What a program does it does once."""
+        return statement.is_main_guard or (self.is_program and not statement.is_harmless)
 
     @cached_property
     def gone(self) -> frozenset[str]:

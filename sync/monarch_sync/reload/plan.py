@@ -94,7 +94,7 @@ class _Planner:
     def _mark_all(self, plan: ModulePlan) -> None:
         edit = plan.edit
         for index, statement in enumerate(edit.new):
-            if statement.is_main_guard or (statement.binds and statement.binds <= edit.keep):
+            if edit.never_runs(statement) or (statement.binds and statement.binds <= edit.keep):
                 continue
             if statement.is_class:
                 self._reach.note_members(plan, index)
@@ -117,7 +117,7 @@ class _Planner:
             root_of(name) for index in plan.run for name, _ in edit.new[index].names.eager
         } - live
         for index, statement in enumerate(edit.new) if needed else ():
-            if not needed.isdisjoint(statement.binds) and not statement.is_main_guard:
+            if not needed.isdisjoint(statement.binds) and not edit.never_runs(statement):
                 plan.run.add(index)
         # `x = 1` and then `x += 1`: the second alone would start from the finished value.
         displaced = _displaced(edit)
@@ -127,7 +127,7 @@ class _Planner:
                 plan.run.add(max(binders))
                 plan.marks[name] = Mark.VALUE
             if plan.run & binders and not all(edit.new[i].is_definition for i in binders):
-                plan.run |= {i for i in binders if not edit.new[i].is_main_guard}
+                plan.run |= {i for i in binders if not edit.never_runs(edit.new[i])}
         for name, types in edit.types.items():
             if _FILLED_ONCE in types and name not in edit.keep:
                 self._fill_again(plan, name)
@@ -255,7 +255,7 @@ def _displaced(edit: ModuleEdit) -> set[str]:
         for name, index in after.items()
         if name in before
         and name not in edit.keep
-        and not edit.new[index].is_main_guard
+        and not edit.never_runs(edit.new[index])
         and edit.alignment.source_of(index) not in (None, before[name])
     } - {"*"}
 

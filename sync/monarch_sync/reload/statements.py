@@ -111,6 +111,15 @@ class Statement:
         return isinstance(self.node, ast.If) and "'__main__'" in ast.dump(self.node.test)
 
     @cached_property
+    def is_harmless(self) -> bool:
+        """Whether it only defines, imports or writes down: nothing is called."""
+        if self.is_definition or self.is_import or self.is_docstring:
+            return True
+        calls = (ast.Call, ast.Await, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)
+        is_plain = isinstance(self.node, (ast.Assign, ast.AnnAssign))
+        return is_plain and not any(isinstance(node, calls) for node in ast.walk(self.node))
+
+    @cached_property
     def defines(self) -> frozenset[str]:
         """Names that a `def` or `class` in it binds, also within `if` or `try`."""
         names: set[str] = set()
