@@ -11,7 +11,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} holds more than tensors and plain values") from error
     except (OSError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds a {type(state).__name__}, and is no checkpoint")
     return Checkpoint(int(match[1]), path, state)
 
 
@@ -165,8 +167,9 @@ def find_checkpoint(
     return checkpoint
 
 
-def check_model(checkpoint: Checkpoint, model: nn.Module) -> None:
-    """Raise CheckpointError, with the first difference, if it is not of such a model."""
+def check_model(checkpoint: Checkpoint, model: nn.Module, keys: Sequence[str] = ()) -> None:
+    """Raise CheckpointError, with the first difference, if it is not of such a model, or not of a
+    recipe that saves something under each of ``keys``."""
     saved: dict[str, torch.Tensor] = checkpoint.state.get("model", {})
     wanted = model.state_dict()
     reason = ""
@@ -185,6 +188,8 @@ def check_model(checkpoint: Checkpoint, model: nn.Module) -> None:
             f"{checkpoint.path} is of another model: {reason}. Give the config it was trained "
             'with, or begin anew: `--new`, or resume="never"'
         )
+    if lacking := [key for key in keys if key not in checkpoint.state]:
+        raise CheckpointError(f"{checkpoint.path} is of another recipe: it has no {lacking[0]!r}")
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,16 +81,19 @@ def from_rank_0(find: Callable[[], T], expected: type[Exception]) -> T:
 
 
 def find_checkpoint_for_all(
-    wanted: str, folder: Path, model: nn.Module
+    wanted: str, folder: Path, model: nn.Module, keys: Sequence[str]
 ) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """The one to resume, as `find_checkpoint` has it, and what is wrong with newer ones.
 
-    Only rank 0 looks, so only its machine needs to have them.
+    It must pass `check_model`, with `keys`. Only rank 0 looks, so only its machine needs to have
+    them.
     """
 
     def find() -> tuple[Checkpoint | None, tuple[str, ...]]:
         skipped: list[str] = []
-        found = find_checkpoint(wanted, folder, partial(check_model, model=model), skipped.append)
+        found = find_checkpoint(
+            wanted, folder, lambda one: check_model(one, model, keys), skipped.append
+        )
         return found, tuple(skipped)
 
     return from_rank_0(find, CheckpointError)

@@ -350,7 +350,7 @@ class DDPTrainer(Actor):
         """Go on from the checkpoint that the config asks for, if there is one, by any number of
         ranks: its path, and what is wrong with newer ones."""
         checkpoint, skipped = find_checkpoint_for_all(
-            self.config.resume, self.checkpoint_dir, self.model
+            self.config.resume, self.checkpoint_dir, self.model, ["random_states"]
         )
         if checkpoint is None:
             return None, skipped

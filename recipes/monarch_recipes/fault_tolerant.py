@@ -39,7 +39,6 @@ from torchft.local_sgd import DiLoCo, LocalSGD
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
-from monarch.runs.words import in_words
 from monarch_recipes.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -62,8 +61,8 @@ from monarch_recipes.replicas.messages import (
     Rendezvous,
     Seat,
     StepResult,
-    TaskError,
     Unsaved,
+    task_errors,
 )
 from monarch_recipes.replicas.placement import place_groups
 from monarch_recipes.replicas.torchft_cures import (
@@ -228,11 +227,8 @@ class ReplicaTrainer(Actor):
     def setup(self, checkpoint: Path | None) -> Ready:
         """Build the model anew, and load the checkpoint, or the one that the config asks for."""
         self.leave()
-        try:
+        with task_errors(f"{self.seat.name}, cannot be set up"):
             resumed_from, skipped = self.build(checkpoint)
-        except Exception as error:
-            where = f"group {self.seat.group}, rank {self.seat.rank}, cannot be set up"
-            raise TaskError(where, in_words(error)) from error
         return Ready(
             step=self.progress["step"],
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
@@ -326,6 +322,7 @@ class ReplicaTrainer(Actor):
         if self.config.learning_rate != order.learning_rate:
             self.config = dataclasses.replace(self.config, learning_rate=order.learning_rate)
         suffer(order.fault, self.seat.rank, "before")
+        self.model.train()
         make = self.averaged_step if self.config.algorithm == "ddp" else self.local_steps
         loss, accuracy, learning_rate, grad_norm = make(manager, order.fault)
         step, committed = manager.current_step(), manager.has_committed
@@ -400,22 +397,19 @@ class ReplicaTrainer(Actor):
 
     def forward(self, batch: int) -> tuple[torch.Tensor, float]:
         """Loss and accuracy on this process's samples of a batch; TaskError where code raises."""
-        seat, indices = self.seat, self.order.of(batch)
-        where = f"group {seat.group}, rank {seat.rank}, on {socket.gethostname()}, in batch {batch}"
-        try:
+        indices = self.order.of(batch)
+        where = f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {indices}"
+        with task_errors(where):
             ((inputs, labels),) = self.batches(self.data.train, indices)
             logits = self.parallel_model(inputs)
             loss: torch.Tensor = part(self.config.task, compute_loss)(logits, labels)
             if not math.isfinite(loss.item()):
                 raise ValueError(f"the loss is {loss.item()}")
-        except Exception as error:
-            raise TaskError(f"{where}, samples {indices}", in_words(error)) from error
         return loss, float((logits.argmax(1) == labels).float().mean())
 
     def batches(self, data: Any, indices: Sequence[int]) -> Any:
         """These samples as (inputs, labels) on the device, `batch_size` at a time."""
-        reader = f"group {self.seat.group}, rank {self.seat.rank},"
-        return batches(data, indices, self.config.batch_size, self.device, reader)
+        return batches(data, indices, self.config.batch_size, self.device, self.seat.name)
 
     def learning_rate_of(self, step: int) -> float:
         return part(self.config.task, learning_rate_at)(self.config, step, self.config.num_steps)
@@ -431,8 +425,9 @@ class ReplicaTrainer(Actor):
         """Right answers on this rank's share of the held-out samples, and how many these are."""
         share = range(self.seat.rank, len(self.data.held_out), self.seat.num_ranks)
         num_right = 0
-        for inputs, labels in self.batches(self.data.held_out, share):
-            with torch.no_grad():
+        self.model.eval()
+        with task_errors(f"{self.seat.name}, cannot evaluate"), torch.no_grad():
+            for inputs, labels in self.batches(self.data.held_out, share):
                 num_right += int((self.model(inputs).argmax(1) == labels).sum())
         return num_right, len(share)
 
@@ -466,15 +461,19 @@ class ReplicaTrainer(Actor):
     def resume(self, path: Path | None) -> tuple[Path | None, tuple[str, ...]]:
         """Load the checkpoint at `path`, else the one that the config asks for, if there is one:
         its path, and what is wrong with newer ones."""
-
-        def check_fits(checkpoint: Checkpoint) -> None:
-            check_model(checkpoint, self.model)
-            if "progress" not in checkpoint.state:
-                raise CheckpointError(f"{checkpoint.path} is of another recipe")
-
         skipped: list[str] = []
-        wanted = path or self.config.resume
-        checkpoint = find_checkpoint(wanted, self.checkpoint_dir, check_fits, skipped.append)
+
+        def find(wanted: str | Path) -> Checkpoint | None:
+            fits = functools.partial(check_model, model=self.model, keys=("progress",))
+            return find_checkpoint(wanted, self.checkpoint_dir, fits, skipped.append)
+
+        try:
+            checkpoint = find(path or self.config.resume)
+        except CheckpointError:
+            if path is None or path.exists():
+                raise
+            # Others have gone on, and saved newer ones in its place; they are healed from anyway.
+            checkpoint = find("auto")
         if checkpoint is None:
             return None, tuple(skipped)
         self.load_state(checkpoint.state)

@@ -184,6 +184,16 @@ def test_a_checkpoint_of_another_model_is_told_by_the_first_difference(folder: P
         check_model(found, nn.Linear(3, 2, bias=False))
     with pytest.raises(CheckpointError, match=r"it has no '0\.weight'"):
         check_model(found, nn.Sequential(nn.Linear(3, 2)))
+    with pytest.raises(CheckpointError, match=r"is of another recipe: it has no 'progress'"):
+        check_model(found, nn.Linear(3, 2), ["model", "progress"])
+
+
+def test_a_file_of_something_else(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "step-00000010.pt"
+    torch.save(torch.ones(3), path)
+    with pytest.raises(CheckpointError, match="holds a Tensor, and is no checkpoint"):
+        load_checkpoint(path)
 
 
 def test_the_newest_that_fits_is_taken_and_none_that_does_not(folder: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from monarch.errors import MonarchError
+from monarch.runs.words import in_words
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.recovery import RecoveryReport
 
@@ -24,6 +27,7 @@ __all__ = [
     "StepResult",
     "TaskError",
     "Unsaved",
+    "task_errors",
 ]
 
 
@@ -36,6 +40,11 @@ class Seat:
     num_groups: int
     num_ranks: int
     slot: int
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"group {self.group}, rank {self.rank}"
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,15 @@ class TaskError(MonarchError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
+
+
+@contextmanager
+def task_errors(where: str) -> Iterator[None]:
+    """Within, whatever is raised is the task's fault."""
+    try:
+        yield
+    except Exception as error:
+        raise TaskError(where, in_words(error)) from error
 
 
 class Unsaved(MonarchError):
