@@ -13,6 +13,7 @@ import click
 
 from monarch.cli.place import find_place
 from monarch.cli.project import load_project
+from monarch.cli.stopping import interrupt_kept
 from monarch.config_file import live_keys, load_config, to_toml
 from monarch.errors import JobError
 from monarch.runs.recipe import Recipe, built_in_recipes, find_recipe, summary_of
@@ -119,7 +120,8 @@ def recipe_here(name: str) -> Recipe:
     """A recipe as ``monarch run`` finds it, with the workspace's folders to import from."""
     for folder in load_project(None).make_workspace().folders:
         sys.path.insert(0, str(folder.local))
-    return find_recipe(name)
+    with interrupt_kept():
+        return find_recipe(name)
 
 
 def _defaults(found: Recipe) -> object:

@@ -10,7 +10,7 @@ from types import FrameType
 
 from monarch.runs import Record
 
-__all__ = ["stop_on_interrupt"]
+__all__ = ["interrupt_kept", "stop_on_interrupt"]
 
 
 @contextmanager
@@ -35,3 +35,29 @@ def stop_on_interrupt(records: Sequence[Record]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interrupt_kept() -> Iterator[None]:
+    """Ctrl-C within, if it was swallowed, is raised at the end of the block: there are libraries
+    that are imported in the middle of a `try` that excepts everything."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_pressed = False
+    before = signal.getsignal(signal.SIGINT)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal is_pressed
+        is_pressed = True
+        if callable(before):
+            before(number, frame)
+
+    if callable(before):
+        signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if is_pressed:
+        raise KeyboardInterrupt

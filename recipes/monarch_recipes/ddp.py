@@ -408,10 +408,10 @@ def train(
 ) -> Outcome:
     """Drive the ranks from the client, to the end or until the record is stopping."""
     trainers = procs.spawn("trainer", DDPTrainer, config, record.checkpoint_dir.absolute())
+    # Who stops before the first step has learned nothing, and need not wait.
+    store = when_up(trainers.flatten("rank").slice(rank=0).open_store, record)
     setup_torch_elastic_env(procs)
     ask = asking(procs, config.collective_timeout_seconds)
-    store = when_up(trainers.flatten("rank").slice(rank=0).open_store, record)
-    # Who stops now has learned nothing yet, and need not wait.
     setting_up = ask(trainers.setup, store, doing="setting up", unless=lambda: record.is_stopping)
     plan: Plan = setting_up[0]
     record.message(

@@ -31,6 +31,10 @@ def test_the_shipped_config_holds_every_key_at_its_default() -> None:
         "clip_norm=-1",
         "evaluate_every=-1",
         "num_ranks=0",
+        "learning_rate=nan",
+        "weight_decay=-0.1",
+        "master_port=99999",
+        "collective_timeout_seconds=0",
     ],
 )
 def test_values_that_make_no_sense_are_refused(override: str) -> None:
