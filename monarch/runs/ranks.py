@@ -15,7 +15,16 @@ from monarch.errors import MonarchError
 from monarch.runs.record import Record
 from monarch.runs.witness import Witness, stacks_of, tell_hang
 
-__all__ = ["Ask", "RankHangs", "RunFailed", "ask_all", "asking", "check_num_ranks", "when_up"]
+__all__ = [
+    "Ask",
+    "RankHangs",
+    "RunFailed",
+    "Unless",
+    "ask_all",
+    "asking",
+    "check_num_ranks",
+    "when_up",
+]
 
 _LOOK_SECONDS = 0.2
 

@@ -37,19 +37,25 @@ class Saving:
         training goes on; or RunFailed, where the run ``must`` not end without it.
         """
         try:
-            path = write()
+            self.saved(step, write())
         except ActorError as error:
             if not isinstance(error.exception, OSError):
                 raise
-            kept = f"the last good one is {self.latest}" if self.latest else "there is none yet"
-            text = f"could not save a checkpoint after step {step}: {error.exception}; {kept}"
-            if must:
-                raise RunFailed(text) from error
-            self._record.event("unsaved", text, step=step)
-            return
+            self.failed(step, error.exception, must=must)
+
+    def saved(self, step: int, path: Path) -> None:
+        """There is a checkpoint."""
         self.latest = shown(path)
         self._restarts.progressed()
         self._record.event("saved", f"saved {self.latest}", step=step, path=str(path))
+
+    def failed(self, step: int, why: object, *, must: bool = False) -> None:
+        """There is none, as `save` has it."""
+        kept = f"the last good one is {self.latest}" if self.latest else "there is none yet"
+        text = f"could not save a checkpoint after step {step}: {why}; {kept}"
+        if must:
+            raise RunFailed(text)
+        self._record.event("unsaved", text, step=step)
 
 
 def shown(path: Path) -> Path:

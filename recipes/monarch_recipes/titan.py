@@ -22,10 +22,12 @@ from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import ActorError
 from monarch.runs import Record
-from monarch.runs.ranks import RunFailed, ask_all
+from monarch.runs.ranks import RunFailed, Unless, ask_all
 from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
+from monarch.runs.saving import Saving
 from monarch.runs.witness import Witness
+from monarch.runs.words import in_words
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import CheckpointError
 from monarch_recipes.rendezvous import meet_at, open_store
@@ -111,17 +113,22 @@ class Driver:
         self.trainers = procs.spawn("titan", TitanTrainer)
         setup_torch_elastic_env(procs)
 
-    def setup(self, config: TitanConfig) -> Setup:
+    def setup(self, config: TitanConfig, unless: Unless = lambda: False) -> Setup:
         """Train by `config` from now on, in the processes that are there.
 
         Model, optimizer and process group are new, so any key may have changed: FSDP may become
-        tensor parallelism. A checkpoint in the config's folder is resumed.
+        tensor parallelism. A checkpoint in the config's folder is resumed. Raises KeyboardInterrupt
+        as soon as `unless` is true.
         """
         check_config(config, self.procs.size())
         self.config = config
         self.seconds_of_last: float | None = None
-        store = self.trainers.flatten("rank").slice(rank=0).open_store.call_one().get()
-        setups: list[Setup] = self.ask(self.trainers.setup, config, store, doing="setting up")
+        first = self.trainers.flatten("rank").slice(rank=0)
+        # The processes may be coming up still, however long that takes.
+        (store,) = self.ask(first.open_store, doing="meeting", seconds=math.inf, unless=unless)
+        setups: list[Setup] = self.ask(
+            self.trainers.setup, config, store, doing="setting up", unless=unless
+        )
         setup = min(setups, key=lambda each: each.rank)
         self.step_now = setup.first_step
         return setup
@@ -154,17 +161,25 @@ class Driver:
         """Let go of model and process group; the processes stay."""
         self.ask(self.trainers.close, doing="closing")
 
-    def ask(self, endpoint: Any, *args: Any, doing: str, seconds: float | None = None) -> list[Any]:
+    def ask(
+        self,
+        endpoint: Any,
+        *args: Any,
+        doing: str,
+        seconds: float | None = None,
+        unless: Unless | None = None,
+    ) -> list[Any]:
         """What all ranks answer, unless one hangs. What a person can mend is a RunFailed."""
-        seconds = seconds or float(self.config.comm.init_timeout_seconds)
         try:
-            return ask_all(endpoint, *args, seconds=seconds, witnesses=self.witnesses, doing=doing)
+            return ask_all(
+                endpoint, *args, seconds=seconds or self.config.comm.init_timeout_seconds,
+                witnesses=self.witnesses, doing=doing, unless=unless,
+            )  # fmt: skip
         except ActorError as error:
-            cause = error.exception
-            if isinstance(cause, ConfigError) and cause.key:
-                raise RunFailed(f"'{cause.key}' {cause}") from error
-            if isinstance(cause, (ConfigError, CheckpointError)):
-                raise RunFailed(str(cause)) from error
+            if isinstance(error.exception, ConfigError):
+                raise RunFailed(in_words(error.exception)) from error
+            if isinstance(error.exception, CheckpointError):
+                raise RunFailed(str(error.exception)) from error
             raise
 
 
@@ -208,9 +223,15 @@ def train(
     config: TitanConfig, driver: Driver, record: Record, restarts: Restarts, step_made: StepMade
 ) -> Outcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
-    setup = driver.setup(in_folder(config, record.folder))
-    tell(setup, config, record)
-    step, saved = setup.first_step, setup.resumed_from
+    # Who stops now has learned nothing yet, and need not wait.
+    setup = driver.setup(in_folder(config, record.folder), unless=lambda: record.is_stopping)
+    record.message(
+        f"{config.model.name} {config.model.flavor}: {setup.num_parameters:,} parameters, "
+        f"{setup.layout}, on {setup.device}; ready in {setup.seconds:.1f} s"
+    )
+    saving = Saving(record, restarts)
+    saving.resumed(setup.resumed_from, setup.first_step, setup.notes)
+    step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}
     generation = -1
     while step < setup.num_steps and not record.is_stopping:
@@ -229,44 +250,21 @@ def train(
         if not math.isfinite(values.get("loss", 0.0)):
             raise RunFailed(
                 f"the loss of step {step} is {values['loss']}: training on would be of no use. "
-                f"A lower optimizer.lr may help. The last checkpoint: {saved or 'none'}"
+                f"A lower optimizer.lr may help. The last checkpoint: {saving.latest or 'none'}"
             )
         last.update((key, values[key]) for key in last if key in values)
         if result.saved:
-            saved = result.saved
-            restarts.progressed()
-            record.event("saved", f"saved {saved}", step=step, path=str(saved))
+            saving.saved(step, result.saved)
         elif result.unsaved:
-            tell_unsaved(result, saved, record)
+            saving.failed(step, result.unsaved, must=result.is_last)
         if result.is_last:
             break
     if step < setup.num_steps and record.is_stopping:
-        saved = driver.save() or saved
-        record.message(f"stopped after step {step}: the last checkpoint is {saved or 'none'}")
+        if step > setup.first_step and (path := driver.save()):
+            saving.saved(step, path)
+        record.message(f"stopped after step {step}; the last checkpoint is {saving.latest}")
     driver.close()
-    return Outcome(step, last["loss"], last["validation_loss"], saved, restarts.num_in_all)
-
-
-def tell(setup: Setup, config: TitanConfig, record: Record) -> None:
-    """What the run is, and where it goes on."""
-    record.message(
-        f"{config.model.name} {config.model.flavor}: {setup.num_parameters:,} parameters, "
-        f"{setup.layout}, on {setup.device}; ready in {setup.seconds:.1f} s"
-    )
-    for note in setup.notes:
-        record.event("skipped", note)
-    if setup.resumed_from:
-        text = f"resumed from {setup.resumed_from}, after step {setup.first_step}"
-        record.event("resumed", text, step=setup.first_step)
-
-
-def tell_unsaved(result: StepResult, last_good: Path | None, record: Record) -> None:
-    """A full disk ends the run only where it was the last chance to save."""
-    kept = f"the last good one is {last_good}" if last_good else "there is none yet"
-    text = f"could not save a checkpoint after step {result.step}: {result.unsaved}; {kept}"
-    if result.is_last:
-        raise RunFailed(text)
-    record.event("unsaved", text, step=result.step)
+    return Outcome(step, last["loss"], last["validation_loss"], saving.latest, restarts.num_in_all)
 
 
 def check(config: TitanConfig, num_hosts: int, procs_per_host: int) -> None:

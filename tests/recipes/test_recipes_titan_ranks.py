@@ -101,7 +101,7 @@ def test_a_run_stops_saves_and_goes_on(found: dict[str, Any]) -> None:
     assert run["last"]["step"] == 30
     events = run["last"]["events"]
     assert [event["step"] for event in events if event["kind"] == "resumed"] == [15]
-    assert [event["step"] for event in events if event["kind"] == "saved"] == [10, 20, 30]
+    assert [event["step"] for event in events if event["kind"] == "saved"] == [10, 15, 20, 30]
 
 
 def test_a_run_learns(found: dict[str, Any]) -> None:
