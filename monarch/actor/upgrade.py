@@ -26,6 +26,9 @@ __all__ = ["upgrade"]
 _BUSY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
 
+_latest: Promise[BaseException | None] | None = None
+_lock = threading.Lock()
+
 
 def upgrade(
     ref: MeshRef, new: type, is_reserved: Callable[[str], bool], made: Future[None]
@@ -40,11 +43,14 @@ def upgrade(
     plan = ReloadPlan(-random.getrandbits(62) - 1, "", "patch")
     plan.upgrade = Upgrade(ref.uid, dump_afresh(new))
     done: Promise[BaseException | None] = Promise()
+    before = _stand_in_line(done)
 
     def run() -> None:
         error: BaseException | None = None
         try:
             made.get()
+            if before is not None:
+                before.wait()
             outcome = _in_turn(turnover, plan, ref, agent.node.uid)
             if outcome.refused:
                 error = _refusal(ref, outcome)
@@ -60,6 +66,14 @@ def upgrade(
 
     threading.Thread(target=run, name="monarch-upgrade", daemon=True).start()
     return make_future(done, resolve)
+
+
+def _stand_in_line(done: Promise[BaseException | None]) -> Promise[BaseException | None] | None:
+    """The upgrade that was asked for before this one, which is to come first."""
+    global _latest
+    with _lock:
+        before, _latest = _latest, done
+    return before
 
 
 def _check(live: type, new: type) -> None:
