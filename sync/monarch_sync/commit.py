@@ -18,7 +18,7 @@ from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.patch_file import Patch
-from monarch_sync.staging import Ready, Staging, time_after
+from monarch_sync.staging import Ready, Staging, Swap, time_after
 from monarch_sync.stamps import Stamps, lstat
 from monarch_sync.store import Store
 
@@ -47,6 +47,7 @@ class Committer:
         self._opened: list[str] = []
         self._whole: set[str] = set()  # folders that were put in their place with all in them
         self._bytecode: dict[str, list[str]] = {}
+        self._swapped: list[Swap] = []
         self._put: list[tuple[str, bytes]] = []
         self._replaced: deque[tuple[str, bytes, int]] = deque()
         self._patched: deque[tuple[str, Patch]] = deque()
@@ -68,7 +69,11 @@ class Committer:
                 changes_modes.append(entry)
             elif entry.mode & 0o700 != 0o700:
                 changes_modes.append(entry)
+        swaps = self._staging.swaps
         for entry in plan.files:
+            swap = swaps.get(entry.path)
+            if swap is not None and self._swap(swap):
+                continue
             if not whole or parent_of(entry.path) not in whole:
                 self._put_file(entry)
             elif entry.mode & 0o600 != 0o600:
@@ -88,6 +93,12 @@ class Committer:
     def settle(self) -> None:
         """What can wait until the commit has been answered: what was replaced goes to the store.
         May be asked for again, if it fails."""
+        while self._swapped:
+            swap = self._swapped.pop()
+            if swap.is_stored:
+                self._store.gone(swap.new)
+            self._replaced.append((swap.place, swap.old, swap.before.st_size))
+            self._put.append((swap.path, swap.new))
         while self._replaced:
             place, digest, size = self._replaced[0]
             with contextlib.suppress(FileNotFoundError):
@@ -171,6 +182,16 @@ class Committer:
             if compiled.startswith(f"{stem}.") and compiled.endswith(".pyc"):
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.unlink(f"{folder}/__pycache__/{compiled}")
+
+    def _swap(self, swap: Swap) -> bool:
+        """Whether the file was as it was when we looked, and has changed places."""
+        _, path, place, before, *_ = swap
+        self._make_sound(swap.folder)
+        if not _is_unchanged(before, lstat(path)):
+            return False
+        self._disk.exchange(place, path)
+        self._swapped.append(swap)
+        return True
 
     def _put_file(self, entry: Entry) -> None:
         name = entry.path

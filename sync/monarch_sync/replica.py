@@ -257,6 +257,7 @@ class Replica:
         missing = self._fetch(pending.plan, pending.manifest)
         if missing:
             return Need(missing)
+        self._staging.line_up(pending.plan.files)
         record = self._history.record(
             pending.stage.generation, pending.stage.author, self.manifest, pending.manifest,
             time.time(), decode_pairs(pending.stage.moves) or pending.plan.folders_moved,

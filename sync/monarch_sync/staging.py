@@ -27,7 +27,7 @@ from monarch_sync.stamps import Stamps, digest_of, lstat
 from monarch_sync.store import Store
 from monarch_sync.unpacking import contents_of
 
-__all__ = ["Ready", "Staging", "time_after"]
+__all__ = ["Ready", "Staging", "Swap", "time_after"]
 
 _NOBODY: dict[str, str] = {}
 _PATCH = ".patch"
@@ -50,9 +50,24 @@ class Ready(NamedTuple):
     patch: Patch | None = None
 
 
+class Swap(NamedTuple):
+    """A file of ours that changes places with the next: all that a commit has to know of it.
+
+    ``before``: what stands at the path, with the content ``old``; ``new`` lies at ``place``.
+    """
+
+    folder: str
+    path: str
+    place: str
+    before: os.stat_result
+    old: bytes
+    new: bytes
+    is_stored: bool
+
+
 class Staging:
-    """What the next commit needs. `ready`: by path. `tops`: new folders that are whole here, and
-    where; `folders`: all folders in those."""
+    """What the next commit needs. `ready`: by path; `swaps`: what is plainest of it, once all is.
+    `tops`: new folders that are whole here, and where; `folders`: all folders in those."""
 
     def __init__(self, root: Path, folder: Path, store: Store, disk: Disk, stamps: Stamps) -> None:
         self._root = os.fspath(root)
@@ -70,6 +85,7 @@ class Staging:
         self._blocks = Blocks()
         self._old = Manifest()
         self.ready: dict[str, Ready] = {}
+        self.swaps: dict[str, Swap] = {}
         self.tops: dict[str, str] = {}
         self.folders: dict[str, str] = _NOBODY
         os.makedirs(self.folder, exist_ok=True)
@@ -275,6 +291,20 @@ class Staging:
                 self._disk.set_time(place, seconds)
         return place
 
+    def line_up(self, files: Iterable[Entry]) -> None:
+        """All is ready: work out ahead what the commit can do without a thought."""
+        for entry in files:
+            path = entry.path
+            place, before, digest, is_stored, is_linked, patch = self.ready[path]
+            if before is None or digest is None or not place or is_linked or patch is not None:
+                continue
+            ours = self._old.get(path)
+            if ours is not None and ours.digest == digest and entry.mode & 0o600 == 0o600:
+                full = f"{self._root}/{path}"
+                self.swaps[path] = Swap(
+                    parent_of(path), full, place, before, digest, entry.digest, is_stored
+                )  # fmt: skip
+
     def _is_real(self, folder: str) -> bool:
         """Whether it and all above it are folders, and no links."""
         is_real = self._real.get(folder)
@@ -343,7 +373,7 @@ class Staging:
         self._expected, self._salvaged, self._replaced = {}, {}, set()
         self._patches, self._real = {}, {"": True}
         self.num_bytes = 0
-        self.ready, self.tops, self.folders = {}, {}, _NOBODY
+        self.ready, self.swaps, self.tops, self.folders = {}, {}, {}, _NOBODY
 
     def drop(self) -> None:
         """Throw all of it away."""

@@ -248,3 +248,37 @@ def test_a_disk_error_within_a_commit_can_be_recovered(tmp_path: Path, step: int
     assert isinstance(push_tree(again, 3, new), Committed)
     assert read_tree(tmp_path) == whole(new)
     again.close()
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_disk_error_on_the_way_back_leaves_nothing_that_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    """Contents that come from the store, in a process that goes on after the error."""
+    if not can_exchange:
+        monkeypatch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
+    one: Tree = {"a": b"1", "b": b"2", "c": b"3"}
+    other: Tree = {"a": b"one", "b": b"two", "c": b"three"}
+    for step in range(40):
+        disk = FailingDisk()
+        replica = Replica(tmp_path / str(step), disk)
+        for generation, tree in enumerate((one, other, one), 1):
+            push_tree(replica, generation, tree)
+        assert isinstance(replica.handle(stage_message(4, manifest_of(other), [])), Staged)
+        disk.arm(step, OSError(errno.EIO, "Input/output error"))
+        reply = replica.handle(Commit(4))
+        replica.settle()
+        has_failed = disk.steps_left < 0
+        disk.steps_left = -1
+        # The next message carries on, or begins anew; then there and back without a byte.
+        for generation, tree in ((5, one), (6, other)):
+            assert isinstance(
+                replica.handle(stage_message(generation, manifest_of(tree), [])), Staged
+            ), step
+            assert isinstance(replica.handle(Commit(generation)), Committed)
+            assert read_tree(replica.root) == whole(tree)
+        replica.close()
+        if not has_failed:
+            assert isinstance(reply, Committed)
+            return
+    pytest.fail("a commit of a few files took more than 40 steps")
