@@ -204,6 +204,7 @@ def test_a_bar_before_and_after_the_sending() -> None:
     assert bar_line(reading, 0, 1.5, 0.0, 80) == "reading  1,200 files, 5.0 MB  1.5 s"
     assert bar_line(Progress("stage"), 0, 0.7, 0.0, 80) == "asking hosts what they lack  700 ms"
     assert bar_line(Progress("prepare"), 0, 2.0, 0.0, 80) == "trying the new code  2.0 s"
+    assert bar_line(Progress("packages"), 0, 9.0, 0.0, 80).startswith("having pip find the pack")
     full = bar_line(SENDING, 999_000_000, 1.0, 1.0, 60, ascii_only=True)
     assert full == f"sending  [{30 * '#'}]  450 MB of 450 MB"
 

@@ -188,7 +188,8 @@ def test_the_state_file_is_private_json(jobs: list[JobTrait], cache: Path) -> No
     data = json.loads(cache.read_bytes())
     assert data["kind"] == "process"
     assert data["apply_id"] == job.apply_id
-    assert [path.name for path in cache.parent.iterdir()] == [cache.name]
+    assert {path.name for path in cache.parent.iterdir()} == {cache.name, ".gitignore"}
+    assert (cache.parent / ".gitignore").read_text() == "*\n"  # it holds a secret
 
     again = job_load(cache)
     assert isinstance(again, ProcessJob)

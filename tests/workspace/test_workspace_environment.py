@@ -32,6 +32,10 @@ class Importer(Actor):
         imported = importlib.import_module(module)
         return imported.VALUE, imported.__file__
 
+    @endpoint
+    def path(self) -> list[str]:
+        return sys.path[:2]
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -131,8 +135,13 @@ def test_hosts_install_the_packages_of_a_lock_file(
     project.write(".gitignore", "*.py[co]\n")
     project.write("requirements.txt", "tinylib\n")
     assert project.sync(hosts).notes == []
+    early = hosts.spawn_procs(name="early").spawn("early", Importer)
+    assert len(early.path.call().get(timeout=30)) == 2
     report = project.sync(hosts, conda=True)
     assert report.ok, report
+    root, behind = next(iter(early.path.call().get(timeout=30).values()))
+    assert (root, behind) == (str(replica_of(job)), str(environment_of(job)))
+    assert {v for v, _ in early.value_of.call("tinylib").get(timeout=30).values()} == {"1.0"}
     assert report.notes == [
         "packages of requirements.txt come along as wheels, and hosts install them"
     ]

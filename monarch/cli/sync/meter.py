@@ -16,6 +16,7 @@ _PATIENCE_SECONDS = 0.5
 _EVERY_SECONDS = 0.1
 
 _DOING = {
+    "packages": "having pip find the packages that hosts lack",
     "stage": "asking hosts what they lack",
     "prepare": "trying the new code",
     "wait": "waiting for actors to end what they are in",

@@ -319,8 +319,13 @@ class LocalReload:
         self._prepared.clear()
 
     def _extend_path(self, paths: Sequence[str]) -> None:
-        # In front, so that the workspace wins over installed copies.
-        sys.path[:0] = [path for path in paths if path not in sys.path]
+        # In front, so that the workspace wins over installed copies; in their order, so that what
+        # comes along later does not win over the workspace.
+        at = 0
+        for path in paths:
+            if path not in sys.path:
+                sys.path.insert(at, path)
+            at = sys.path.index(path) + 1
 
     def _patched_actors(self, step: _Step, report: ReloadReport) -> dict[str, int]:
         upgrade = step.plan.upgrade

@@ -21,6 +21,7 @@ from monarch.runtime.workspace.lock_files import needs_of
 from monarch.runtime.workspace.wheels import FOLDER
 from monarch_sync.digest import digest_bytes
 from monarch_sync.editable import editable_folders
+from monarch_sync.progress import progress
 from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Surroundings"]
@@ -66,7 +67,10 @@ class Surroundings:
         needs = needs_of(self._workspace)
         if not needs:
             return "there is no lock file, so there is no environment to install"
+        follower = progress()
+        follower.step, before = "packages", follower.step
         built = build(needs, hosts, cache_folder(), pip_arguments)
+        follower.step = before
         self._note(_Noted(needs.digest, str(built or "")))
         where = ", ".join(needs.files)
         if built is None:
