@@ -104,7 +104,8 @@ def test_handlers_of_logs_and_signals(project: Project) -> None:
 
 def test_moved_definitions_are_taken_back(project: Project) -> None:
     source = "class A:\n    def f(self): return HERE\ndef g(): return HERE\n"
-    module = project.load("home_mod", f"HERE = 1\n{source}")
+    gone = source.replace("def g", "    def gone(self): pass\ndef g")
+    module = project.load("home_mod", f"HERE = 1\n{gone}")
     user = project.load("user_mod", "from home_mod import A, g\n")
     a, g = module.A(), module.g
     moved = project.write("new_home", f"HERE = 2\n{source}")
@@ -114,8 +115,11 @@ def test_moved_definitions_are_taken_back(project: Project) -> None:
     )
     assert (a.f(), g(), user.g is g, user.A is type(a)) == (2, 2, True, True)
     assert (g.__module__, type(a).__module__) == ("new_home", "new_home")
+    assert "new_home.A" in report.classes
+    assert not hasattr(a, "gone")
     report.undo()
     assert (a.f(), g(), module.g is g, module.A is type(a)) == (1, 1, True, True)
+    assert a.gone() is None
     assert (g.__module__, g.__globals__ is vars(module)) == ("home_mod", True)
     assert "new_home" not in sys.modules
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +17,7 @@ from .graph import Kind, ModuleEdit, absolute_name
 from .marks import ModulePlan, Plan
 from .patch import FunctionPatch, made_alike, moved_alike
 from .settle import rehome, replace_inside, sort_in_again
+from .source import Source
 from .stage import Stage
 from .statements import Statement
 
@@ -28,8 +30,9 @@ class Adoption:
         self.functions = functions
         self.classes = ClassPatch(functions, self._made_here)
         self.bindings: list[Flip] = []
-        self.deleted: Collection[str] = ()  # modules without a file
-        self._defined: dict[str, set[str]] = {}  # names of definitions, by module
+        self.deleted: Mapping[str, Source] = {}  # what modules without a file run
+        self.moved: list[str] = []  # classes, by where they are now
+        self._edits: dict[str, ModuleEdit] = {}
         self._displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
         self.gone: list[Any] = []  # decorated definitions that are in no source any more
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
@@ -38,10 +41,7 @@ class Adoption:
         """`live` are the edited modules."""
         for twin, instance in self._stage.instances:
             self.functions.pair(twin, instance)
-        self._defined = {
-            name: {bound for statement in one.edit.new for bound in statement.defines}
-            for name, one in plan.modules.items()
-        }
+        self._edits = {name: one.edit for name, one in plan.modules.items()}
         values: list[tuple[dict[str, Any], str, Any]] = []
         for name, module_plan in plan.modules.items():
             values += self._module(name, module_plan, live.get(name))
@@ -165,14 +165,25 @@ class Adoption:
         if isinstance(live, FunctionType):
             return self.functions.function(live, value)
         if id(value) not in self.functions.twins:
-            self.classes.patch(live, value, None, None)
+            self.moved.append(f"{value.__module__}.{live.__qualname__}")
+            self.classes.patch(live, value, self._statement_of(live), None)
         return live
+
+    def _statement_of(self, live: type) -> Statement | None:
+        """The one that defined a class that has left."""
+        statements: Sequence[Statement] = ()
+        if live.__module__ not in self.deleted:
+            statements = self._edits[live.__module__].old
+        else:
+            with contextlib.suppress(SyntaxError, ValueError):  # broken before we first looked
+                statements = self.deleted[live.__module__].statements
+        return next((s for s in statements if s.is_class and s.name == live.__qualname__), None)
 
     def _has_left(self, live: Any) -> bool:
         """Whether a function or class is defined no longer where it was."""
-        defined = self._defined.get(live.__module__)
+        edit = self._edits.get(live.__module__)
         return live.__module__ in self.deleted or (
-            defined is not None and live.__qualname__ not in defined
+            edit is not None and not any(live.__qualname__ in s.defines for s in edit.new)
         )
 
     def _rewrapped(self, live: Any, value: Any) -> Any:

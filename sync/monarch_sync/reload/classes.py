@@ -123,10 +123,11 @@ class ClassPatch:
         keep: set[str] = set()
         bound: set[str] = set()
         inner: dict[str, tuple[Statement, Statement]] = {}
-        if old is not None and new is not None and old.is_class and new.is_class:
-            keep = kept_names(live, old, new, self.changed)
+        if old is not None and old.is_class:
             mangle = functools.partial(_mangled, live.__name__)
             bound = {mangle(name) for statement in old.body for name in statement.binds}
+        if old is not None and new is not None and old.is_class and new.is_class:
+            keep = kept_names(live, old, new, self.changed)
             before = {statement.name: statement for statement in old.body if statement.is_class}
             inner = {
                 s.name: (before[s.name], s)

@@ -1,26 +1,32 @@
 """What code that runs ahead of a commit does to the process, outside of all modules.
 
-Handlers for the exit and for signals are taken back, and repeated by the commit. A thread that was
-started runs; it is noted, so that whoever reads the report knows.
+Handlers for the exit, for signals and of loggers are taken back, and repeated by the commit. A
+thread that was started runs; it is noted, so that whoever reads the report knows.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .flips import Action
+from .registries import Registry, Snapshot
 
 
 class Outside:
-    """What one thread did while it was watched. `threads` are the names of those it started."""
+    """What one thread did while it was watched.
+
+    `threads` are the names of those it started, `loggers` what those it touched held, by name.
+    """
 
     def __init__(self) -> None:
         self.threads: list[str] = []
+        self.loggers: dict[str, Snapshot] = {}
         self._handlers: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self._signals: dict[int, Any] = {}
 
@@ -30,6 +36,19 @@ class Outside:
         me = threading.get_ident()
         register, start = atexit.register, threading.Thread.start
         set_handler = signal.signal
+        add, remove = logging.Logger.addHandler, logging.Logger.removeHandler
+
+        def note_logger(logger: logging.Logger) -> None:
+            if threading.get_ident() == me and logger.name not in self.loggers:
+                self.loggers[logger.name] = Snapshot(Registry(logger.handlers))
+
+        def note_added(logger: logging.Logger, hdlr: logging.Handler) -> None:
+            note_logger(logger)
+            add(logger, hdlr)
+
+        def note_removed(logger: logging.Logger, hdlr: logging.Handler) -> None:
+            note_logger(logger)
+            remove(logger, hdlr)
 
         def note_handler(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != me:
@@ -51,12 +70,16 @@ class Outside:
 
         atexit.register = note_handler  # type: ignore[assignment]
         signal.signal = note_signal  # type: ignore[assignment]
+        logging.Logger.addHandler = note_added  # type: ignore[method-assign, assignment]
+        logging.Logger.removeHandler = note_removed  # type: ignore[method-assign, assignment]
         threading.Thread.start = note_thread  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
             atexit.register = register
             signal.signal = set_handler
+            logging.Logger.addHandler = add  # type: ignore[method-assign]
+            logging.Logger.removeHandler = remove  # type: ignore[method-assign]
             threading.Thread.start = start  # type: ignore[method-assign]
 
     def flips(self, live_of: Callable[[Any], Any]) -> Iterator[Action]:

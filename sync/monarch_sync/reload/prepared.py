@@ -110,7 +110,7 @@ class Prepared:
             finally:
                 hook.pending, hook.arriving = {}, {}
         self._adoption.deleted = {
-            name
+            name: running[name]
             for path, text in self._texts.items()
             if text is None
             for name in running.names_at(os.fspath(path))
@@ -170,6 +170,7 @@ class Prepared:
             owner = qualname.rpartition(".")[0]
             if owner and "<locals>" not in owner:
                 report.classes.append(f"{function.__module__}.{owner}")
+        report.classes += self._adoption.moved
         report.functions = sorted(set(report.functions))
         report.classes = sorted(set(report.classes))
         for owner in report.classes:

@@ -1,13 +1,11 @@
-"""Containers in which definitions register themselves.
+"""Containers of our modules in which definitions register themselves.
 
-Module-level lists, dicts and sets of our modules, those in class bodies, the tables of
-`singledispatch`, and the handlers of loggers.
+Module-level lists, dicts and sets, those in class bodies, and the tables of `singledispatch`.
 """
 
 from __future__ import annotations
 
 import gc
-import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,9 +30,9 @@ class Registry:
 class Snapshot:
     """What a container holds before staged code runs."""
 
-    def __init__(self, registry: Registry, is_new: bool = False) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._before: Any = type(registry.container)() if is_new else registry.container.copy()
+        self._before: Any = registry.container.copy()
 
     def take_out(self) -> HeldBack | None:
         """Put the container back as it was; the result can repeat what happened to it."""
@@ -191,13 +189,6 @@ def registries(modules: Iterable[tuple[str, ModuleType]]) -> Iterable[Registry]:
                 if registry and len(registry.container) <= _TOO_BIG_TO_HOLD_BACK:
                     found[id(registry.container)] = registry
     return found.values()
-
-
-def log_handlers() -> dict[int, Registry]:
-    """The handlers of every logger, by the id of their list."""
-    known = list(logging.root.manager.loggerDict.values())
-    loggers = [logging.root, *(one for one in known if isinstance(one, logging.Logger))]
-    return {id(logger.handlers): Registry(logger.handlers) for logger in loggers}
 
 
 def _registry(value: Any) -> Registry | None:

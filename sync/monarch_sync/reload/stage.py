@@ -27,7 +27,7 @@ from .classes import keep_live_members, keep_live_values, kept_names
 from .errors import ReloadError
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
-from .registries import HeldBack, Registry, Snapshot, log_handlers, registries
+from .registries import HeldBack, Registry, Snapshot, registries
 from .source import ImportHook, Source
 from .targets import HeldStore, Target, targets_of
 
@@ -73,9 +73,7 @@ class Stage:
             for gone in module_plan.edit.gone:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
-        loggers = log_handlers()
-        shared = (*registries(ours), *loggers.values(), Registry(sys.path))
-        snapshots = [Snapshot(registry) for registry in shared]
+        snapshots = [Snapshot(registry) for registry in (*registries(ours), Registry(sys.path))]
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
         import_module = importlib.import_module
@@ -107,8 +105,7 @@ class Stage:
                 gc.enable()
             self._hook.builtins = None
             self.stores = [held for held in map(Target.take_out, self._targets) if held]
-            new = [one for key, one in log_handlers().items() if key not in loggers]
-            snapshots += [Snapshot(registry, is_new=True) for registry in new]
+            snapshots += self.outside.loggers.values()
             self.held_back = [held for s in snapshots if (held := s.take_out()) is not None]
         for namespace in self.namespaces.values():
             for name, value in list(namespace.items()):
