@@ -519,7 +519,7 @@ class Step(Message, tag=47):
 
     ``name`` is "halt" (nobody takes up anything, within ``seconds``), "resume" (as before the
     halt), "lift" (as before the ``Switch`` of this ``attempt``, which is given up), "patch" (change
-    the code) or "go" (run it).
+    the code; what runs on hosts that are ``behind`` goes back instead) or "go" (run it).
     """
 
     generation: int
@@ -528,6 +528,7 @@ class Step(Message, tag=47):
     port: int
     sender: Uid
     attempt: int = 0
+    behind: tuple[Uid, ...] = ()
 
 
 class Waiting(Message, tag=49):

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from monarch.runtime import process
 from monarch.runtime.workspace.session import session_of
 from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of
-from tests.workspace.steps import PLAYER, Stamps
+from tests.workspace.steps import PLAYER, Stamps, Strike, struck
 
 BUSY = """
 from monarch.actor import Actor, Channel, endpoint
@@ -108,6 +108,29 @@ def test_best_effort_goes_on_without_a_host_and_its_ranks_refuse_by_name(
     assert again.ok, str(again)
     assert players.stamp.call().get(timeout=60).values() == [(again.generation, 1)] * 2
     stamps.close()
+
+
+def test_a_host_that_hangs_at_the_commit_is_left_behind_with_what_runs_on_it(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    procs, players = _players(project, hosts)
+    [(old, _), _] = players.stamp.call().get(timeout=60).values()
+    _edit(project, 1)
+    host = hosts.slice(hosts=1)._hosts[0].address.uid
+    with ExitStack() as until_it_goes_on, configured(host_answer_seconds=0.5):
+        stop = Strike(
+            "Commit", lambda: until_it_goes_on.enter_context(stopped(job.hosts[1].pid)), host
+        )
+        with struck(stop):
+            report = project.sync(procs, best_effort=True)
+    assert report.ok
+    assert "trainers1: it hangs" in str(report)
+    assert players.slice(hosts=0).stamp.call_one().get(timeout=60) == (report.generation, 1)
+    with pytest.raises(GenerationBehind, match=f"generation {old} of the workspace"):
+        players.stamp.call().get(timeout=60)
+    again = project.sync(procs)
+    assert again.ok, str(again)
+    assert players.stamp.call().get(timeout=60).values() == [(again.generation, 1)] * 2
 
 
 def test_a_push_says_whom_it_waits_for(

@@ -141,7 +141,7 @@ class Attempt:
         report.changed_files = changed
         if report.errors:
             fleet.abort(hosts)
-        elif any(host.is_staged for host in hosts) or plan.local:
+        elif plan.local or any(host.is_staged or host.uid in memory.left for host in hosts):
             self._carry_through(hosts, plan, scan.manifest)
         else:
             fleet.look(hosts, scan.manifest, memory.generation)
@@ -202,7 +202,10 @@ class Attempt:
         if report.errors:
             return False
         if is_reloading:
-            switched = self._ask(lambda owner: owner.patch(number))
+            behind = [uid for uid in self._fleet.failed if uid not in plan.behind]
+            before = self._memory.last or Manifest(())
+            self._memory.left.update(dict.fromkeys(behind, before))
+            switched = self._ask(lambda owner: owner.patch(number, behind))
             if switched.refused:
                 return self._refuse(switched)
             report.modules_reloaded = _file_names(switched.modules)
@@ -216,6 +219,8 @@ class Attempt:
             self._time("switch")
         self._memory.generation = report.generation = number
         self._memory.last = manifest
+        for host in hosts:
+            self._memory.left.pop(host.uid, None)
         return True
 
     def _find_nothing_new(self, plan: ReloadPlan, manifest: Manifest) -> None:

@@ -15,7 +15,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.patience import Patience
 from monarch.runtime.workspace.sharing import HERE
-from monarch.runtime.workspace.spreading import Spread
+from monarch.runtime.workspace.spreading import Spread, is_far
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
 from monarch_sync.disk import Content
@@ -93,7 +93,8 @@ class Fleet:
             body = self._body(address, answer)
             if body is None:
                 continue
-            view = memory.views[address.uid] = HostView()
+            view = HostView(is_near=not is_far(address))
+            memory.views[address.uid] = view
             view.generation = int(body["generation"])
             memory.host_names[address.uid] = str(body["host"])
             memory.found[address.uid] = str(body["digest"])

@@ -15,7 +15,8 @@ __all__ = ["Memory"]
 class Memory:
     """``views`` is what each host has, ``found`` the digest that a host told of itself.
 
-    ``last`` is the state that everybody runs, ``generation`` its number; ``sharing`` is about
+    ``last`` is the state that everybody runs, ``generation`` its number; ``left`` is what is run
+    on hosts that were left behind when their files may have changed already. ``sharing`` is about
     hosts that see one folder.
     """
 
@@ -27,4 +28,5 @@ class Memory:
         self.found: dict[Uid, str] = {}
         self.sharing = Sharing(workspace)
         self.last: Manifest | None = None
+        self.left: dict[Uid, Manifest] = {}
         self.generation = 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.wire.address import Uid
 
 __all__ = ["Owner"]
 
@@ -42,8 +44,11 @@ class Owner(Protocol):
         """Stop every actor between two messages; late where one is busy for too long."""
         ...
 
-    def patch(self, generation: int) -> ReloadOutcome:
-        """Change the code of all processes, and tell their actors."""
+    def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
+        """Change the code of all processes, and tell their actors.
+
+        ``behind``: hosts that could not show their files. What runs on them goes on as before.
+        """
         ...
 
     def go(self, generation: int) -> ReloadOutcome:

@@ -47,6 +47,7 @@ def plan_of(
         writer = by_uid.get(host.writer, host)
         push = writer.push
         root = memory.sharing.roots.get(host.uid, "")
+        left = _changes_since(memory.left.get(host.uid), manifest)
         if push is not None and push.staged is not None:
             found = [(from_wire(path), from_wire(place)) for path, place in push.files()]
             plan.hosts[host.uid] = [
@@ -54,13 +55,13 @@ def plan_of(
                 for path, place in (*found, *packages[writer.uid])
             ]
             changed.update((path, None) for path, _ in found)
+            left = {path: left[path] for path in left.keys() - dict(found).keys()}
         elif host.writer == HERE and root:
-            places = [(os.path.join(root, path), path in manifest) for path in own]
-            plan.hosts[host.uid] = [
-                FileChange(place, place if is_there else "") for place, is_there in places
-            ]
-        else:
+            plan.hosts[host.uid] = _in_place(root, {path: path in manifest for path in own})
+        elif not left:
             continue
+        # These have been shown already, to nobody who runs there.
+        plan.hosts.setdefault(host.uid, []).extend(_in_place(root, left))
         plan.paths[host.uid] = [import_place(root, folder.remote) for folder in folders]
     plan.author, plan.author_machine = author_name(), machine_id()
     plan.folders = [folder.remote for folder in folders]
@@ -79,6 +80,21 @@ def _seen_from(place: str, writers_root: str, root: str) -> str:
     if place.startswith(writers_root):
         return root + place[len(writers_root) :]
     return place and os.path.join(root, place)
+
+
+def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
+    """Files that lie below ``root`` already, or, where that is said, do not any more."""
+    places = [(os.path.join(root, path), is_there) for path, is_there in paths.items()]
+    return [FileChange(place, place if is_there else "") for place, is_there in places]
+
+
+def _changes_since(left: Manifest | None, manifest: Manifest) -> dict[str, bool]:
+    """The files that differ from what was left, and whether they are there now."""
+    if left is None:
+        return {}
+    paths = manifest.changed_paths(left)
+    entries = ((path, manifest.get(path) or left.get(path)) for path in paths)
+    return {path: path in manifest for path, entry in entries if entry and entry.is_file}
 
 
 def _own_changes(last: Manifest | None, manifest: Manifest) -> list[str]:

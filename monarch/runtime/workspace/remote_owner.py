@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
-from monarch.wire.address import ProcAddress
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import AnyMessage, Prepare, Revert, Step, Switch
 
 __all__ = ["RemoteOwner"]
@@ -50,8 +50,8 @@ class RemoteOwner:
     def halt(self, generation: int, seconds: float) -> ReloadOutcome:
         return self._step(generation, "halt", seconds)
 
-    def patch(self, generation: int) -> ReloadOutcome:
-        return self._step(generation, "patch")
+    def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
+        return self._step(generation, "patch", behind=behind)
 
     def go(self, generation: int) -> ReloadOutcome:
         outcome = self._step(generation, "go")
@@ -65,10 +65,15 @@ class RemoteOwner:
             self._node.lives.unexpect(self._client.uid)
 
     def _step(
-        self, generation: int, name: str, seconds: float = 0.0, attempt: int = 0
+        self,
+        generation: int,
+        name: str,
+        seconds: float = 0.0,
+        attempt: int = 0,
+        behind: Sequence[Uid] = (),
     ) -> ReloadOutcome:
-        uid = self._node.uid
-        return self._ask(lambda port: Step(generation, name, seconds, port, uid, attempt))
+        uid, left = self._node.uid, tuple(behind)
+        return self._ask(lambda port: Step(generation, name, seconds, port, uid, attempt, left))
 
     def _ask(
         self,

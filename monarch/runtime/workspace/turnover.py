@@ -135,12 +135,15 @@ class Turnover:
             self._step_all(turn, "resume")
             self._agent.fences.resume(turn.stand.number)
 
-    def patch(self, generation: int) -> ReloadOutcome:
+    def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
         turn = self._turn_of(generation)
         if turn is None:
             return self._nothing_prepared()
         turn.step = "patch"
-        children = self._ask_step(turn, "patch")
+        left = self._leave(turn, behind) if behind else []
+        children = self._ask_step(turn, "patch", behind=behind)
+        for child in left:
+            child.answer.wait(_ANSWER_SECONDS)
         outcome = self.here.switch(generation, turn.exempt)
         return self._gather(outcome, children, _PATCH_SECONDS)
 
@@ -207,11 +210,23 @@ class Turnover:
             if spawn.data is None
         ]
 
-    def _ask_step(self, turn: Turn, name: str, seconds: float = 0.0) -> list[Asked]:
-        uid = self._node.uid
+    def _leave(self, turn: Turn, hosts: Sequence[Uid]) -> list[Asked]:
+        """What we own on these hosts goes back to what it ran, and on with that."""
+        uid, generation = self._node.uid, turn.generation
+        left = [proc for proc in self._fencing.members(turn) if proc.host_uid in hosts]
+        turn.plan.behind += hosts
+        for proc in left:
+            if turn.replaced.pop(proc.uid, None) is not None:
+                self._agent.kept_spawns.release(proc.uid)
+        return ask(self._node, left, lambda port: Revert(generation, port, uid))
+
+    def _ask_step(
+        self, turn: Turn, name: str, seconds: float = 0.0, behind: Sequence[Uid] = ()
+    ) -> list[Asked]:
+        uid, left = self._node.uid, tuple(behind)
         return ask(
             self._node, self._fencing.fenced(turn),
-            lambda port: Step(turn.generation, name, seconds, port, uid),
+            lambda port: Step(turn.generation, name, seconds, port, uid, 0, left),
         )  # fmt: skip
 
     def _step_all(self, turn: Turn, name: str) -> None:

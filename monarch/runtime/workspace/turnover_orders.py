@@ -67,7 +67,7 @@ class TurnoverOrders:
         elif order.name == "resume":
             turnover.resume(number)
         elif order.name == "patch":
-            self._in_background(order, lambda: turnover.patch(number))
+            self._in_background(order, lambda: turnover.patch(number, order.behind))
         elif order.name == "lift" and order.port:
             self._in_background(order, lambda: turnover.lift(number, order.attempt, order.seconds))
         elif order.name == "lift":
