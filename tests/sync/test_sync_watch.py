@@ -554,7 +554,9 @@ def test_a_system_that_tells_nothing_is_looked_at(
     try:
         (folder / "a").write_bytes(b"1")
         following.wait_until_equal()
-        assert following.watcher.polls_because == "no events here"
+        wait_for(lambda: following.watcher.polls_because == "no events here")
+        (folder / "a").write_bytes(b"2")
+        following.wait_until_equal()
     finally:
         following.close()
 

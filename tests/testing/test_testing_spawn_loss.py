@@ -10,6 +10,7 @@ import pytest
 from monarch.actor import HostMesh, SupervisionError
 from monarch.config import configured
 from monarch.runtime import process
+from monarch.runtime.acquaintances import Acquaintances
 from monarch.runtime.node import Node
 from monarch.testing import World, in_process
 from monarch.wire.message import Cast, Grow, ProcDown, SpawnProcs
@@ -26,24 +27,25 @@ def lose(node: Node, hosts: HostMesh, rank: int) -> None:
 
 def at(
     monkeypatch: pytest.MonkeyPatch,
+    where: type,
     name: str,
     step: Callable[..., bool],
     nth: int,
     happens: Callable[[], None],
 ) -> None:
-    """Have something happen just before the ``nth`` call of a node's method for which ``step``."""
-    real = getattr(Node, name)
+    """Have something happen just before the ``nth`` call of a method for which ``step``."""
+    real = getattr(where, name)
     num_seen = 0
 
-    def scripted(node: Node, *about: Any, **named: Any) -> Any:
+    def scripted(self: Any, *about: Any, **named: Any) -> Any:
         nonlocal num_seen
         num_seen += step(*about)
         if num_seen == nth:
             num_seen += 1
             happens()
-        return real(node, *about, **named)
+        return real(self, *about, **named)
 
-    monkeypatch.setattr(Node, name, scripted)
+    monkeypatch.setattr(where, name, scripted)
 
 
 def check_told(world: World, mesh: Any, ranks: tuple[int, ...]) -> None:
@@ -60,11 +62,15 @@ def check_told(world: World, mesh: Any, ranks: tuple[int, ...]) -> None:
     assert rest.echo.call(1).get(timeout=SECONDS).values() == [1, 1]
 
 
-STEPS: dict[str, tuple[str, Callable[..., bool], int]] = {
-    "before its procs are expected": ("expect", lambda address: "." not in address.uid, 3),
-    "between two of them": ("expect", lambda address: True, 4),
-    "before the order is sent": ("send", lambda to, one, *more: isinstance(one, SpawnProcs), 2),
-}
+STEPS: dict[str, tuple[type, str, Callable[..., bool], int]] = {
+    "before its procs are expected": (
+        Acquaintances, "expect", lambda address: "." not in address.uid, 3
+    ),
+    "between two of them": (Acquaintances, "expect", lambda address: True, 4),
+    "before the order is sent": (
+        Node, "send", lambda to, one, *more: isinstance(one, SpawnProcs), 2
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -73,8 +79,8 @@ def test_a_host_lost_during_a_spawn_is_told(monkeypatch: pytest.MonkeyPatch, ste
         hosts = world.hosts(2)
         hosts.initialized.get(timeout=SECONDS)
         node = process.current().node
-        name, step_is, nth = STEPS[step]
-        at(monkeypatch, name, step_is, nth, lambda: lose(node, hosts, 1))
+        where, name, step_is, nth = STEPS[step]
+        at(monkeypatch, where, name, step_is, nth, lambda: lose(node, hosts, 1))
         mesh = hosts.spawn_procs({"gpus": 2}, name="workers")
         check_told(world, mesh, (2, 3))
 

@@ -308,7 +308,10 @@ class Owner(Boss):
     @endpoint
     def hire_own(self):
         self.procs = this_host().spawn_procs({"gpus": 2}, name="inner")
-        self.hired = self.procs.spawn("hired", Lazy, 4).slice(gpus=1)
+        both = self.procs.spawn("hired", Lazy, 4)
+        # Both have read their files by the time that these are edited.
+        both.norm.call().get(timeout=30)
+        self.hired = both.slice(gpus=1)
         return self.hired.norm.call_one().get(timeout=30)
 """
 )
