@@ -96,6 +96,7 @@ def test_a_host_lost_during_a_spawn_along_a_tree_is_told(
         node = process.current().node
         at(
             monkeypatch,
+            Node,
             "transmit",
             lambda to, envelope: isinstance(envelope.message, message),
             1,
