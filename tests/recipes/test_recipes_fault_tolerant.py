@@ -158,6 +158,7 @@ def test_a_killed_group_and_a_killed_lighthouse_come_back_and_all_end_identical(
     assert one.texts[-1].startswith("goodput ")
 
 
+@pytest.mark.slow
 def test_a_group_that_is_late_does_not_train_alone(folder: Path) -> None:
     one = Run(folder)
     # The survivor goes on before a new process can be there: it need not wait for the dead one.
@@ -178,6 +179,7 @@ def test_groups_that_seldom_meet_end_identical_too(folder: Path, algorithm: str)
     assert one.events("respawned")[0]["group"] == 0
 
 
+@pytest.mark.slow
 def test_a_member_of_a_larger_group_takes_its_group_with_it_and_no_other(folder: Path) -> None:
     def prune(one: Run, step: int) -> None:
         # As others do that go on, and save, while the group is on its way.
@@ -194,6 +196,7 @@ def test_a_member_of_a_larger_group_takes_its_group_with_it_and_no_other(folder:
     assert len(one.events("respawned")[0]["pids"]) == 2
 
 
+@pytest.mark.slow
 def test_a_group_that_hangs_is_left_out_and_started_again(folder: Path) -> None:
     one = Run(folder)
     outcome = one.go(num_steps=150, hang_timeout_seconds=0.5, chaos="hang@10 group=0 when=before")
@@ -279,6 +282,7 @@ def build_model(config):
 """
 
 
+@pytest.mark.slow
 def test_parameters_that_have_come_apart_are_found_and_healed(folder: Path, tmp_path: Path) -> None:
     write(tmp_path, "drifting", DRIFTING)
     one = Run(folder)
@@ -457,6 +461,7 @@ def test_a_full_disk_ends_no_run_that_goes_on(folder: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_group_without_restarts_is_given_up_and_the_last_ends_the_run(folder: Path) -> None:
     one = Run(folder)
     outcome = one.go(num_steps=30, max_restarts=0, chaos="kill@10 group=1")

@@ -29,7 +29,7 @@ from tests.workspace.conftest import Project
 from tests.workspace.meeting import WALKERS, driven
 from tests.workspace.steps import Stamps
 
-NUM_PUSHES = 20
+NUMS_OF_PUSHES = [5, pytest.param(20, marks=pytest.mark.slow)]
 
 
 class Push:
@@ -67,12 +67,14 @@ def _step(walkers: Any) -> Callable[[], Any]:
     return lambda: walkers.step.call_one().get(timeout=90)
 
 
-def _push_often(project: Project, folder: Path, calls: list[Callable[[], Any]]) -> list[list[Any]]:
-    """Twenty pushes while these are called; what the calls answered."""
+def _push_often(
+    project: Project, folder: Path, num_pushes: int, calls: list[Callable[[], Any]]
+) -> list[list[Any]]:
+    """Pushes while these are called; what the calls answered."""
     procs = this_host().spawn_procs(name="pushed")
     stamps = Stamps()
     with driven(*calls, end=(folder / "over").touch) as drives:
-        for mark in range(1, NUM_PUSHES + 1):
+        for mark in range(1, num_pushes + 1):
             for drive in drives:
                 drive.is_going_on()
             Push(project, mark, lambda: project.sync(procs)).end()
@@ -81,19 +83,26 @@ def _push_often(project: Project, folder: Path, calls: list[Callable[[], Any]]) 
     return [drive.answers for drive in drives]
 
 
-def test_two_meshes_that_wait_for_one_another(project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_pushes", NUMS_OF_PUSHES)
+def test_two_meshes_that_wait_for_one_another(
+    project: Project, tmp_path: Path, num_pushes: int
+) -> None:
     one = _walkers(project, tmp_path, "one", "other")
     other = _walkers(project, tmp_path, "other", "one")
-    for answers in _push_often(project, tmp_path, [_step(one), _step(other)]):
+    for answers in _push_often(project, tmp_path, num_pushes, [_step(one), _step(other)]):
         assert all(began == ended for began, ended in answers), "a step of two generations"
         assert answers == sorted(answers)
-        assert {mark for (_, mark), _ in answers} >= set(range(NUM_PUSHES))
+        assert {mark for (_, mark), _ in answers} >= set(range(num_pushes))
 
 
-def test_two_owners_whose_meshes_wait_for_one_another(project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_pushes", NUMS_OF_PUSHES)
+def test_two_owners_whose_meshes_wait_for_one_another(
+    project: Project, tmp_path: Path, num_pushes: int
+) -> None:
     leader = _walkers(project, tmp_path, "led", "alone", "Leader")
     alone = _walkers(project, tmp_path, "alone", "led")
-    of_led, of_alone = _push_often(project, tmp_path, [_step(leader), _step(alone)])
+    calls = [_step(leader), _step(alone)]
+    of_led, of_alone = _push_often(project, tmp_path, num_pushes, calls)
     for steps in ([step for both in of_led for step in both], of_alone):
         assert all(began == ended for began, ended in steps), "a step of two generations"
         assert steps == sorted(steps)
