@@ -187,7 +187,8 @@ class Replica:
             reason += "; the commit was cut short, and goes on with the next message"
             return Refused("interrupted", reason, where, self.generation)
         if self._unsettled is None:
-            self._drop_stage()
+            with contextlib.suppress(OSError):  # It may be the stage that is broken.
+                self._drop_stage()
         return Refused("disk", reason, where, self.generation)
 
     def _is_interrupted(self) -> bool:

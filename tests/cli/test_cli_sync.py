@@ -131,7 +131,7 @@ def test_a_host_that_cannot_follow_stops_all_or_is_left_behind(up: Folder, say: 
     refused = say("sync")
     assert refused.status == 1
     assert "no rank changed; still on gen 1" in refused.out
-    assert "trainers1: " in refused.out
+    assert "Not a directory" in refused.out
     assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 1\n"
     said = say("sync", "--best-effort")
     assert said.status == 0

@@ -115,12 +115,16 @@ class Stamps:
         self._before[type(message)](envelope)
 
     def seen(self) -> set[int]:
-        return {stamp for stamps in self.by_port.values() for stamp in stamps.values()}
+        return {stamp for stamps in self._copies().values() for stamp in stamps.values()}
 
     def check(self) -> None:
         """No call has met two generations."""
-        mixed = {p: stamps for p, stamps in self.by_port.items() if len(set(stamps.values())) > 1}
+        mixed = {p: stamps for p, stamps in self._copies().items() if len(set(stamps.values())) > 1}
         assert not mixed, f"calls that met several generations: {mixed}"
+
+    def _copies(self) -> dict[int, dict[int, int]]:
+        """What there is at this moment; answers go on coming in, on other threads."""
+        return {port: dict(stamps) for port, stamps in list(self.by_port.items())}
 
     def close(self) -> None:
         for kind, handler in self._before.items():

@@ -183,7 +183,11 @@ class ReplicaAgent:
             reply = encode(Refused("bad-message", str(error)))
             node.answer(order.sender, order.port, {"reply": reply})
             return
-        answer = self._turn_away(order, message) or self._take(order, message, envelope)
+        try:
+            answer = self._turn_away(order, message) or self._take(order, message, envelope)
+        except Exception as error:
+            _log.exception("a push could not be answered")
+            answer = Refused("failed", f"it failed there: {type(error).__name__}: {error}")
         if isinstance(answer, Staged | Committed):
             _log.debug("generation %d: %s", answer.generation, type(answer).__name__)
         agent = self._agent
