@@ -68,11 +68,12 @@ class Following:
     def _run(self) -> None:
         try:
             for touched in self.watcher:
+                # Ahead of the look: who waits for its outcome asks next which bursts led to it.
+                self.bursts.append(touched)
                 try:
                     self.scanner.rescan(touched) if touched else self.scanner.scan()
                 except WorkspaceMissing:
                     self.scanner.manifest = None
-                self.bursts.append(touched)
         except BaseException as error:
             self.error = error
 
