@@ -18,29 +18,16 @@ from monarch.job import ProcessJob
 from monarch_sync import SyncReport
 from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of
-from tests.workspace.steps import Stamps, Strike, struck
+from tests.workspace.steps import PLAYER, Stamps, Strike, struck
 
-PLAYER = """
-import os
-
-from monarch.actor import Actor, context, endpoint
-
-MARK = 0
-
-
-class Player(Actor):
-    @endpoint
-    def stamp(self):
-        return context().generation, MARK
-
-    @endpoint
-    def pid(self):
-        return os.getpid()
-
+RELOADING_PLAYER = (
+    PLAYER
+    + """
     def __reload__(self, change):
         if os.path.exists(os.environ["WORKSPACE_DIR"] + "/hook-trips"):
             raise RuntimeError("this rank cannot take it")
 """
+)
 
 
 class Game:
@@ -50,7 +37,7 @@ class Game:
         self.project = project
         self.job = job
         self.procs = hosts.spawn_procs({"gpus": num_procs}, name="trainers")
-        project.write("player.py", PLAYER)
+        project.write("player.py", RELOADING_PLAYER)
         self.report = project.sync(self.procs)
         assert self.report.ok, str(self.report)
         self.mark = 0
@@ -75,7 +62,7 @@ class Game:
         """The next mark, and ``text`` in front of it."""
         self.mark += 1
         path = self.project.root / "player.py"
-        path.write_text(text + PLAYER.replace("MARK = 0", f"MARK = {self.mark}"))
+        path.write_text(text + RELOADING_PLAYER.replace("MARK = 0", f"MARK = {self.mark}"))
 
     def push(self, **options: Any) -> SyncReport:
         return self.project.sync(self.procs, **options)
