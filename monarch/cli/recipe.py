@@ -106,11 +106,17 @@ def prepare(name: str, folder: Path | None) -> None:
     NAME is a recipe, or a recipe with a variant of it, as in titan-tiny. It goes into FOLDER,
     which is NAME if not given.
     """
-    known = built_in_recipes()
-    found = recipe_here(name if name in known or "-" not in name else name.partition("-")[0])
+    whole, _, variant = name.partition("-")
+    if name in built_in_recipes() or whole not in built_in_recipes():
+        whole, variant = name, ""
+    found = recipe_here(whole)
     prepares = found.function("prepare")
     if prepares is None:
         raise JobError(f"{found.wanted} needs nothing prepared")
+    variants = getattr(found.module, "PREPARED_VARIANTS", ())
+    if variant and variant not in variants:
+        there = ", ".join(f"{whole}-{each}" for each in variants) or "none"
+        raise JobError(f"{whole} has no variant {variant!r}; there is: {there}")
     target = folder or Path(name)
     made = prepares(target)
     click.echo(f"made {made or target}")

@@ -39,6 +39,8 @@ from monarch_recipes.titan_training import Setup, StepResult, Training
 
 __all__ = ["PRELOAD", "Driver", "Outcome", "TitanTrainer", "check", "plan", "prepare", "run"]
 
+# What `monarch recipe prepare titan-...` may make.
+PREPARED_VARIANTS = ("tiny",)
 # Imported once a host, ahead of the procs: it takes seconds.
 PRELOAD = ("torch", "monarch_recipes.titan_training")
 

@@ -32,3 +32,14 @@ def test_the_small_llama_reaches_a_validation_loss_below_4_5(tmp_path: Path) -> 
     losses = [row["validation_loss"] for row in rows if "validation_loss" in row]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 4.5
+
+
+def test_a_variant_that_is_not_there_is_not_prepared(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from monarch.cli.entry import main; main()"]
+    words = ["recipe", "prepare", "titan-small"]
+    done = subprocess.run(
+        [*command, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert "titan has no variant 'small'; there is: titan-tiny" in done.stdout + done.stderr
+    assert not list(tmp_path.iterdir())
