@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,40 +26,67 @@ from monarch_sync.messages import Commit, Message, decode, encode
 from monarch_sync.replica import SETTLE_SECONDS
 
 _HEAD = struct.Struct("<III")  # replica, bytes of the message, number of blobs
+_BUFFER_BYTES = 64 << 10
 
 
-def send(link: socket.socket, index: int, message: bytes, blobs: Sequence[Any] = ()) -> int:
-    sizes = struct.pack(f"<{len(blobs)}Q", *map(len, blobs))
-    head = _HEAD.pack(index, len(message), len(blobs)) + sizes + message
-    small = [head]
-    for blob in blobs:
-        if len(blob) < 1 << 20:
-            small.append(blob)
-            continue
-        link.sendall(b"".join(small))
-        link.sendall(blob)
-        small = []
-    link.sendall(b"".join(small))
-    return len(head) + sum(map(len, blobs))
+class Link:
+    """One end of a connection, on which framed messages travel with their blobs."""
 
+    def __init__(self, link: socket.socket) -> None:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._link = link
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._at = self._end = 0  # what has come and was not asked for yet
 
-def receive(link: socket.socket) -> tuple[int, bytes, list[bytearray]]:
-    index, num_bytes, num_blobs = _HEAD.unpack(_exactly(link, _HEAD.size))
-    sizes = struct.unpack(f"<{num_blobs}Q", _exactly(link, 8 * num_blobs))
-    message = bytes(_exactly(link, num_bytes))
-    return index, message, [_exactly(link, size) for size in sizes]
+    def send(self, index: int, message: bytes, blobs: Sequence[Any] = ()) -> int:
+        sizes = struct.pack(f"<{len(blobs)}Q", *map(len, blobs))
+        head = _HEAD.pack(index, len(message), len(blobs)) + sizes + message
+        small = [head]
+        for blob in blobs:
+            if len(blob) < 1 << 20:
+                small.append(blob)
+                continue
+            self._link.sendall(b"".join(small))
+            self._link.sendall(blob)
+            small = []
+        self._link.sendall(b"".join(small) if len(small) > 1 else small[0] if small else b"")
+        return len(head) + sum(map(len, blobs))
 
+    def receive(self) -> tuple[int, bytes, list[bytearray]]:
+        index, num_bytes, num_blobs = _HEAD.unpack(self._exactly(_HEAD.size))
+        sizes = struct.unpack(f"<{num_blobs}Q", self._exactly(8 * num_blobs))
+        message = bytes(self._exactly(num_bytes))
+        return index, message, [self._exactly(size) for size in sizes]
 
-def _exactly(link: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    at = 0
-    while at < size:
-        got = link.recv_into(view[at:])
+    def has_come(self, patience: float) -> bool:
+        """Whether anything comes in so many seconds."""
+        return self._end > self._at or bool(select.select([self._link], [], [], patience)[0])
+
+    def _exactly(self, size: int) -> bytearray:
+        if self._end - self._at < size <= _BUFFER_BYTES:
+            self._view[: self._end - self._at] = self._view[self._at : self._end]
+            self._at, self._end = 0, self._end - self._at
+            while self._end < size:
+                self._end += self._more(self._view[self._end :])
+        here = min(size, self._end - self._at)
+        data = bytearray(size)
+        data[:here] = self._view[self._at : self._at + here]
+        self._at += here
+        if here < size:
+            view = memoryview(data)
+            while here < size:
+                here += self._more(view[here:])
+        return data
+
+    def _more(self, view: memoryview) -> int:
+        got = self._link.recv_into(view)
         if not got:
             raise EOFError
-        at += got
-    return data
+        return got
+
+    def close(self) -> None:
+        self._link.close()
 
 
 def serve(roots: Sequence[str]) -> None:
@@ -66,20 +94,19 @@ def serve(roots: Sequence[str]) -> None:
     replicas = [Replica(root) for root in roots]
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(server.getsockname()[1], flush=True)
-        link, _ = server.accept()
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = Link(server.accept()[0])
     unsettled: list[Replica] = []
-    with link:
+    with closing(link):
         while True:
             patience = SETTLE_SECONDS
-            while unsettled and not select.select([link], [], [], patience)[0]:
+            while unsettled and not link.has_come(patience):
                 unsettled.pop().settle()
                 patience = 0
             try:
-                index, message, blobs = receive(link)
+                index, message, blobs = link.receive()
             except EOFError:
                 return
-            send(link, index, encode(replicas[index].handle(decode(message), blobs)))
+            link.send(index, encode(replicas[index].handle(decode(message), blobs)))
             if not replicas[index].is_settled:
                 unsettled.append(replicas[index])
 
@@ -94,15 +121,15 @@ class Ours:
         self.committing: list[float] = []
         num_processes = num_processes or num_hosts
         roots = [str(targets / f"ours{i}") for i in range(num_hosts)]
-        self._hosts: list[tuple[socket.socket, int]] = []
+        self._hosts: list[tuple[Link, int]] = []
         self._processes = []
         for i in range(num_processes):
             mine = roots[i::num_processes]
             command = [sys.executable, __file__, *mine]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             assert process.stdout is not None
-            link = socket.create_connection(("127.0.0.1", int(process.stdout.readline())))
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            port = int(process.stdout.readline())
+            link = Link(socket.create_connection(("127.0.0.1", port)))
             self._processes.append(process)
             self._hosts += [(link, k) for k in range(len(mine))]
         self.views = [HostView(is_near=True) for _ in range(num_hosts)]
@@ -134,11 +161,11 @@ class Ours:
 
     def _send(self, i: int, message: Message, blobs: Sequence[Any] = ()) -> None:
         link, index = self._hosts[i]
-        self.bytes_sent += send(link, index, encode(message), blobs)
+        self.bytes_sent += link.send(index, encode(message), blobs)
 
     def _reply(self, i: int) -> Message:
         # A process answers in the order in which it was asked, and so do we ask.
-        _, message, _ = receive(self._hosts[i][0])
+        _, message, _ = self._hosts[i][0].receive()
         self.bytes_sent += len(message) + _HEAD.size
         return decode(message)
 

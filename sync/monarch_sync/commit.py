@@ -185,11 +185,11 @@ class Committer:
 
     def _swap(self, swap: Swap) -> bool:
         """Whether the file was as it was when we looked, and has changed places."""
-        _, path, place, before, *_ = swap
-        self._make_sound(swap.folder)
-        if not _is_unchanged(before, lstat(path)):
+        if swap.folder not in self._sound:
+            self._make_sound(swap.folder)
+        if not _is_unchanged(swap.before, lstat(swap.path)):
             return False
-        self._disk.exchange(place, path)
+        self._disk.exchange(swap.place, swap.path)
         self._swapped.append(swap)
         return True
 

@@ -7,10 +7,10 @@ state holds somewhere needs no bytes: the replica copies it from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from monarch_sync.entry import Entry, Kind, parent_of
+from monarch_sync.entry import Entry, Kind, folders_above
 from monarch_sync.manifest import Manifest
 from monarch_sync.tree import Child, join
 
@@ -102,7 +102,7 @@ def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
         path, child = pending.pop()
         source = gone.pop(_key(child), None)
         if source is not None:
-            above = set(_folders_above(source))
+            above = set(folders_above(source))
             if source not in above_taken and not above & taken:
                 moved.append((source, path))
                 taken.add(source)
@@ -157,11 +157,6 @@ def _folders_in(path: str, child: Child) -> list[tuple[str, Child]]:
         return []
     inside = child.node.children.items()
     return [(join(path, name), inner) for name, inner in inside if inner.node is not None]
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    while path := parent_of(path):
-        yield path
 
 
 def _by_path(pair: tuple[str, Child]) -> str:

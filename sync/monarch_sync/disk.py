@@ -93,7 +93,8 @@ class Disk:
         """Write at `offset`, and nothing stands behind it any more."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            os.ftruncate(fd, offset)
+            if os.fstat(fd).st_size > offset:  # to truncate costs 50 us, even where nothing goes
+                os.ftruncate(fd, offset)
             if os.pwrite(fd, content, offset) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         finally:

@@ -11,6 +11,7 @@ Rules are checked where an entry comes in from outside (`Entry.from_row`), trust
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 
 import msgspec
 
@@ -90,6 +91,12 @@ def from_wire(raw: bytes) -> str:
 def parent_of(path: str) -> str:
     """The folder of a path; "" for the root."""
     return path.rpartition("/")[0]
+
+
+def folders_above(path: str) -> Iterator[str]:
+    """The folders on the way to a path, deepest first; the root is not named."""
+    while path := parent_of(path):
+        yield path
 
 
 def check(entry: Entry) -> None:

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from monarch_sync.entry import folders_above
 from monarch_sync.errors import WorkspaceMissing
 from monarch_sync.file_system import tells_all
 from monarch_sync.ignore import judges_alike, tracked_though_ignored, walk, walk_kinds
@@ -140,7 +141,7 @@ class LiveWatch:
         listed = dict(walk_kinds(folder.local, patterns, below, uses_git=uses_git))
         if not below and uses_git:
             tracked = tracked_though_ignored(folder.local, patterns, listed)
-            above = {part for path in tracked for part in _folders_above(path)}
+            above = {part for path in tracked for part in folders_above(path)}
             listed.update(dict.fromkeys(sorted(above), True))
         for relative, is_dir in listed.items():
             if not is_dir:
@@ -224,11 +225,6 @@ def _open_cookie(folder: str) -> int:
 def _identity(path: str) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_dev, status.st_ino
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def _untold(path: str) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from monarch_sync.digest import DIGEST_NAME, digest_bytes
-from monarch_sync.entry import Entry, Row, from_wire, target_fault, to_wire
+from monarch_sync.entry import Entry, Row, folders_above, from_wire, target_fault, to_wire
 from monarch_sync.errors import BadManifest
 from monarch_sync.tree import (
     EMPTY,
@@ -93,13 +93,16 @@ class Manifest:
 
     def get(self, path: str) -> Entry | None:
         """The entry at `path`, if there is one."""
-        folder, _, name = path.rpartition("/")
-        node = self._folders.get(folder) or self.folder(folder)
-        child = node.children.get(name if folder else path)
+        child = self._child(path)
         if child is None or child.entry is None:
             return None
         entry = child.entry
         return entry if entry.path == path else located(entry, path)
+
+    def _child(self, path: str) -> Child | None:
+        folder, _, name = path.rpartition("/")
+        node = self._folders.get(folder) or self.folder(folder)
+        return node.children.get(name if folder else path)
 
     def folder(self, path: str) -> Node:
         """What is in a folder ("" = the root); nothing, if there is no such folder."""
@@ -150,6 +153,8 @@ class Manifest:
         return self._changes[1]
 
     def _compare(self, base: Manifest) -> list[Change]:
+        if not len(base):
+            return [Change(entry.path, None, entry) for entry in self]
         if self.lineage and self.lineage[0] == base.digest:
             mine, theirs = self.get, base.get
             found = [(path, theirs(path), mine(path)) for path in self.lineage[1]]
@@ -199,9 +204,26 @@ class Manifest:
 
         `base`: a manifest known to be sound; only what differs from it is looked at.
         """
-        for path, _, now in differing(base.root if base is not None else EMPTY, self.root):
-            if now is not None:
-                _check(path, now)
+        for path, child in self._unsure(base):
+            if child is not None:
+                _check(path, child)
+
+    def _unsure(self, base: Manifest | None) -> Iterator[tuple[str, Child | None]]:
+        """What `check` has to look at."""
+        if base is None or not len(base):
+            for folder, node in self.root.walk():
+                is_deep = folder.count("/") >= _MAX_DEPTH - 1
+                for name, child in node.children.items():
+                    entry = child.entry
+                    # Nearly all are files, of which their folder tells all.
+                    if is_deep or child.node is not None or entry is None or not entry.is_file:
+                        yield join(folder, name), child
+        elif self.lineage and self.lineage[0] == base.digest:
+            paths = set(self.lineage[1])
+            paths.update(above for path in self.lineage[1] for above in folders_above(path))
+            yield from ((path, self._child(path)) for path in paths)
+        else:
+            yield from ((path, now) for path, _, now in differing(base.root, self.root))
 
     def check_at(self, path: str, *, with_content: bool) -> None:
         """The same for a folder and all above it, and for what is in it."""

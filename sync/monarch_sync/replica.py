@@ -240,7 +240,8 @@ class Replica:
         supplied = {blob.digest for blob in stage.blobs}
         supplied.update(digest for blob in stage.blobs for digest, _ in blob.parts)
         store = self._store
-        moves = decode_pairs(stage.moves) or None
+        # Who says what changed since the last state, has looked for folders that moved.
+        moves = decode_pairs(stage.moves) if stage.base else None
         plan = diff(self.manifest, new, moves, lambda d: d in supplied or store.has(d))
         if all(self._folders.can_move(before, self.manifest) for before, _ in plan.folders_moved):
             return plan

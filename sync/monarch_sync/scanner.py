@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from monarch_sync.contents import Contents
-from monarch_sync.entry import Entry, Kind, parent_of, target_fault
+from monarch_sync.entry import Entry, Kind, folders_above, parent_of, target_fault
 from monarch_sync.errors import BadManifest
 from monarch_sync.ignore import tracked_though_ignored, walk
 from monarch_sync.manifest import Manifest
@@ -59,7 +59,7 @@ class Scanner:
             tracked: list[str] = []
             if folder.follows_git:
                 tracked = tracked_though_ignored(folder.local, patterns, listed)
-            above = {path for relative in tracked for path in _folders_of(relative)}
+            above = {path for relative in tracked for path in folders_above(relative)}
             hidden = (*tracked, *(above - listed.keys()))
             self._hidden.update(map(folder.remote_of, hidden))
             for relative in (*listed, *hidden):
@@ -142,7 +142,7 @@ class Scanner:
         places: dict[str, list[str]] = {}
         for relative in inside:
             at = relative
-            for above in reversed(list(_folders_of(relative))):
+            for above in reversed(list(folders_above(relative))):
                 if above not in stands:
                     known = self.manifest.get(folder.remote_of(above))
                     stands[above] = (
@@ -344,14 +344,8 @@ def _meet(folders: Sequence[Folder], touched: set[str]) -> bool:
     return False
 
 
-def _folders_of(path: str) -> Iterator[str]:
-    """The folders on the way to a path, deepest first."""
-    while path := parent_of(path):
-        yield path
-
-
 def _add_parents(path: str, entries: dict[str, Entry]) -> None:
-    for folder in _folders_of(path):
+    for folder in folders_above(path):
         entries.setdefault(folder, Entry(folder, Kind.DIR, 0o755))
 
 

@@ -225,6 +225,8 @@ class Staging:
         if entry.path in self.ready:
             return True
         above = self.folders.get(parent_of(entry.path))
+        if above is not None and source is None and not self._has(entry.digest):
+            return False
         before, digest = (None, None) if above is not None else self.look(entry.path)
         if digest == entry.digest:
             self.ready[entry.path] = Ready("", before, digest)
@@ -258,6 +260,9 @@ class Staging:
                 self._fit(place, entry, before)
             self.ready[entry.path] = Ready(place, before, digest, is_linked=is_linked)
         return True
+
+    def _has(self, digest: bytes) -> bool:
+        return digest in self._salvaged or self._store.has(digest)
 
     def _fetch_patch(self, entry: Entry, before: os.stat_result, digest: bytes | None) -> bool:
         """Find a way to a content from what stands at its path; after a commit that was cut short,

@@ -223,8 +223,11 @@ def paths_of(root: Node, digests: Iterable[bytes]) -> dict[bytes, str]:
     if not wanted:
         return found
     for folder, node in root.walk():
-        for digest in wanted & node.by_digest.keys():
-            found[digest] = join(folder, node.by_digest[digest])
+        names = node.by_digest
+        if names.keys().isdisjoint(wanted):
+            continue
+        for digest in wanted & names.keys():
+            found[digest] = join(folder, names[digest])
         if len(found) == len(wanted):
             break
     return found
