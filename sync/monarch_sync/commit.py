@@ -10,21 +10,21 @@ import contextlib
 import os
 import stat
 from collections import deque
-from collections.abc import Callable
 
 from monarch_sync.diff import Plan
-from monarch_sync.digest import short
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, parent_of
+from monarch_sync.footing import Footing
+from monarch_sync.keeper import Keeper
 from monarch_sync.manifest import Manifest
 from monarch_sync.patch_file import Patch
-from monarch_sync.staging import Ready, Staging, Swap, time_after
+from monarch_sync.ready import Ready, Swap, time_after
+from monarch_sync.staging import Staging
 from monarch_sync.stamps import Stamps, lstat
 from monarch_sync.store import Store
 
 __all__ = ["Committer"]
 
-_Rename = Callable[[str, str], None]
 _NOTHING = Ready("")
 
 
@@ -40,11 +40,8 @@ class Committer:
         self._store = store
         self._disk = disk
         self._old = old
-        self._kept: list[str] = []
-        self._user = os.geteuid()
-        self._sound: set[str] = {""}
-        self._writable: set[str] = set()
-        self._opened: list[str] = []
+        self._keeper = Keeper(root, store, disk, stamps, old)
+        self._footing = Footing(root, disk, self._keeper)
         self._whole: set[str] = set()  # folders that were put in their place with all in them
         self._bytecode: dict[str, list[str]] = {}
         self._swapped: list[Swap] = []
@@ -65,7 +62,7 @@ class Committer:
         whole, changes_modes = self._whole, []
         for entry in plan.folders:
             if entry.path not in whole:
-                self._make_sound(entry.path)
+                self._footing.make_sound(entry.path)
                 changes_modes.append(entry)
             elif entry.mode & 0o700 != 0o700:
                 changes_modes.append(entry)
@@ -83,12 +80,12 @@ class Committer:
                 self._put_link(entry)
         for entry in (*plan.modes, *reversed(changes_modes)):
             self._set_mode(entry)
-        for folder in self._opened:
+        for folder in self._footing.opened:
             # A folder that nobody may write to was opened for us.
             opened = new.get(folder)
             if opened is not None and opened.is_dir:
                 self._set_mode(opened)
-        return self._kept
+        return self._keeper.kept
 
     def settle(self) -> None:
         """What can wait until the commit has been answered: what was replaced goes to the store.
@@ -115,7 +112,7 @@ class Committer:
 
     def _put_whole(self, top: str, place: str) -> None:
         path = f"{self._root}/{top}"
-        self._make_sound(parent_of(top))
+        self._footing.make_sound(parent_of(top))
         if lstat(path) is None:
             self._disk.rename(place, path)
             inside = f"{top}/"
@@ -125,18 +122,18 @@ class Committer:
 
     def _move_folder(self, before: str, after: str) -> None:
         source, target = f"{self._root}/{before}", f"{self._root}/{after}"
-        self._make_sound(parent_of(after))
-        if lstat(source) is None or self._leads_astray(before):
+        self._footing.make_sound(parent_of(after))
+        if lstat(source) is None or self._footing.leads_astray(before):
             return  # done already
         status = lstat(target)
-        self._open(parent_of(before))
+        self._footing.open(parent_of(before))
         if status is not None:
-            self._keep(after, target, "0" * 8, self._disk.rename)
+            self._keeper.keep(after, None, self._disk.rename)
         self._disk.rename(source, target)
 
     def _set_mode(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
-        if self._leads_astray(entry.path):
+        if self._footing.leads_astray(entry.path):
             return
         status = lstat(path)
         if status is None or stat.S_ISDIR(status.st_mode) != entry.is_dir:
@@ -146,19 +143,19 @@ class Committer:
 
     def _remove(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
-        if self._leads_astray(entry.path):
-            return  # Somebody put a link in the way; what lies behind it is not ours.
+        if self._footing.leads_astray(entry.path):
+            return
         status = lstat(path)
         if status is None:
             return
-        self._open(parent_of(entry.path))
+        self._footing.open(parent_of(entry.path))
         if stat.S_ISDIR(status.st_mode):
             # A folder with files of the host's own stays.
             if entry.is_dir:
                 self._remove_folder(path)
         elif entry.is_file and stat.S_ISREG(status.st_mode):
             self._drop_bytecode(path)
-            self._set_aside(entry.path, path, status, self._stamps.digest_of(path, status))
+            self._keeper.clear(entry.path, status)
         elif entry.is_link and stat.S_ISLNK(status.st_mode):
             self._disk.unlink(path)
 
@@ -185,8 +182,8 @@ class Committer:
 
     def _swap(self, swap: Swap) -> bool:
         """Whether the file was as it was when we looked, and has changed places."""
-        if swap.folder not in self._sound:
-            self._make_sound(swap.folder)
+        if swap.folder not in self._footing.sound:
+            self._footing.make_sound(swap.folder)
         if not _is_unchanged(swap.before, lstat(swap.path)):
             return False
         self._disk.exchange(swap.place, swap.path)
@@ -196,7 +193,7 @@ class Committer:
     def _put_file(self, entry: Entry) -> None:
         name = entry.path
         path = f"{self._root}/{name}"
-        self._make_sound(parent_of(name))
+        self._footing.make_sound(parent_of(name))
         ready = self._staging.ready.get(name, _NOTHING)
         before, digest = lstat(path), ready.digest
         if not _is_unchanged(ready.before, before):
@@ -227,7 +224,7 @@ class Committer:
             self._disk.exchange(place, path)
             self._replaced.append((place, digest, before.st_size))
         else:
-            self._give_way(name, path, before, digest)
+            self._keeper.give_way(name, before, digest)
             self._disk.rename(place, path)
         self._put.append((path, entry.digest))
 
@@ -252,91 +249,18 @@ class Committer:
 
     def _put_link(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
-        self._make_sound(parent_of(entry.path))
+        self._footing.make_sound(parent_of(entry.path))
         before = lstat(path)
         if before is not None:
             if stat.S_ISLNK(before.st_mode) and os.readlink(path) == entry.target:
                 return
-            self._give_way(entry.path, path, before, self._stamps.digest_of(path, before))
+            digest = self._stamps.digest_of(path, before)
+            self._keeper.give_way(entry.path, before, digest)
         beside = f"{self._staging.folder}/link.part"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
         self._disk.make_link(beside, entry.target)
         self._disk.rename(beside, path)
-
-    def _give_way(self, name: str, path: str, status: os.stat_result, digest: bytes | None) -> None:
-        """See that what stands here may be renamed over: a file of anybody else's has a second
-        name. It stays visible until it is replaced."""
-        if stat.S_ISREG(status.st_mode):
-            self._set_aside(name, path, status, digest, self._disk.link)
-        elif not (stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link")):
-            self._keep(name, path, "0" * 8, self._disk.rename)
-
-    def _set_aside(
-        self, name: str, path: str, status: os.stat_result, digest: bytes | None,
-        how: _Rename | None = None,
-    ) -> None:  # fmt: skip
-        """Save a regular file: in the store if it is as we left it, else kept beside. Without
-        ``how`` it is moved there, so that its own place is free."""
-        ours = self._old.get(name)
-        if ours is None or digest is None or ours.digest != digest:
-            mark = short(digest) if digest else "0" * 8
-            self._keep(name, path, mark, how or self._disk.rename)
-        elif how is None and status.st_nlink > 1:
-            self._disk.unlink(path)  # It lives on under another name, where it may be changed.
-        elif how is None:
-            self._store.take(path, digest, status.st_size)
-
-    def _keep(self, name: str, path: str, mark: str, how: _Rename) -> None:
-        kept = f"{name}.host-{mark}"
-        how(path, f"{self._root}/{kept}")
-        self._kept.append(kept)
-
-    def _make_sound(self, folder: str) -> None:
-        """See that ``folder`` and all above it are real folders inside the root."""
-        if folder in self._sound:
-            return
-        self._make_sound(parent_of(folder))
-        path = f"{self._root}/{folder}"
-        status = lstat(path)
-        if status is not None and not stat.S_ISDIR(status.st_mode):
-            self._clear(folder, path, status)
-            status = None
-        if status is None:
-            self._disk.make_folder(path)
-        elif status.st_mode & 0o300 != 0o300 or status.st_uid != self._user:
-            self._open(folder)
-        self._sound.add(folder)
-
-    def _open(self, folder: str) -> None:
-        """See that we may write to a folder that is there."""
-        if folder in self._sound or folder in self._writable:
-            return
-        path = f"{self._root}/{folder}"
-        if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
-            self._disk.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | 0o700)
-            self._opened.append(folder)
-        self._writable.add(folder)
-
-    def _clear(self, name: str, path: str, status: os.stat_result) -> None:
-        """Make room for a folder."""
-        if stat.S_ISREG(status.st_mode):
-            self._set_aside(name, path, status, self._stamps.digest_of(path, status))
-        elif stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link"):
-            self._disk.unlink(path)
-        else:
-            self._keep(name, path, "0" * 8, self._disk.rename)
-
-    def _leads_astray(self, name: str) -> bool:
-        """Whether a folder above ``name`` is a link."""
-        while name := parent_of(name):
-            if os.path.islink(f"{self._root}/{name}"):
-                return True
-        return False
-
-
-def _is(entry: Entry | None, kind: str) -> bool:
-    return entry is not None and entry.kind.value == kind
 
 
 def _has_digest(entry: Entry | None, digest: bytes) -> bool:

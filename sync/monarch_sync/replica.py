@@ -20,18 +20,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from monarch_sync.commit import Committer
 from monarch_sync.diff import Plan, diff
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import RESERVED, to_wire
 from monarch_sync.errors import BadManifest, BadMessage, ReplicaBusy
+from monarch_sync.ground import Ground
 from monarch_sync.history import History, Past
-from monarch_sync.manifest import Manifest, decode_pairs, encode_pairs
+from monarch_sync.manifest import Manifest, decode_pairs
 from monarch_sync.messages import (
     Abort,
     Aborted,
@@ -43,13 +42,13 @@ from monarch_sync.messages import (
     Question,
     Refused,
     Stage,
-    Staged,
     Supply,
 )
+from monarch_sync.pending import Pending
 from monarch_sync.recall import answer
 from monarch_sync.staging import Staging
 from monarch_sync.stamps import Stamps, digest_of
-from monarch_sync.state_log import Journal, StateLog
+from monarch_sync.state_log import StateLog
 from monarch_sync.states import States, manifest_of
 from monarch_sync.store import Store
 from monarch_sync.whole_folders import WholeFolders
@@ -59,18 +58,6 @@ __all__ = ["SETTLE_SECONDS", "Replica"]
 # After a commit, until `settle` is due: while all that waited for the new files gets to work, the
 # disk and the processor are theirs.
 SETTLE_SECONDS = 0.05
-
-
-class _Pending(NamedTuple):
-    """A state that is ready, or waits for content. ``is_told``: the stage says all that leads to
-    it. Once it is ready, ``record`` is for the history, ``journal`` for the log."""
-
-    stage: Stage
-    manifest: Manifest
-    plan: Plan
-    is_told: bool
-    record: bytes = b""
-    journal: Journal | None = None
 
 
 class Replica:
@@ -92,12 +79,13 @@ class Replica:
             raise ReplicaBusy(str(self._state)) from None
         self._stamps = Stamps()
         self._store = Store(self._state / "store", self._disk, self._stamps)
-        self._staging = Staging(
-            self.root, self._state / "stage", self._store, self._disk, self._stamps
-        )
-        self._folders = WholeFolders(os.fspath(self.root))
+        root = os.fspath(self.root)
+        self._ground = Ground(root, self._store, self._stamps)
+        place = os.fspath(self._state / "stage")
+        self._staging = Staging(place, self._ground, self._store, self._disk)
+        self._folders = WholeFolders(root)
         self._states = States()
-        self._pending: _Pending | None = None
+        self._pending: Pending | None = None
         self._unsettled: Committer | None = None
         self._log = StateLog(self._state, self._disk)
         going = self._log.interrupted
@@ -204,7 +192,8 @@ class Replica:
 
     def find(self, digest: bytes) -> str | None:
         """A file with this content, now."""
-        return self._staging.find(digest, self.manifest.path_of(digest))
+        found = self._ground.find(digest, self.manifest.path_of(digest))
+        return None if found is None else found[0]
 
     def stage(self, stage: Stage, blobs: Sequence[Content]) -> Message:
         """Get a state ready beside the folder. Nothing visible changes."""
@@ -225,7 +214,7 @@ class Replica:
         if not stage.base:
             self._forget_missing()
         plan = self._plan(manifest, stage)
-        self._pending = _Pending(stage, manifest, plan, is_told=known is None)
+        self._pending = Pending(stage, self.manifest, manifest, plan, is_told=known is None)
         self._staging.begin(plan, self.manifest)
         return self._go_on(self._pending, stage.blobs, blobs)
 
@@ -248,7 +237,7 @@ class Replica:
         return diff(self.manifest, new, ())
 
     def _go_on(
-        self, pending: _Pending, blobs: Sequence[Blob], contents: Sequence[Content]
+        self, pending: Pending, blobs: Sequence[Blob], contents: Sequence[Content]
     ) -> Message:
         try:
             for blob, content in zip(blobs, contents, strict=False):
@@ -256,28 +245,12 @@ class Replica:
         except BadMessage as error:
             self._drop_stage()
             return Refused("damaged", str(error))
-        missing = self._fetch(pending.plan, pending.manifest)
+        missing = self._fetch(pending.plan, pending.new)
         if missing:
             return Need(missing)
         self._staging.line_up(pending.plan.files)
-        record = self._history.record(
-            pending.stage.generation, pending.stage.author, self.manifest, pending.manifest,
-            time.time(), decode_pairs(pending.stage.moves) or pending.plan.folders_moved,
-        )  # fmt: skip
-        self._pending = pending._replace(record=record, journal=self._journal(pending))
-        return self._staged(pending)
-
-    def _journal(self, pending: _Pending) -> Journal:
-        stage = pending.stage
-        if pending.is_told and (stage.base or not len(self.manifest)):
-            journal = Journal(
-                stage.generation, stage.author, stage.changed, stage.removed, moves=stage.moves
-            )
-        else:
-            journal = Journal.of(stage.generation, stage.author, self.manifest, pending.manifest)
-        journal.boot = self._boot
-        journal.folder_moves = encode_pairs(pending.plan.folders_moved)
-        return journal
+        self._pending = pending.lined_up(self._history, self._boot)
+        return pending.staged(self._where)
 
     def _fetch(self, plan: Plan, new: Manifest) -> list[bytes]:
         """See that every content is to be had; the digests of those that are not."""
@@ -291,7 +264,7 @@ class Replica:
         for entry in plan.removes:
             if entry.is_file:
                 # Looked at now, so that the commit is short.
-                self._staging.look(entry.path)
+                self._ground.look(entry.path)
         return list(missing)
 
     def _forget_missing(self) -> None:
@@ -308,20 +281,6 @@ class Replica:
         with contextlib.suppress(OSError):
             self._history.lost(self.generation, entries)
 
-    def _staged(self, pending: _Pending) -> Staged:
-        plan, new = pending.plan, pending.manifest
-        files = [(to_wire(entry.path), to_wire(self._where(entry.path))) for entry in plan.files]
-        gone = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
-        files += [(to_wire(path), b"") for path in gone]
-        num_written = len(plan.files) - len(plan.moved)
-        num_inside = sum(new.folder(after).num_files for _, after in plan.folders_moved)
-        num_moved = len(plan.moved) + num_inside
-        return Staged(
-            pending.stage.generation, files, num_written, num_moved,
-            len(gone) + num_inside, new.num_files - num_written - num_moved,
-            encode_pairs(plan.folders_moved),
-        )  # fmt: skip
-
     def _where(self, path: str) -> str:
         """Where a file's new content lies now, or will once it is patched."""
         ready = self._staging.ready[path]
@@ -336,7 +295,7 @@ class Replica:
             return Refused("not-staged", f"generation {generation} was not staged here")
         self._history.put(pending.record)
         self._log.begin(pending.journal)
-        kept = self._carry_out(pending.manifest, pending.plan)
+        kept = self._carry_out(pending.new, pending.plan)
         return Committed(generation, [to_wire(name) for name in kept])
 
     def abort(self, generation: int) -> Message:

@@ -10,79 +10,43 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import time
 from collections.abc import Iterable
-from pathlib import Path
-from typing import NamedTuple
 
 from monarch_sync.delta import decode
 from monarch_sync.diff import Plan
-from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import Entry, parent_of
+from monarch_sync.ground import Ground
+from monarch_sync.in_place import InPlace
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
-from monarch_sync.patch_file import Blocks, Patch, writes_of
-from monarch_sync.stamps import Stamps, digest_of, lstat
+from monarch_sync.patch_file import writes_of
+from monarch_sync.ready import Ready, Swap, time_after
+from monarch_sync.stamps import digest_of, lstat
 from monarch_sync.store import Store
 from monarch_sync.unpacking import contents_of
 
-__all__ = ["Ready", "Staging", "Swap", "time_after"]
+__all__ = ["Staging"]
 
 _NOBODY: dict[str, str] = {}
-_PATCH = ".patch"
-_SPARE_BYTES = 1 << 20
-
-
-class Ready(NamedTuple):
-    """How a file gets its content: ``place`` is where that lies, "" if it is there already.
-
-    ``before`` and ``digest``: what stood at the file's path when we looked. ``is_stored``: the
-    place is in the store. ``is_linked``: it is another name of a file that is visible. ``patch``:
-    the file is to be changed where it stands; at the place is a note of how.
-    """
-
-    place: str
-    before: os.stat_result | None = None
-    digest: bytes | None = None
-    is_stored: bool = False
-    is_linked: bool = False
-    patch: Patch | None = None
-
-
-class Swap(NamedTuple):
-    """A file of ours that changes places with the next: all that a commit has to know of it.
-
-    ``before``: what stands at the path, with the content ``old``; ``new`` lies at ``place``.
-    """
-
-    folder: str
-    path: str
-    place: str
-    before: os.stat_result
-    old: bytes
-    new: bytes
-    is_stored: bool
 
 
 class Staging:
     """What the next commit needs. `ready`: by path; `swaps`: what is plainest of it, once all is.
     `tops`: new folders that are whole here, and where; `folders`: all folders in those."""
 
-    def __init__(self, root: Path, folder: Path, store: Store, disk: Disk, stamps: Stamps) -> None:
-        self._root = os.fspath(root)
-        self.folder = os.fspath(folder)
+    def __init__(self, folder: str, ground: Ground, store: Store, disk: Disk) -> None:
+        self.folder = folder
+        self._root = ground.root
+        self._ground = ground
         self._store = store
         self._disk = disk
-        self._stamps = stamps
+        self._in_place = InPlace(ground.root, store, disk)
         self._num_places = 0
         self.num_bytes = 0  # that came for the next commit
         self._expected: dict[bytes, list[Entry]] = {}
         self._replaced: set[bytes] = set()
         self._salvaged: dict[bytes, str] = {}
-        self._real = {"": True}
-        self._patches: dict[bytes, tuple[str, Patch]] = {}
-        self._blocks = Blocks()
         self._old = Manifest()
         self.ready: dict[str, Ready] = {}
         self.swaps: dict[str, Swap] = {}
@@ -107,7 +71,7 @@ class Staging:
         for entry in plan.folders:
             above = places.get(parent_of(entry.path))
             if above is None:
-                if not self._is_real(parent_of(entry.path)):
+                if not self._ground.is_real(parent_of(entry.path)):
                     continue
                 is_new = self._old.get(entry.path) is None
                 there = None if entry.path in gives_way else lstat(f"{self._root}/{entry.path}")
@@ -155,7 +119,7 @@ class Staging:
             self._disk.put(place, content, mode)
             self.ready[path] = Ready(place)
             return
-        before, digest = self.look(entry.path)
+        before, digest = self._ground.look(entry.path)
         place = ""
         if digest != entry.digest:
             place = self._new_place()
@@ -171,38 +135,18 @@ class Staging:
         pieces = decode(content, os.path.getsize(path), entry.size)
         writes = writes_of(pieces)
         if len(entries) == 1 and writes is not None:
-            before, digest = self.look(entry.path)
+            before, digest = self._ground.look(entry.path)
             if before is not None and digest == blob.base:
-                step = Patch(blob.base, before.st_size, entry.digest, entry.size, writes, [])
-                if self._fits(entry, before, step):
+                ours = self._old.get(entry.path)
+                ready = self._in_place.fit(entry, ours, before, blob.base, writes, self._new_place)
+                if ready is not None:
+                    self.ready[entry.path] = ready
                     return
         place = self._new_place()
         if self._disk.patch(place, pieces, path, entry.mode | 0o600) == blob.digest:
             self._salvaged[blob.digest] = place
         else:
             os.unlink(place)
-
-    def _fits(self, entry: Entry, before: os.stat_result, patch: Patch) -> bool:
-        """Whether a patch may be, and is, got ready for the file that stands there: it is ours,
-        has no other name, and becomes what it should."""
-        ours = self._old.get(entry.path)
-        if ours is None or ours.digest != patch.base or before.st_nlink > 1:
-            return False
-        path = f"{self._root}/{entry.path}"
-        if not _has_room(path, patch):
-            return False
-        if self._blocks.patched(path, patch.base, patch.size, patch.writes) != entry.digest:
-            return False
-        undo = self._blocks.undo(path, patch.size, patch.writes)
-        if undo is None:
-            return False
-        whole = Patch(
-            patch.base, before.st_size, entry.digest, entry.size, patch.writes, undo
-        )  # fmt: skip
-        place = f"{self._new_place()}{_PATCH}"
-        self._disk.put(place, whole.encode(), 0o600)
-        self.ready[entry.path] = Ready(place, before, patch.base, patch=whole)
-        return True
 
     def _base_of(self, blob: Blob) -> bytes | None:
         path = self._path_of_base(blob)
@@ -215,9 +159,10 @@ class Staging:
         """A file of this host that has the content which a delta is taken against."""
         for entry in self._expected.get(blob.digest, ()):
             path = f"{self._root}/{entry.path}"
-            if self.look(entry.path)[1] == blob.base:
+            if self._ground.look(entry.path)[1] == blob.base:
                 return path
-        return self.find(blob.base, self._old.path_of(blob.base))
+        found = self._ground.find(blob.base, self._old.path_of(blob.base))
+        return None if found is None else found[0]
 
     def fetch(self, entry: Entry, source: str | None, *, is_going: bool) -> bool:
         """See that a content is to be had: it came, or it is on this host, in the store or at
@@ -227,19 +172,25 @@ class Staging:
         above = self.folders.get(parent_of(entry.path))
         if above is not None and source is None and not self._has(entry.digest):
             return False
-        before, digest = (None, None) if above is not None else self.look(entry.path)
+        before, digest = (None, None) if above is not None else self._ground.look(entry.path)
         if digest == entry.digest:
             self.ready[entry.path] = Ready("", before, digest)
             return True
         is_shared = len(self._expected[entry.digest]) > 1
         place = self._salvaged.get(entry.digest, "")
-        at = (place, None) if place else self._find(entry.digest, source)
+        at = (place, None) if place else self._ground.find(entry.digest, source)
         if at is None and source is None and self._store.has(entry.digest):
             # Not what it should be any more, but it may stand elsewhere.
             source = self._old.path_of(entry.digest)
-            at = self._find(entry.digest, source)
+            at = self._ground.find(entry.digest, source)
         if at is None:
-            return before is not None and self._fetch_patch(entry, before, digest)
+            ours = self._old.get(entry.path)
+            if before is None or is_shared:
+                return False
+            ready = self._in_place.fetch(entry, ours, before, digest, self._new_place)
+            if ready is not None:
+                self.ready[entry.path] = ready
+            return ready is not None
         found, status = at
         is_ours = found == f"{self._root}/{source}"
         is_free = not is_shared and above is None
@@ -263,22 +214,6 @@ class Staging:
 
     def _has(self, digest: bytes) -> bool:
         return digest in self._salvaged or self._store.has(digest)
-
-    def _fetch_patch(self, entry: Entry, before: os.stat_result, digest: bytes | None) -> bool:
-        """Find a way to a content from what stands at its path; after a commit that was cut short,
-        that may be anything between the old and the new."""
-        if entry.size < LARGE_BYTES or digest is None or len(self._expected[entry.digest]) > 1:
-            return False
-        noted = self._patches.get(entry.digest)
-        if noted is not None:
-            place, patch = noted
-            path = f"{self._root}/{entry.path}"
-            made = self._blocks.patched(path, digest, patch.size, patch.writes)
-            if made == entry.digest:
-                self.ready[entry.path] = Ready(place, before, digest, patch=patch)
-            return made == entry.digest
-        patch_back = self._store.find_patch(entry.digest, digest)
-        return patch_back is not None and self._fits(entry, before, patch_back)
 
     def _fit(
         self, place: str, entry: Entry, before: os.stat_result | None,
@@ -310,46 +245,13 @@ class Staging:
                     parent_of(path), full, place, before, digest, entry.digest, is_stored
                 )  # fmt: skip
 
-    def _is_real(self, folder: str) -> bool:
-        """Whether it and all above it are folders, and no links."""
-        is_real = self._real.get(folder)
-        if is_real is None:
-            status = lstat(f"{self._root}/{folder}")
-            is_folder = status is not None and stat.S_ISDIR(status.st_mode)
-            is_real = self._real[folder] = is_folder and self._is_real(parent_of(folder))
-        return is_real
-
-    def look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
-        """What stands at a path that is reached by no link, and what it holds."""
-        if not self._is_real(parent_of(path)):
-            return None, None
-        full = f"{self._root}/{path}"
-        before = lstat(full)
-        return before, None if before is None else self._stamps.digest_of(full, before)
-
-    def find(self, digest: bytes, path: str | None) -> str | None:
-        """A file of this host with that content, now."""
-        at = self._find(digest, path)
-        return None if at is None else at[0]
-
-    def _find(self, digest: bytes, path: str | None) -> tuple[str, os.stat_result] | None:
-        """The same, with its status."""
-        if path is not None and self._is_real(parent_of(path)):
-            ours = f"{self._root}/{path}"
-            status = lstat(ours)
-            if status is not None and self._stamps.digest_of(ours, status) == digest:
-                return ours, status
-        return self._store.find(digest)
-
     def salvage(self, plan: Plan, old: Manifest) -> None:
         """After a commit that was cut short: what is here is known by what it holds, whatever it
         was to be; some of it may have changed places already with what it replaces."""
         self.forget()
         self.begin(Plan(files=plan.files, removes=plan.removes), old)
         for path in self._files():
-            patch = Patch.read(path) if path.endswith(_PATCH) else None
-            if patch is not None:
-                self._patches[patch.digest] = path, patch
+            if self._in_place.salvage(path):
                 continue
             digest = digest_of(path)
             if digest is not None:
@@ -365,9 +267,7 @@ class Staging:
         for digest, path in self._salvaged.items():
             if digest in self._replaced and (status := lstat(path)) is not None:
                 self._store.take(path, digest, status.st_size)
-        for path, patch in self._patches.values():
-            if lstat(path) is not None:
-                self._store.take_patch(path, patch)
+        self._in_place.return_old()
 
     def _files(self) -> Iterable[str]:
         for folder, _, names in os.walk(self.folder):
@@ -376,7 +276,8 @@ class Staging:
     def forget(self) -> None:
         """Begin anew; what lies here stays for now."""
         self._expected, self._salvaged, self._replaced = {}, {}, set()
-        self._patches, self._real = {}, {"": True}
+        self._in_place.forget()
+        self._ground.forget()
         self.num_bytes = 0
         self.ready, self.swaps, self.tops, self.folders = {}, {}, {}, _NOBODY
 
@@ -396,22 +297,5 @@ class Staging:
         return f"{self.folder}/{self._num_places}"
 
 
-def _has_room(path: str, patch: Patch) -> bool:
-    """Whether the file system has room for all that a patch may write, so that a commit does not
-    find out in the middle that it has not."""
-    status = os.statvfs(path)
-    needed = 3 * sum(len(data) for _, data in patch.writes)
-    return status.f_bavail * status.f_frsize > needed + _SPARE_BYTES
-
-
 def _stem(name: str) -> str:
     return name.partition(".")[0]
-
-
-def time_after(before: os.stat_result | None) -> int | None:
-    """The time for what replaces a file; not the present one, so that a change by anybody else
-    shows. Python takes bytecode for fresh if source size and mtime in whole seconds agree, so
-    it must not be the second of the file before, either."""
-    if before is None or not stat.S_ISREG(before.st_mode):
-        return None
-    return max(int(before.st_mtime) + 1, int(time.time()) - 1)

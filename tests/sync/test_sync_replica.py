@@ -92,6 +92,31 @@ def test_a_file_that_was_there_before_us_is_kept_unless_equal(replica: Replica, 
     assert (root / reply.kept[0].decode()).read_bytes() == b"theirs"
 
 
+def test_a_name_for_what_is_kept_is_not_taken_from_what_was_kept_before(
+    replica: Replica, root: Path
+) -> None:
+    generation = 0
+    for number in range(3):
+        (root / "a").mkdir()
+        (root / f"a/theirs{number}").write_bytes(b"1")
+        for tree in ({"a": b"ours"}, {}):
+            generation += 1
+            assert isinstance(push_tree(replica, generation, tree), Committed)
+    names = ("a.host-00000000", "a.host-00000000-2", "a.host-00000000-3")
+    assert read_tree(root) == whole({f"{n}/theirs{i}": b"1" for i, n in enumerate(names)})
+
+
+def test_what_was_kept_and_then_changed_is_not_replaced(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"a": b"1"})
+    kept = root / f"a.host-{short(digest_bytes(b'theirs'))}"
+    for generation in (2, 3):
+        (root / "a").write_bytes(b"theirs")
+        push_tree(replica, generation, {"a": b"%d" % generation})
+        kept.write_bytes(b"theirs, edited")
+    assert kept.read_bytes() == b"theirs, edited"
+    assert kept.with_name(f"{kept.name}-2").read_bytes() == b"theirs"
+
+
 def test_a_missing_file_comes_back_with_a_whole_push(replica: Replica, root: Path) -> None:
     push_tree(replica, 1, {"a": b"1"})
     (root / "a").unlink()
