@@ -17,8 +17,10 @@ from typing import Any
 from monarch.core.mailbox import Delivery, Reached
 from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
-from monarch.runtime.actor_cell import ActorCell, Fail, Judge, refusal
+from monarch.runtime.actor_cell import ActorCell
+from monarch.runtime.cell_answers import refusal
 from monarch.runtime.cell_runners import make_cell
+from monarch.runtime.cell_work import Fail, Judge
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.fences import Fences
 from monarch.runtime.kept_spawns import KeptSpawns
