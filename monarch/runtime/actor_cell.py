@@ -79,7 +79,7 @@ class ActorCell:
             self._endpoint = self._traced_endpoint  # type: ignore[method-assign]
         self.hooks = Hooks(record, self._settle)
         self._doom = ""
-        self._answers = CellAnswers(record, host)
+        self.answers = CellAnswers(record, host)
         self._tasks = CellTasks(self._refuse)
 
     @property
@@ -165,11 +165,11 @@ class ActorCell:
 
     async def _call(self, envelope: Envelope, call: Call) -> None:
         if self.failure is not None:
-            self._answers.give_back(call, self.failure)
+            self.answers.give_back(call, self.failure)
             return
         gate = self._host.gate
         if call.generation > gate.generation and gate.is_behind(call):
-            self._answers.refuse_behind(call)
+            self.answers.refuse_behind(call)
             return
         call.generation = gate.generation
         self.method = call.method
@@ -179,14 +179,14 @@ class ActorCell:
             spec = self._endpoint(call)
             args, kwargs = payload.load(envelope.payload, envelope.buffers)
             if spec.explicit_response_port:
-                port = PortAddress(self._answers.receiver_of(call), call.port)
+                port = PortAddress(self.answers.receiver_of(call), call.port)
                 args = (Port(port, call.rank), *args)
             result = spec.method(self.instance, *args, **kwargs)
             # Not any awaitable: a mesh is one, and may be what the endpoint returns.
             if not inspect.iscoroutine(result):
-                self._answers.returned(call, spec, result)
+                self.answers.returned(call, spec, result)
             elif not spec.is_concurrent:
-                self._answers.returned(call, spec, await self._settle(result))
+                self.answers.returned(call, spec, await self._settle(result))
             else:
                 self._tasks.start(call, result, self._complete(call, spec, result))
         except BaseException as error:
@@ -194,7 +194,7 @@ class ActorCell:
 
     async def _complete(self, call: Call, spec: EndpointSpec, result: Awaitable[Any]) -> None:
         try:
-            self._answers.returned(call, spec, await result)
+            self.answers.returned(call, spec, await result)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -234,7 +234,7 @@ class ActorCell:
         message = f"Actor call {self.record.name}.{call.method} {ending}"
         waits = call.port and not (spec is not None and spec.explicit_response_port)
         if waits and is_ordinary:
-            self._answers.raised(call, ActorError(error, message))
+            self.answers.raised(call, ActorError(error, message))
             return
         self._mark_failed(f"{message}\n{format_remote(error)}")
         if self._tasks.any or hasattr(self.instance, "__cleanup__"):
@@ -287,7 +287,7 @@ class ActorCell:
         await self.hooks.clean_up(self.instance, error, conclude, self._end)
 
     def _refuse(self, call: Call) -> None:
-        self._answers.refuse(call, self.failure)
+        self.answers.refuse(call, self.failure)
 
     async def _stop(self, stop: StopActor) -> None:
         def conclude(trouble: str) -> None:
@@ -323,7 +323,7 @@ class ActorCell:
     def _turn_away(self, event: Event) -> None:
         work = event.work if isinstance(event, Delivery) else None
         if isinstance(work, Envelope) and isinstance(work.message, Call):
-            self._answers.give_back(work.message, self.failure)
+            self.answers.give_back(work.message, self.failure)
         elif isinstance(work, Envelope) and isinstance(work.message, StopActor):
             self._host.answer(work.message.sender, work.message.port)
         elif isinstance(work, Reloaded):

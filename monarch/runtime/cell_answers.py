@@ -14,7 +14,7 @@ from monarch.wire import payload
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Call, Reply
 
-__all__ = ["Carrier", "CellAnswers", "refusal"]
+__all__ = ["Carrier", "CellAnswers"]
 
 _log = logging.getLogger("monarch.actor")
 
@@ -53,8 +53,7 @@ class CellAnswers:
     def refuse(self, call: Call, failure: MeshFailure | None) -> None:
         """To a call of an actor that has failed or, without a ``failure``, was stopped."""
         if call.port:
-            record = self._record
-            self._fail(call, refusal(record.title, record.name, call, failure), refused=True)
+            self._fail(call, dump_error(self._refusal(call, failure)), refused=True)
 
     def refuse_behind(self, call: Call) -> None:
         """The call is of newer code than ours: whoever waits for it is told, and nobody runs it."""
@@ -86,11 +85,10 @@ class CellAnswers:
         reply = Reply(call.port, call.rank, self._host.uid, True, refused, call.generation)
         self._host.send_reply(self.receiver_of(call), reply, data)
 
-
-def refusal(title: str, name: str, call: Call, why: MeshFailure | None) -> payload.Payload:
-    """The error that a call to a failed actor gets, or, without ``why``, to a stopped one."""
-    endpoint = f"{name}.{call.method or 'initialized'}"
-    failure = why or MeshFailure(name, (call.rank,), "it was stopped", members=(title,))
-    text = failure.report() if why else f"The actor {title} has status: stopped"
-    message = f"Endpoint call {endpoint}() failed, {text}"
-    return dump_error(SupervisionError(message, endpoint, failure))
+    def _refusal(self, call: Call, failure: MeshFailure | None) -> SupervisionError:
+        title, name = self._record.title, self._record.name
+        endpoint = f"{name}.{call.method or 'initialized'}"
+        text = failure.report() if failure else f"The actor {title} has status: stopped"
+        message = f"Endpoint call {endpoint}() failed, {text}"
+        why = failure or MeshFailure(name, (call.rank,), "it was stopped", members=(title,))
+        return SupervisionError(message, endpoint, why)
