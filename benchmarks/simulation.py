@@ -20,6 +20,7 @@ from monarch.mesh import Shape, Slice
 from monarch.net.loop import Timer
 from monarch.net.transport import Connection, Frames, Receive
 from monarch.runtime.host_agent import HostAgent
+from monarch.runtime.host_proc import HostProc
 from monarch.runtime.node import Node
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.relay import Relay
@@ -207,8 +208,8 @@ class SimulatedHost(HostAgent):
         # It looks again and again, and a simulation ends when nothing is left to happen.
         self._hangs.start = lambda: None  # type: ignore[method-assign]
 
-    def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes) -> None:
-        self._enter(spawn, spec, self.templates.maker(None, ()))
+    def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes, life: int = 0) -> None:
+        self._enter(HostProc(spawn, spec, setup, self.templates.maker(None, ()), life))
         machine = self._world.host_of(self.node)
         self._world.fork(machine, self.node, spawn, spec)
 

@@ -82,7 +82,7 @@ def _stop_what_was_spawned() -> None:
     client = _client()
     if client is None:
         return
-    if client.links or client.has_faulted or len(client.host_agent.templates) > 1:
+    if client.links or client.faults.has_ended_program or len(client.host_agent.templates) > 1:
         _shut_down()
         return
     loop, agent = client.node.loop, client.host_agent

@@ -45,9 +45,9 @@ from monarch.actor.shutdown import shutdown_context
 from monarch.actor.transport import BindSpec, ChannelTransport, enable_transport
 from monarch.errors import ActorError, MeshFailure, SupervisionError
 from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
-from monarch.runtime import client_agent
 from monarch.runtime.port import Port
 from monarch.runtime.telemetry import get_meter, span, traced
+from monarch.runtime.unhandled_faults import set_fault_hook_source
 
 __all__ = [
     "Accumulator",
@@ -118,4 +118,4 @@ def unhandled_fault_hook(failure: MeshFailure) -> Any:
     sys.exit(1)
 
 
-client_agent.set_fault_hook_source(lambda: unhandled_fault_hook)
+set_fault_hook_source(lambda: unhandled_fault_hook)

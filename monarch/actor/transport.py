@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 from monarch.config import BindSpec, ChannelTransport
-from monarch.runtime import client_agent, process
+from monarch.runtime import process, reachable
 from monarch.wire.host_url import HostUrl
 
 __all__ = ["BindSpec", "ChannelTransport", "enable_transport"]
@@ -48,4 +48,4 @@ def enable_transport(transport: ChannelTransport | str) -> None:
             )
         _enabled = wanted
     if url is not None:
-        client_agent.listen_at(url)
+        reachable.listen_at(url)

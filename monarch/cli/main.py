@@ -50,7 +50,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        if process.is_bootstrapped() and client().has_faulted:
+        if process.is_bootstrapped() and client().faults.has_ended_program:
             # What happened has been told; a fault wakes this thread as Ctrl-C does.
             sys.exit(1)
         print("interrupted", file=sys.stderr)

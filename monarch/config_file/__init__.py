@@ -1,17 +1,11 @@
 """Configuration from TOML files: dataclasses, overrides, and errors that name the line."""
 
 from monarch.config_file.checks import check_range
+from monarch.config_file.keys import changed_keys, with_keys_of
 from monarch.config_file.live import live, live_keys
-from monarch.config_file.loader import (
-    ConfigError,
-    LoadedConfig,
-    Origin,
-    changed_keys,
-    load_config,
-    resolve_config,
-    to_toml,
-    with_keys_of,
-)
+from monarch.config_file.loader import LoadedConfig, load_config, resolve_config
+from monarch.config_file.origin import ConfigError, Origin
+from monarch.config_file.writer import to_toml
 
 __all__ = [
     "ConfigError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from monarch.config_file.loader import ConfigError
+from monarch.config_file.origin import ConfigError
 
 __all__ = ["check_range"]
 

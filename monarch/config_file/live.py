@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
-from monarch.config_file.types import is_config
+from monarch.config_file.keys import fields_of
 
 __all__ = ["live", "live_keys"]
 
@@ -22,14 +22,6 @@ def live(default: T) -> T:
     return dataclasses.field(default=default, metadata={_LIVE: True})
 
 
-def live_keys(config_class: type[Any], above: str = "") -> list[str]:
+def live_keys(config_class: type[Any]) -> list[str]:
     """The dotted keys of all fields that were declared ``live``."""
-    hints = get_type_hints(config_class)
-    found: list[str] = []
-    for field in dataclasses.fields(config_class):
-        key = f"{above}{field.name}"
-        if is_config(hints[field.name]):
-            found += live_keys(hints[field.name], f"{key}.")
-        elif field.metadata.get(_LIVE):
-            found.append(key)
-    return found
+    return [key for key, field, _ in fields_of(config_class) if field.metadata.get(_LIVE)]

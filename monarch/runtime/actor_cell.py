@@ -9,86 +9,46 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Mailbox, Reached, Resume
-from monarch.errors import (
-    ActorError,
-    GenerationBehind,
-    MeshFailure,
-    SupervisionError,
-    format_remote,
-)
+from monarch.core.mailbox import Delivery, Mailbox, Reached
+from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
 from monarch.net.io_loop import IoLoop
 from monarch.runtime import actor_log, telemetry
+from monarch.runtime.cell_answers import Carrier, CellAnswers
+from monarch.runtime.cell_tasks import CellTasks
+from monarch.runtime.cell_work import Event, Fail, Judge, Reloaded, Work
 from monarch.runtime.context import ActorRecord, Running, running
 from monarch.runtime.endpoint_spec import EndpointSpec
 from monarch.runtime.hooks import Hooks, users_part
-from monarch.runtime.port import Port, dump_error
+from monarch.runtime.port import Port
 from monarch.runtime.promise import Promise
-from monarch.runtime.run_gate import RunGate
 from monarch.runtime.undelivered import Undelivered
 from monarch.wire import payload
-from monarch.wire.address import PortAddress, ProcAddress, Uid
+from monarch.wire.address import PortAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PING, Call, Reply, StopActor
+from monarch.wire.message import PING, Call, StopActor
 
-__all__ = ["ActorCell", "CellHost", "Event", "Fail", "Judge", "Reloaded", "refusal"]
+__all__ = ["ActorCell", "CellHost"]
 
 _log = logging.getLogger("monarch.actor")
-
-Event = Delivery | Fence | Lift | Halt | Resume
 
 _PING_SPEC = EndpointSpec(lambda instance: None, instrument=False)
 
 
-class Judge(NamedTuple):
-    """Work: ask ``__supervise__`` about a failure; pass on what it says, or what it raised."""
-
-    failure: MeshFailure
-    verdict: Callable[[bool, str], None]
-
-
-class Reloaded(NamedTuple):
-    """Work: code was patched; tell the instance, and say what its hook raised."""
-
-    change: Any
-    heard: Callable[[BaseException | None], None]
-
-
-class Fail(NamedTuple):
-    """Work: the actor fails, because of ``cause`` or of an error of its own, or of both."""
-
-    cause: MeshFailure | None
-    reason: str
-
-
-Work = Envelope | Judge | Reloaded | Fail | Undelivered
-
-
-class CellHost(Protocol):
+class CellHost(Carrier, Protocol):
     """What a cell needs of the agent that holds it."""
 
     spoiled: str
-    gate: RunGate
-
-    @property
-    def uid(self) -> Uid: ...
 
     @property
     def io_loop(self) -> IoLoop | None:
         """The loop for which the threads of actors poll while they have nothing to do."""
         ...
 
-    def send_reply(self, to: ProcAddress, reply: Reply, data: payload.Payload) -> None: ...
-
-    def address_of(self, uid: str) -> ProcAddress: ...
-
     def fence_reached(self, cell: ActorCell, item: Reached) -> None: ...
-
-    def return_call(self, call: Call, target: str, reason: str) -> None: ...
 
     def cell_failed(self, cell: ActorCell, failure: MeshFailure) -> None: ...
 
@@ -119,7 +79,8 @@ class ActorCell:
             self._endpoint = self._traced_endpoint  # type: ignore[method-assign]
         self.hooks = Hooks(record, self._settle)
         self._doom = ""
-        self._tasks: dict[asyncio.Task[None], tuple[Call, Coroutine[Any, Any, Any]]] = {}
+        self.answers = CellAnswers(record, host)
+        self._tasks = CellTasks(self._refuse)
 
     @property
     def is_holding(self) -> bool:
@@ -204,11 +165,11 @@ class ActorCell:
 
     async def _call(self, envelope: Envelope, call: Call) -> None:
         if self.failure is not None:
-            self._give_back(call)
+            self.answers.give_back(call, self.failure)
             return
         gate = self._host.gate
         if call.generation > gate.generation and gate.is_behind(call):
-            self._refuse_behind(call)
+            self.answers.refuse_behind(call)
             return
         call.generation = gate.generation
         self.method = call.method
@@ -218,40 +179,22 @@ class ActorCell:
             spec = self._endpoint(call)
             args, kwargs = payload.load(envelope.payload, envelope.buffers)
             if spec.explicit_response_port:
-                args = (Port(PortAddress(self._answer_to(call), call.port), call.rank), *args)
+                port = PortAddress(self.answers.receiver_of(call), call.port)
+                args = (Port(port, call.rank), *args)
             result = spec.method(self.instance, *args, **kwargs)
             # Not any awaitable: a mesh is one, and may be what the endpoint returns.
             if not inspect.iscoroutine(result):
-                self._returned(call, spec, result)
+                self.answers.returned(call, spec, result)
             elif not spec.is_concurrent:
-                self._returned(call, spec, await self._settle(result))
+                self.answers.returned(call, spec, await self._settle(result))
             else:
-                self._start_task(call, spec, result)
+                self._tasks.start(call, result, self._complete(call, spec, result))
         except BaseException as error:
             await self._raised(call, spec, error)
 
-    def _start_task(self, call: Call, spec: EndpointSpec, result: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(self._complete(call, spec, result))
-        self._tasks[task] = call, result
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        call, result = self._tasks.pop(task)
-        if task.cancelled():
-            self.refuse(call)
-        result.close()  # It may have been cancelled before it began.
-
-    async def _cancel_tasks(self) -> None:
-        current = asyncio.current_task() if self._tasks else None
-        tasks = [task for task in self._tasks if task is not current]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
-
     async def _complete(self, call: Call, spec: EndpointSpec, result: Awaitable[Any]) -> None:
         try:
-            self._returned(call, spec, await result)
+            self.answers.returned(call, spec, await result)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -280,23 +223,10 @@ class ActorCell:
         name = f"{self.record.name}.{call.method}"
         return replace(spec, method=telemetry.traced(spec.method, name=name))
 
-    def _answer_to(self, call: Call) -> ProcAddress:
-        return call.port_proc or self._host.address_of(call.sender)
-
-    def _returned(self, call: Call, spec: EndpointSpec, value: Any) -> None:
-        if call.port and not spec.explicit_response_port:
-            self._reply(call, payload.dump(value), failed=False)
-
-    def _reply(
-        self, call: Call, data: payload.Payload, *, failed: bool, refused: bool = False
-    ) -> None:
-        reply = Reply(call.port, call.rank, self._host.uid, failed, refused, call.generation)
-        self._host.send_reply(self._answer_to(call), reply, data)
-
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
         """An endpoint raised: tell the caller who waits; where nobody waits, fail."""
         if self.failure is not None:
-            self.refuse(call)
+            self._refuse(call)
             return
         is_ordinary = isinstance(error, Exception)
         error.__traceback__ = users_part(error)
@@ -304,12 +234,12 @@ class ActorCell:
         message = f"Actor call {self.record.name}.{call.method} {ending}"
         waits = call.port and not (spec is not None and spec.explicit_response_port)
         if waits and is_ordinary:
-            self._reply(call, dump_error(ActorError(error, message)), failed=True)
+            self.answers.raised(call, ActorError(error, message))
             return
         self._mark_failed(f"{message}\n{format_remote(error)}")
-        if self._tasks or hasattr(self.instance, "__cleanup__"):
+        if self._tasks.any or hasattr(self.instance, "__cleanup__"):
             # That takes its time, and the caller need not wait for it.
-            self.refuse(call)
+            self._refuse(call)
             await self._end_failed(error)
         else:
             # The owner first: if that is the caller, it knows by the time its call fails.
@@ -337,15 +267,15 @@ class ActorCell:
         failure = self.failure
         if failure is None or self.is_ending or self.is_ended:
             if caller is not None:
-                self.refuse(caller)
+                self._refuse(caller)
             return
         self.is_ending = True
         ends = self._host.cell_ending(self)
-        await self._cancel_tasks()
+        await self._tasks.cancel()
         if not hasattr(self.instance, "__cleanup__"):
             self._host.cell_failed(self, failure)
             if caller is not None:
-                self.refuse(caller)
+                self._refuse(caller)
             await self._wait(ends)
             return
 
@@ -356,33 +286,8 @@ class ActorCell:
         await self._wait(ends)
         await self.hooks.clean_up(self.instance, error, conclude, self._end)
 
-    def refuse(self, call: Call) -> None:
-        """Answer a call to an actor that has failed or ended."""
-        if call.port:
-            data = refusal(self.record.title, self.record.name, call, self.failure)
-            self._reply(call, data, failed=True, refused=True)
-
-    def _refuse_behind(self, call: Call) -> None:
-        """The call is of newer code than ours: whoever waits for it is told, and nobody runs it."""
-        gate = self._host.gate
-        error = GenerationBehind(
-            self.record.title, call.method, gate.generation, call.generation, gate.why_behind
-        )
-        call.generation = gate.generation
-        if call.port:
-            self._reply(call, dump_error(error), failed=True)
-            return
-        _log.error("%s", error)
-        if call.sender_actor:
-            self._host.return_call(call, self.record.title, str(error))
-
-    def _give_back(self, call: Call) -> None:
-        """A call came too late: tell who waits for its answer, or else who sent it."""
-        if call.port:
-            self.refuse(call)
-        elif call.sender_actor:
-            why = self.failure.report() if self.failure else "it was stopped"
-            self._host.return_call(call, self.record.title, why)
+    def _refuse(self, call: Call) -> None:
+        self.answers.refuse(call, self.failure)
 
     async def _stop(self, stop: StopActor) -> None:
         def conclude(trouble: str) -> None:
@@ -393,7 +298,7 @@ class ActorCell:
             self._host.answer(stop.sender, stop.port, error=trouble)
 
         ends = self._host.cell_ending(self)
-        await self._cancel_tasks()
+        await self._tasks.cancel()
         if self.failure is None:
             self.is_ending = True
             await self._wait(ends)
@@ -418,7 +323,7 @@ class ActorCell:
     def _turn_away(self, event: Event) -> None:
         work = event.work if isinstance(event, Delivery) else None
         if isinstance(work, Envelope) and isinstance(work.message, Call):
-            self._give_back(work.message)
+            self.answers.give_back(work.message, self.failure)
         elif isinstance(work, Envelope) and isinstance(work.message, StopActor):
             self._host.answer(work.message.sender, work.message.port)
         elif isinstance(work, Reloaded):
@@ -433,12 +338,3 @@ class ActorCell:
     async def _judge(self, judge: Judge) -> None:
         if self.failure is None:
             judge.verdict(*await self.hooks.supervise(self.instance, judge.failure))
-
-
-def refusal(title: str, name: str, call: Call, why: MeshFailure | None) -> payload.Payload:
-    """The error that a call to a failed actor gets, or, without ``why``, to a stopped one."""
-    endpoint = f"{name}.{call.method or 'initialized'}"
-    failure = why or MeshFailure(name, (call.rank,), "it was stopped", members=(title,))
-    text = failure.report() if why else f"The actor {title} has status: stopped"
-    message = f"Endpoint call {endpoint}() failed, {text}"
-    return dump_error(SupervisionError(message, endpoint, failure))

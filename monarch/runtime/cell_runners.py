@@ -19,7 +19,8 @@ from monarch.config import settings
 from monarch.core.mailbox import Reached
 from monarch.net.cork import flush
 from monarch.net.guest import invite, wait_until
-from monarch.runtime.actor_cell import ActorCell, CellHost, Event, Fail, Judge
+from monarch.runtime.actor_cell import ActorCell, CellHost
+from monarch.runtime.cell_work import Event, Fail, Judge
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.promise import Promise
 from monarch.wire.codec import Envelope

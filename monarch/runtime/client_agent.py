@@ -6,23 +6,16 @@ import atexit
 import contextlib
 import functools
 import logging
-import os
 import shutil
-import signal
-import socket
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Sequence
-from urllib.parse import urlsplit
 
 from monarch.config import settings
 from monarch.errors import JobError, MeshFailure
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
 from monarch.runtime.directory import new_directory
-from monarch.runtime.exit_status import fail_at_exit
 from monarch.runtime.host_agent import HostAgent
 from monarch.runtime.host_link import HostLink
 from monarch.runtime.launcher import Launcher, StartLauncher
@@ -31,7 +24,9 @@ from monarch.runtime.node import Node
 from monarch.runtime.notebook import follow_cells
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
+from monarch.runtime.reachable import way_in
 from monarch.runtime.secret import take_secret
+from monarch.runtime.unhandled_faults import UnhandledFaults
 from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
@@ -51,36 +46,11 @@ from monarch.wire.message import (
     Waiting,
 )
 
-__all__ = ["ClientAgent", "client", "listen_at", "on_demand", "set_fault_hook_source"]
+__all__ = ["ClientAgent", "client", "on_demand"]
 
 
 _log = logging.getLogger("monarch.host")
 _FLUSH_SECONDS = 1.0
-
-FaultHook = Callable[[MeshFailure], object]
-
-
-def _no_hook() -> FaultHook:
-    return lambda failure: sys.exit(1)
-
-
-_fault_hook: Callable[[], FaultHook] = _no_hook
-
-
-def set_fault_hook_source(source: Callable[[], FaultHook]) -> None:
-    """Where to look up the hook for unhandled faults, at the moment when one arrives."""
-    global _fault_hook
-    _fault_hook = source
-
-
-_listen_url: HostUrl | None = None
-
-
-def listen_at(url: HostUrl) -> None:
-    """Where a client made from here on listens for other machines, when it needs to."""
-    global _listen_url
-    _listen_url = url
-
 
 _made_on_demand: dict[str, Callable[[ClientAgent], None]] = {}
 
@@ -106,7 +76,7 @@ class ClientAgent(ProcAgent):
         self.printer = LogPrinter(self._printed)
         self._leave_notebook = follow_cells(self.printer, self.flush_logs)
         self.links: dict[str, HostLink] = {}
-        self.has_faulted = False
+        self.faults = UnhandledFaults(self.printer.flush)
         self._is_closed = False
         node.handle(Log, self._on_log)
         node.handle(Notice, self._on_notice)
@@ -191,12 +161,9 @@ class ClientAgent(ProcAgent):
         """Be reachable from the machine at ``url``, a TCP address."""
         if any(known.startswith("tcp://") for known in self.node.address.urls):
             return
-        if _listen_url is not None and _listen_url.bind.startswith("tcp://"):
-            self.host_agent.bind_host = _listen_url.bind.removeprefix("tcp://").rpartition(":")[0]
-            self.node.listen(_listen_url.bind, advertise=_listen_url.advertise)
-        else:
-            self.host_agent.bind_host = _address_towards(url)
-            self.node.listen(f"tcp://{self.host_agent.bind_host}:0")
+        bind, advertise = way_in(url)
+        self.host_agent.bind_host = bind.removeprefix("tcp://").rpartition(":")[0]
+        self.node.listen(bind, advertise=advertise)
 
     def _on_log(self, envelope: Envelope) -> None:
         log = envelope.message
@@ -229,33 +196,7 @@ class ClientAgent(ProcAgent):
         _log.warning("%s", envelope.message.text)
 
     def fault(self, failure: MeshFailure) -> None:
-        """Nobody handled it: ask the program's hook, on a thread of its own."""
-        threading.Thread(target=self._fault, args=(failure,), name="monarch-fault").start()
-
-    def _fault(self, failure: MeshFailure) -> None:
-        try:
-            _fault_hook()(failure)
-        except BaseException as error:
-            with self._lock:
-                # The program is about to end: one report, for the first cause.
-                is_first = not self.has_faulted and not self._is_closed
-                self.has_faulted = self.has_faulted or is_first
-            if not is_first:
-                return
-            when = time.strftime("%Y-%m-%d %H:%M:%S")
-            self.printer.flush()
-            sys.stderr.write(
-                f"Unhandled monarch error on the root actor, hostname={socket.gethostname()}, "
-                f"PID={os.getpid()} at time {when}:\n{failure.report()}\n"
-            )
-            if not isinstance(error, SystemExit):
-                traceback.print_exception(error)
-            sys.stderr.flush()
-            fail_at_exit()
-            # A real signal, because only that wakes a main thread that waits for a lock.
-            main = threading.main_thread()
-            if main.is_alive() and main.ident is not None:
-                signal.pthread_kill(main.ident, signal.SIGINT)
+        self.faults.tell(failure)
 
     def close(self, grace_seconds: float | None = None) -> None:
         """Stop what we run here, leave the hosts we are attached to. Idempotent.
@@ -265,6 +206,7 @@ class ClientAgent(ProcAgent):
         if self._is_closed:
             return
         self._is_closed = True
+        self.faults.close()
         grace = settings().exit_timeout_seconds if grace_seconds is None else grace_seconds
         self.stop_all(grace)
         with contextlib.suppress(Exception):
@@ -321,16 +263,6 @@ def _wait_for(promises: Sequence[Promise[Outcome]], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for promise in promises:
         promise.wait(max(0.0, deadline - time.monotonic()))
-
-
-def _address_towards(url: str) -> str:
-    """The address of this machine that the machine at ``url`` sees."""
-    parts = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # Connecting a datagram socket sends nothing; it only picks the way out.
-        probe.connect((parts.hostname or "localhost", parts.port or 9))
-        address: str = probe.getsockname()[0]
-    return address
 
 
 def client() -> ClientAgent:

@@ -10,10 +10,8 @@ import contextlib
 import logging
 import os
 import re
-import signal
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -21,11 +19,14 @@ import msgspec
 from monarch.net.segment_door import door_path
 from monarch.runtime.exit_reason import ExitReasons
 from monarch.runtime.hang_watch import HangWatch
+from monarch.runtime.host_proc import HostProc
 from monarch.runtime.host_watch import HostWatch
-from monarch.runtime.launcher import Launcher, MakesProcs, StartLauncher
+from monarch.runtime.launcher import Launcher, StartLauncher
 from monarch.runtime.log_courier import LogCourier
 from monarch.runtime.node import Node
 from monarch.runtime.proc_config import ProcConfig
+from monarch.runtime.proc_stops import ProcStops
+from monarch.runtime.proc_watchers import ProcWatchers
 from monarch.runtime.process_group import kill_group
 from monarch.runtime.replacements import Replacements
 from monarch.runtime.secret import SECRET_VARIABLES
@@ -39,12 +40,10 @@ from monarch.wire.message import (
     Preload,
     ProcAgain,
     ProcDown,
-    ProcsDown,
     ProcSpec,
     ProcUp,
     SpawnProcs,
     StopProcs,
-    StopSelf,
     Watch,
 )
 
@@ -52,36 +51,7 @@ __all__ = ["HostAgent"]
 
 _log = logging.getLogger("monarch.host")
 
-_EARLY_SECONDS = 5.0
-"""How much longer than a reference to a proc the order to make it may be on its way."""
-
-_MAX_GONE = 10_000
-"""How many ends of procs are remembered. Who asks for an older one is told, after a moment, that
-nobody here knows the proc: gone it is in either case."""
-
 _UID = re.compile(r"[A-Za-z0-9]+(\.[0-9]+)?")
-
-
-@dataclass
-class _Proc:
-    """A proc of this host, as its agent knows it."""
-
-    uid: Uid
-    mesh: Uid
-    name: str
-    rank: int
-    owner: ProcAddress
-    launcher: MakesProcs
-    order: tuple[SpawnProcs, ProcSpec, bytes]
-    life: int = 0
-    pid: int = 0
-    address: ProcAddress | None = None
-    watchers: dict[Uid, ProcAddress] = field(default_factory=dict)
-    stop_reason: str | None = None
-
-    @property
-    def label(self) -> str:
-        return f"{self.name} {self.rank}"
 
 
 class HostAgent:
@@ -97,7 +67,7 @@ class HostAgent:
         self.node = node
         self.name = name or socket.gethostname()
         self.directory = directory
-        self.procs: dict[Uid, _Proc] = {}
+        self.procs: dict[Uid, HostProc] = {}
         self.workspace = ""
         self.packages: Callable[[], dict[str, Any]] = dict
         self.workspace_path: Callable[[], tuple[str, ...]] = lambda: ()
@@ -112,17 +82,14 @@ class HostAgent:
         self.templates = Templates(
             lambda command: start_launcher(node.loop, self._on_forked, self._on_exited, command)
         )
-        self._gone: dict[Uid, ProcDown] = {}
-        self._mourners: dict[Uid, dict[Uid, ProcAddress]] = {}
-        self._early: dict[Uid, dict[Uid, ProcAddress]] = {}
-        self._stops: list[_PendingStop] = []
         self._exits = ExitReasons()
-        self._lost_together: list[tuple[ProcDown, dict[Uid, ProcAddress]]] = []
         self.client: Callable[[], ProcAddress | None] = lambda: None
         self.logs = LogCourier(node, self.name, lambda: self.client())
         self.others = HostWatch(node)
         self._replacements = Replacements(node, self.procs, self._end_to_replace)
         self.waiting = WaitingSpawns(self)
+        self.watchers = ProcWatchers(node, self.name, self.procs, self.waiting.has)
+        self._stops = ProcStops(node, self.procs, self._on_exited)
         self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
         node.handle(SpawnProcs, self._on_spawn)
         node.handle(StopProcs, self._on_stop)
@@ -130,7 +97,6 @@ class HostAgent:
         node.handle(Preload, self._on_preload)
         node.handle(Inspect, self._on_inspect)
         node.handle(ProcUp, self._on_proc_up)
-        node.partings.on_peer_down.append(self._on_peer_down)
 
     def _on_spawn(self, envelope: Envelope) -> None:
         if not self.waiting.holds(envelope):
@@ -157,47 +123,32 @@ class HostAgent:
 
     def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
         """Tell those concerned that a proc will not be."""
-        proc = self.procs.pop(uid, None)
+        self.procs.pop(uid, None)
         self.logs.end(uid)
-        down = ProcDown(uid, f"it could not be started: {error}", self.name)
-        self._bury(down)
-        watchers = proc.watchers if proc is not None else self._early.pop(uid, {})
-        mourners = self._mourners.pop(uid, {})
-        for told in {owner.uid: owner, **watchers, **mourners}.values():
-            self.node.send(told, down)
+        self.watchers.never_began(owner, uid, error)
 
     def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes, life: int = 0) -> None:
         if not _UID.fullmatch(spec.uid):
             raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
         launcher = self.templates.maker(spec.command or spawn.command, spawn.preload)
-        order = spawn, spec, setup
-        proc = _Proc(
-            spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher, order, life
-        )  # fmt: skip
-        early = self._early.pop(spec.uid, {})
-        early.pop(self.node.uid, None)  # Told in any case.
-        proc.watchers.update(early)
-        self.procs[spec.uid] = proc
-        label = f"{spawn.name} {spec.rank}"
-        out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, label)
+        proc = HostProc(spawn, spec, setup, launcher, life)
+        self._enter(proc)
+        out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, proc.label)
         try:
-            config = msgspec.structs.replace(self._config(spawn, spec, launcher), life=life)
-            launcher.fork(config, out, err, setup)
+            launcher.fork(self._config(proc), out, err, setup)
         finally:
             os.close(out)
             os.close(err)
 
-    def _enter(self, spawn: SpawnProcs, spec: ProcSpec, launcher: MakesProcs) -> None:
-        """A proc is ours from here on, and whoever has asked for it is told of it."""
-        order = spawn, spec, b""
-        proc = _Proc(spec.uid, spawn.mesh, spawn.name, spec.rank, spawn.owner, launcher, order)
-        proc.watchers.update(self._early.pop(spec.uid, {}))
-        self.procs[spec.uid] = proc
+    def _enter(self, proc: HostProc) -> None:
+        self.procs[proc.uid] = proc
+        self.watchers.made(proc.uid)
 
-    def _config(self, spawn: SpawnProcs, spec: ProcSpec, launcher: MakesProcs) -> ProcConfig:
+    def _config(self, proc: HostProc) -> ProcConfig:
+        spawn, spec = proc.spawn, proc.spec
         env: dict[str, str | None] = {}
         if self.follows_client:
-            env.update(launcher.drift())
+            env.update(proc.launcher.drift())
         env.update(spec.env)
         for name in SECRET_VARIABLES:
             env.pop(name, None)
@@ -213,6 +164,7 @@ class HostAgent:
             directory=os.getcwd() if self.follows_client else "",
             root=spawn.root, bind=spec.bind, command=spawn.command, is_quiet=spawn.is_quiet,
             config=spawn.config, log_level=self.logs.level, insecure=self.node.is_insecure,
+            life=proc.life,
         )  # fmt: skip
 
     def _urls(self, uid: Uid) -> tuple[str, ...]:
@@ -250,63 +202,20 @@ class HostAgent:
             proc.address = up.proc
             self._hangs.start()
             self._replacements.is_up(proc.uid)
-            for watcher in proc.watchers.values():
-                self.node.send(watcher, up)
+            self.watchers.up(up)
 
     def _on_watch(self, envelope: Envelope) -> None:
         watch = envelope.message
         assert isinstance(watch, Watch)
         if watch.uid == self.node.uid:
             self.others.introduce(watch.watcher)
-            return
-        proc = self.procs.get(watch.uid)
-        if proc is None and watch.uid in self._gone:
-            self.node.send(watch.watcher, self._gone[watch.uid])
-            return
-        if proc is None:
-            # A reference may get here before the order to make what it refers to.
-            if watch.uid not in self._early:
-                self.node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(watch.uid))
-            self._early.setdefault(watch.uid, {})[watch.watcher.uid] = watch.watcher
-            return
-        if watch.watcher.uid == self.node.uid:
-            return  # We are told of each of our procs, and would tell ourselves of it for ever.
-        proc.watchers[watch.watcher.uid] = watch.watcher
-        if proc.address is not None:
-            self.node.send(watch.watcher, ProcUp(proc.address, proc.pid))
-
-    def mourn(self, uid: Uid, mourner: ProcAddress) -> None:
-        """Tell ``mourner`` when a proc of this host ends; it may be yet to come."""
-        if uid in self._gone:
-            self.node.send(mourner, self._gone[uid])
         else:
-            self._mourners.setdefault(uid, {})[mourner.uid] = mourner
+            self.watchers.watch(watch.uid, watch.watcher)
 
-    def forget_mourners(self) -> None:
-        """The client has left, and with it all who wait for procs that it had not ordered yet."""
-        self._mourners = {uid: who for uid, who in self._mourners.items() if uid in self.procs}
+    def forget_client(self) -> None:
+        """It has left, and with it all who wait for procs that it had not ordered yet."""
+        self.watchers.forget_mourners()
         self.waiting.clear()
-
-    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        # On whatever thread noticed it.
-        self.node.loop.call_soon(lambda: self._forget_watcher(uid))
-
-    def _forget_watcher(self, uid: Uid) -> None:
-        """Whoever is gone need not be told of anybody's end."""
-        for proc in self.procs.values():
-            proc.watchers.pop(uid, None)
-        for mourned, mourners in list(self._mourners.items()):
-            if mourners.pop(uid, None) is not None and not mourners:
-                del self._mourners[mourned]
-
-    def _give_up(self, uid: Uid) -> None:
-        """Tell those who watch for a proc that nobody has ordered."""
-        if self.waiting.has(uid):
-            self.node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(uid))
-            return
-        unknown = ProcDown(uid, "its host agent does not know it", self.name)
-        for watcher in self._early.pop(uid, {}).values():
-            self.node.send(watcher, unknown)
 
     def _on_exited(self, uid: Uid, code: int | None) -> None:
         proc = self.procs.get(uid)
@@ -331,25 +240,17 @@ class HostAgent:
             uid, reason, self.name, last.lines, asked is not None,
             name=proc.label, log_file=last.path,
         )  # fmt: skip
-        self._bury(down)
         self._replacements.is_lost(uid, reason)
-        told = {proc.owner.uid: proc.owner, **proc.watchers, self.node.uid: self.node.address}
-        told |= self._mourners.pop(uid, {})
-        if code is None and asked is None:
-            self._lose_together(down, told)
-        else:
-            for address in told.values():
-                self.node.send(address, down)
+        # With no code to tell, its template has died, and all that it made with it.
+        self.watchers.ended(proc, down, is_shared=code is None and asked is None)
         self._clear_after(proc)
 
-    def _clear_after(self, proc: _Proc) -> None:
+    def _clear_after(self, proc: HostProc) -> None:
         """End what a dead proc has spawned here, and tell those who wait for its end."""
         self.stop([p.uid for p in self.procs.values() if p.owner.uid == proc.uid], 0.0)
         if not self.templates.is_shared(proc.launcher):
             proc.launcher.close()
-        for stop in list(self._stops):
-            if stop.ended(proc.uid):
-                self._stops.remove(stop)
+        self._stops.ended(proc.uid)
 
     def _files_of(self, uid: Uid) -> tuple[str, ...]:
         socket_path = f"{self.directory}/{uid}"
@@ -358,37 +259,19 @@ class HostAgent:
     def _end_to_replace(self, uids: Sequence[Uid], reason: str, grace_seconds: float) -> None:
         self.stop(uids, grace_seconds, reason)
 
-    def _replace(self, old: _Proc, code: int | None) -> None:
+    def _replace(self, old: HostProc, code: int | None) -> None:
         """A proc has ended to make room for a new one of its uid."""
-        spawn, spec, setup = old.order
         # The files here are newer than they were at the spawn.
-        newest = max(spawn.generation, self.generation())
-        spawn = msgspec.structs.replace(spawn, generation=newest)
+        newest = max(old.spawn.generation, self.generation())
+        spawn = msgspec.structs.replace(old.spawn, generation=newest)
         reason = f"it was replaced ({old.stop_reason})"
-        again = ProcAgain(old.uid, old.label, reason, code == 0)
-        told = {old.owner.uid: old.owner, **old.watchers, self.node.uid: self.node.address}
-        for address in {**told, **self._mourners.get(old.uid, {})}.values():
-            self.node.send(address, again)
+        self.watchers.given_way(old, ProcAgain(old.uid, old.label, reason, code == 0))
         self._clear_after(old)
-        self._early[old.uid] = {**self._early.get(old.uid, {}), **old.watchers}
         try:
-            self._start(spawn, spec, setup, old.life + 1)
+            self._start(spawn, old.spec, old.setup, old.life + 1)
         except (OSError, ValueError) as error:
             self.never_started(spawn.owner, old.uid, error)
             self._replacements.is_lost(old.uid, f"it could not be started: {error}")
-
-    def _lose_together(self, down: ProcDown, told: dict[Uid, ProcAddress]) -> None:
-        """Their template died: what dies with it is told as one event."""
-        if not self._lost_together:
-            self.node.loop.call_soon(self._tell_lost)
-        self._lost_together.append((down, told))
-
-    def _tell_lost(self) -> None:
-        lost, self._lost_together = self._lost_together, []
-        cause = f"template of {lost[0][0].uid}"
-        for uid, address in {uid: a for _, told in lost for uid, a in told.items()}.items():
-            downs = tuple(down for down, told in lost if uid in told)
-            self.node.send(address, ProcsDown(downs, cause))
 
     def _stacks_path(self, uid: Uid) -> str:
         return f"{self.directory}/{uid}.stacks"
@@ -397,12 +280,6 @@ class HostAgent:
         client = self.client()
         if client is not None:
             self.node.send(client, Notice(text))
-
-    def _bury(self, down: ProcDown) -> None:
-        """Remember how a proc ended, for whoever asks later; the last ones only."""
-        self._gone[down.uid] = down
-        if len(self._gone) > _MAX_GONE:
-            del self._gone[next(iter(self._gone))]
 
     def _on_stop(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -422,33 +299,8 @@ class HostAgent:
     ) -> None:
         """End procs: asked politely, killed after ``grace_seconds``; ``done`` once all are gone."""
         self.waiting.drop(uids)
-        procs = [self.procs[uid] for uid in uids if uid in self.procs]
         self._replacements.cancel(uids)
-        if not procs:
-            done()
-            return
-        self._stops.append(_PendingStop({proc.uid for proc in procs}, done))
-        for proc in procs:
-            proc.stop_reason = proc.stop_reason or reason
-            if not proc.pid:
-                self._unmake(proc)
-            elif grace_seconds > 0 and proc.address is not None:
-                self.node.send(proc.address, StopSelf(reason))
-            else:
-                proc.launcher.kill(proc.uid)
-        if grace_seconds > 0:
-            self.node.loop.call_later(grace_seconds, lambda: self._kill_rest(procs))
-
-    def _unmake(self, proc: _Proc) -> None:
-        """End a proc that has not been forked: its template may be busy importing for long."""
-        # Behind the order to fork it; so it is killed before it has done anything.
-        proc.launcher.kill(proc.uid)
-        self.node.loop.call_soon(lambda: self._on_exited(proc.uid, -signal.SIGKILL))
-
-    def _kill_rest(self, procs: Sequence[_Proc]) -> None:
-        for proc in procs:
-            if self.procs.get(proc.uid) is proc:
-                proc.launcher.kill(proc.uid)
+        self._stops.stop(uids, grace_seconds, reason, done)
 
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -469,9 +321,9 @@ class HostAgent:
             "replica": self.replica()[0],
             "writes": self.replica()[1],
             "procs": [
-                {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.name, "rank": p.rank,
-                 "pid": p.pid, "is_up": p.address is not None, "hangs": self._hangs.text(p.uid),
-                 "address": p.address}
+                {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.spawn.name,
+                 "rank": p.spec.rank, "pid": p.pid, "is_up": p.address is not None,
+                 "hangs": self._hangs.text(p.uid), "address": p.address}
                 for p in self.procs.values()
             ],
         }  # fmt: skip
@@ -482,17 +334,3 @@ class HostAgent:
             launcher.close()
         self.logs.close()
         self.procs.clear()
-
-
-class _PendingStop:
-    """Procs that were asked to end, and what to do once they have."""
-
-    def __init__(self, uids: set[Uid], done: Callable[[], None]) -> None:
-        self._uids = uids
-        self._done = done
-
-    def ended(self, uid: Uid) -> bool:
-        self._uids.discard(uid)
-        if not self._uids:
-            self._done()
-        return not self._uids

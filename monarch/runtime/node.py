@@ -28,12 +28,13 @@ from monarch.runtime.answers import Answers, AnswerSink, Outcome
 from monarch.runtime.bulk_receiver import BulkReceiver
 from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.life_lines import LifeLines
-from monarch.runtime.outgoing import Outgoing, ends_switch
+from monarch.runtime.outgoing import Outgoing
 from monarch.runtime.partings import Partings
 from monarch.runtime.peer import Peer
 from monarch.runtime.promise import Promise
 from monarch.runtime.run_gate import RunGate
 from monarch.runtime.trees import Trees
+from monarch.runtime.waiting_switches import ends_switch
 from monarch.wire.address import ProcAddress, Uid, machine_id
 from monarch.wire.codec import Bytes, Envelope, pack, unpack
 from monarch.wire.keys import JobKeys

@@ -7,58 +7,41 @@ calls that they answer, and must not wait behind anybody's flood.
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from monarch.config import settings
-from monarch.core.call_table import CallTable, Sink
-from monarch.core.fanout import Members, Place, proc_uid
+from monarch.core.fanout import Members, Place
 from monarch.core.flow import Window
-from monarch.errors import MeshFailure
 from monarch.net.loop import Loop
 from monarch.runtime.behind_fence import BehindFence
 from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.context import running
+from monarch.runtime.flow_marks import Ports, marks_along, marks_to
 from monarch.runtime.outbox import Outbox
 from monarch.runtime.trees import TreeRoute, Trees
 from monarch.runtime.uninterrupted import Uninterrupted
-from monarch.wire import payload
+from monarch.runtime.waiting_switches import WaitingSwitches, ends_switch
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import (
-    PING,
-    AnyMessage,
-    Call,
-    PortMark,
-    Reply,
-    Revert,
-    Step,
-    StopActor,
-    Switch,
-)
+from monarch.wire.message import Call, Reply, StopActor, Switch
 
-__all__ = ["Outgoing", "ends_switch"]
+__all__ = ["Outgoing"]
 
 _ACTOR_PATIENCE_SECONDS = 0.1
 _LOOP_PATIENCE_SECONDS = 0.02
 _LOOP_LIMIT_SECONDS = 0.05
-_NO_ARGUMENTS = payload.dump(((), {})).data
 
 
-class Network(Protocol):
+class Network(Ports, Protocol):
     """What is needed of the node."""
 
     loop: Loop
     casting: threading.RLock
-    calls: CallTable
     address: ProcAddress
-
-    @property
-    def uid(self) -> Uid: ...
 
     def transmit(self, to: ProcAddress, envelope: Envelope) -> None: ...
 
@@ -66,8 +49,6 @@ class Network(Protocol):
     def bulk_sender(self) -> BulkSender: ...
 
     def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]: ...
-
-    def open_port(self, sink: Sink, targets: list[Uid]) -> int: ...
 
 
 class Addressed(Protocol):
@@ -86,7 +67,7 @@ class Outgoing:
         self._trees = trees
         self._boxes: dict[Uid, dict[str, Outbox]] = {}
         self._num_spilling = 0
-        self._switches: dict[Uid, _WaitingSwitch] = {}
+        self._switches = WaitingSwitches()
         self._lock = threading.Lock()
         self.behind_fence = BehindFence()
 
@@ -206,47 +187,22 @@ class Outgoing:
             box.post_behind(envelope)
             return True
         if ends_switch(message):
-            self._withdraw_switch(to.uid)
+            self._switches.withdraw(to.uid)
         if not isinstance(message, Switch) or not any(box.is_spilling for box in boxes.values()):
             return False
-        with self._lock:
-            waiting = self._switches[to.uid] = _WaitingSwitch(list(boxes.values()))
-
-        def reached(box: Outbox) -> None:
-            with waiting.lock:
-                waiting.clear.append(box)
-                is_last = len(waiting.clear) == len(waiting.boxes)
-                if is_last:
-                    # Where it was withdrawn it is answered, and holds nobody.
-                    holds = message.holds and not waiting.is_withdrawn
-                    now = msgspec.structs.replace(message, holds=holds)
-                    self._node.transmit(to, envelope._replace(message=now))
-                is_withdrawn = waiting.is_withdrawn
-            for one in [box] if is_withdrawn else waiting.boxes if is_last else ():
-                one.release()
-
-        for box in waiting.boxes:
-            box.hold(functools.partial(reached, box))
+        self._switches.hold(
+            to.uid,
+            message,
+            list(boxes.values()),
+            lambda now: self._node.transmit(to, envelope._replace(message=now)),
+        )
         return True
-
-    def _withdraw_switch(self, to: Uid) -> None:
-        """If it still waits behind calls, nothing waits behind it."""
-        with self._lock:
-            waiting = self._switches.pop(to, None)
-        if waiting is None:
-            return
-        with waiting.lock:
-            is_sent = len(waiting.clear) == len(waiting.boxes)
-            waiting.is_withdrawn = not is_sent
-            clear = [] if is_sent else list(waiting.clear)
-        for box in clear:
-            box.release()
 
     def down(self, uid: Uid) -> None:
         """A process is gone, or another has come in its place."""
         with self._lock:
             boxes = self._boxes.pop(uid, {})
-            self._switches.pop(uid, None)
+        self._switches.forget(uid)
         for box in boxes.values():
             box.close()
 
@@ -277,14 +233,8 @@ class Outgoing:
             return self._make_box(to, key)
 
     def _make_box(self, to: ProcAddress, key: str) -> Outbox:
-        node = self._node
-        deliver = node.way_to(to)
-
-        def send_mark(box: Outbox) -> None:
-            port = node.open_port(_MarkSink(to.uid, box), [to.uid])
-            deliver(Envelope(to.uid, _mark(key, port, node.uid), _NO_ARGUMENTS))
-
-        return self._add_box(to.uid, key, deliver, send_mark)
+        deliver = self._node.way_to(to)
+        return self._add_box(to.uid, key, deliver, marks_to(self._node, to.uid, key, deliver))
 
     def _add_box(
         self,
@@ -304,46 +254,12 @@ class Outgoing:
             return self._boxes[route.tree.mesh][actor]
         except KeyError:
             pass
-        node = self._node
-        targets = [proc_uid(route.tree.mesh, member) for member in place.whole]
-
-        def send_mark(box: Outbox) -> None:
-            port = node.open_port(_ManyMarksSink(targets, box), targets)
-            if node.calls.sink(port) is not None:
-                mark = Call(actor, PING, 0, (), (), node.uid, "")
-                route.send(place.whole, mark, _NO_ARGUMENTS, (), port)
-
+        send_mark = marks_along(self._node, route, place, actor)
         return self._add_box(route.tree.mesh, actor, _nowhere, send_mark)
 
     def _count(self, change: int) -> None:
         with self._lock:
             self._num_spilling += change
-
-
-class _WaitingSwitch:
-    """A switch that waits behind the calls in these boxes.
-
-    ``clear`` are those that hold it up no longer, and hold back what comes after it. ``lock`` is
-    held while it is sent: what ends it must not overtake it then.
-    """
-
-    def __init__(self, boxes: list[Outbox]) -> None:
-        self.lock = threading.Lock()
-        self.boxes = boxes
-        self.clear: list[Outbox] = []
-        self.is_withdrawn = False
-
-
-def ends_switch(message: AnyMessage) -> bool:
-    """Whether a process is told to go on as before the last switch."""
-    return isinstance(message, Revert) or (isinstance(message, Step) and message.name == "lift")
-
-
-def _mark(key: str, port: int, sender: Uid) -> Call | PortMark:
-    """What the receiver answers once it has taken all that came before."""
-    if key.startswith(":"):
-        return PortMark(int(key[1:]), port, sender)
-    return Call(key, PING, 0, (), (), sender, "", port)
 
 
 def _is_on_asyncio() -> bool:
@@ -352,46 +268,6 @@ def _is_on_asyncio() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-class _MarkSink:
-    """Waits for the answer to a mark."""
-
-    def __init__(self, target: Uid, box: Outbox) -> None:
-        self._target = target
-        self._box = box
-
-    def receive(self, rank: int, answer: Any) -> bool:
-        self._box.answered()
-        return True
-
-    def down(self, uid: Uid, failure: MeshFailure) -> bool:
-        if uid != self._target:
-            return False
-        self._box.close()
-        return True
-
-
-class _ManyMarksSink:
-    """Waits for the answers of a whole mesh to a mark; the dead need not answer."""
-
-    def __init__(self, targets: Sequence[Uid], box: Outbox) -> None:
-        self._targets = targets
-        self._missing = set(range(len(targets)))
-        self._box = box
-
-    def receive(self, rank: int, answer: Any) -> bool:
-        self._missing.discard(rank)
-        return self._is_over()
-
-    def down(self, uid: Uid, failure: MeshFailure) -> bool:
-        self._missing -= {rank for rank in self._missing if self._targets[rank] == uid}
-        return self._is_over()
-
-    def _is_over(self) -> bool:
-        if not self._missing:
-            self._box.answered()
-        return not self._missing
 
 
 def _nowhere(message: object) -> None:

@@ -17,8 +17,10 @@ from typing import Any
 from monarch.core.mailbox import Delivery, Reached
 from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
-from monarch.runtime.actor_cell import ActorCell, Fail, Judge, refusal
+from monarch.runtime.actor_cell import ActorCell
 from monarch.runtime.cell_runners import make_cell
+from monarch.runtime.cell_table import CellTable
+from monarch.runtime.cell_work import Fail, Judge
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.fences import Fences
 from monarch.runtime.kept_spawns import KeptSpawns
@@ -67,16 +69,14 @@ class ProcAgent:
         self.at_close: list[Callable[[], None]] = []
         self.supervisor = Supervisor(node, self)
         self.kept_spawns = KeptSpawns(self.supervisor.has_living)
-        self._cells: dict[Uid, ActorCell] = {}
-        self._ended: dict[Uid, tuple[str, str]] = {}
-        self._early: dict[Uid, list[Envelope]] = {}
+        self._cells = CellTable(self)
         self._held: list[Envelope] | None = None
         self._root: ProcAddress | None = None
-        self._on_demand: dict[Uid, Callable[[], None]] = {}
+        self.on_demand = self._cells.on_demand
         self._loop: asyncio.AbstractEventLoop | None = None
         self.has_async_actors = False
         self._lock = threading.Lock()
-        self.fences = Fences(lambda: list(self._cells.values()), self._lock)
+        self.fences = Fences(self._cells.all, self._cells.lock)
         self._owned_procs: dict[Uid, ProcAddress] = {}
         node.partings.on_peer_down.append(self._forget_proc)
         node.partings.on_peer_again.append(self._make_again)
@@ -84,9 +84,9 @@ class ProcAgent:
         self._hosts_watched: set[Uid] = set()
         if host.uid != node.uid:
             node.known.on_host_met = self._watch_host
-        node.handle(Call, self._on_call, on_any_thread=True)
+        node.handle(Call, self._cells.take_call, on_any_thread=True)
         node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
-        node.handle(StopActor, self._on_stop, on_any_thread=True)
+        node.handle(StopActor, self._cells.take_stop, on_any_thread=True)
         node.handle(Inspect, self._on_inspect)
         node.handle(Returned, self._on_returned)
         node.on_undelivered = self._on_undelivered
@@ -187,7 +187,7 @@ class ProcAgent:
 
     @property
     def cells(self) -> list[ActorCell]:
-        return list(self._cells.values())
+        return self._cells.all()
 
     @contextlib.contextmanager
     def only_own_actors(self) -> Iterator[None]:
@@ -200,10 +200,6 @@ class ProcAgent:
                 held, self._held = self._held, None
             for envelope in held:
                 self.on_spawn(envelope)
-
-    def on_demand(self, actor: Uid, spawn: Callable[[], None]) -> None:
-        """``spawn`` makes the actor of this uid, whenever somebody calls it and it is not there."""
-        self._on_demand[actor] = spawn
 
     def on_spawn(self, envelope: Envelope) -> None:
         spawn = envelope.message
@@ -218,42 +214,7 @@ class ProcAgent:
         )  # fmt: skip
         self.supervisor.actor_begins(record.uid)
         cell = make_cell(record, spawn, self, self.asyncio_loop)
-        with self._lock:
-            self.fences.begins(cell, spawn.owner.uid)
-            cell.deliver(Delivery(spawn.owner.uid, envelope))
-            for call in self._early.pop(spawn.actor, []):
-                assert isinstance(call.message, Call)
-                cell.deliver(Delivery(call.message.sender, call))
-            # Only now: nobody's call may get in before the order to make it.
-            self._cells[spawn.actor] = cell
-
-    def _on_call(self, envelope: Envelope) -> None:
-        call = envelope.message
-        assert isinstance(call, Call)
-        cell = self._cells.get(call.actor) or self._wait_for_spawn(call.actor, envelope)
-        if cell is not None:
-            cell.deliver(Delivery(call.sender, envelope))
-            if cell.is_ended:
-                cell.turn_away()
-        elif call.port and call.actor in self._ended:
-            title, name = self._ended[call.actor]
-            to = call.port_proc or self.node.address_of(call.sender)
-            data = refusal(title, name, call, None)
-            self.send_reply(to, Reply(call.port, call.rank, self.node.uid, True, True), data)
-        elif call.sender_actor and call.actor in self._ended:
-            self.return_call(call, self._ended[call.actor][0], "it was stopped")
-
-    def _wait_for_spawn(self, actor: Uid, envelope: Envelope) -> ActorCell | None:
-        """Keep a call that has overtaken the order to make its actor, on another connection."""
-        with self._lock:
-            cell = self._cells.get(actor)
-            is_first = cell is None and actor not in self._early
-            if cell is None and actor not in self._ended:
-                self._early.setdefault(actor, []).append(envelope)
-        spawn = self._on_demand.get(actor)
-        if spawn is not None and is_first:
-            spawn()
-        return cell
+        self._cells.enter(cell, envelope, lambda: self.fences.begins(cell, spawn.owner.uid))
 
     def _on_returned(self, envelope: Envelope) -> None:
         returned = envelope.message
@@ -265,17 +226,6 @@ class ProcAgent:
         if cell is not None:
             message = Undelivered(cell.record.title, target, method, reason)
             cell.deliver(Delivery("undelivered", message, is_urgent=True))
-
-    def _on_stop(self, envelope: Envelope) -> None:
-        stop = envelope.message
-        assert isinstance(stop, StopActor)
-        cell = self._cells.get(stop.actor)
-        if cell is None:
-            self.answer(stop.sender, stop.port)
-        else:
-            cell.deliver(Delivery(stop.sender, envelope))
-            if cell.is_ended:
-                cell.turn_away()
 
     def _on_ask_origin(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -342,13 +292,9 @@ class ProcAgent:
         return self.supervisor.actor_ended(cell.record.uid)
 
     def cell_ended(self, cell: ActorCell) -> None:
-        record = cell.record
-        self.supervisor.actor_ended(record.uid)
-        with self._lock:
-            self._cells.pop(record.uid, None)
-            if record.uid not in self._on_demand:
-                self._ended[record.uid] = (record.title, record.name)
-        self.fences.ended(record.uid)
+        self.supervisor.actor_ended(cell.record.uid)
+        self._cells.remove(cell)
+        self.fences.ended(cell.record.uid)
 
     # What the supervisor needs: see Supervised.
 

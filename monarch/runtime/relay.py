@@ -70,7 +70,7 @@ class Relay:
         """The client has left, and with it everybody who sent through here."""
         self._trees.clear()
         self._dead.clear()
-        self._agent.forget_mourners()
+        self._agent.forget_client()
 
     def _introduce_again(self, again: ProcAgain) -> None:
         """A proc here has given way to a new one, which has heard of nobody yet."""
@@ -95,7 +95,7 @@ class Relay:
             for place in range(grow.start * grow.per_host, (grow.start + 1) * grow.per_host):
                 proc = ProcAddress(proc_uid(grow.mesh, place))
                 self._node.send(proc, Introduce(grow.sender))
-                self._agent.mourn(proc.uid, grow.sender)
+                self._agent.watchers.mourn(proc.uid, grow.sender)
 
     def _on_cast(self, envelope: Envelope) -> None:
         cast = envelope.message

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from monarch.core.mailbox import Delivery
-from monarch.runtime.actor_cell import ActorCell, Reloaded
+from monarch.runtime.actor_cell import ActorCell
+from monarch.runtime.cell_work import Reloaded
 
 __all__ = ["HOOK", "ReloadRound"]
 

@@ -25,7 +25,7 @@ from monarch.testing.script import Script
 from monarch.testing.threads import ProcEnded, belonging_to, end_all_of
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import SetLogLevel
+from monarch.wire.message import Call, SetLogLevel
 
 __all__ = ["InProcessAgent", "InProcessLauncher", "InProcessProc", "ProcTable", "ProcWorld"]
 
@@ -51,6 +51,10 @@ class InProcessAgent(ProcAgent):
 
     world: ProcWorld
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.node.handle(Call, self._take_scripted, on_any_thread=True)
+
     def asyncio_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
@@ -60,9 +64,9 @@ class InProcessAgent(ProcAgent):
                 ).start()
             return self._loop
 
-    def _on_call(self, envelope: Envelope) -> None:
+    def _take_scripted(self, envelope: Envelope) -> None:
         route_output()
-        super()._on_call(self.world.script.applied(self.uid, envelope))
+        self._cells.take_call(self.world.script.applied(self.uid, envelope))
 
     def drop_everything(self) -> None:
         """End all actors as the death of their process would: without a word."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import monarch.runtime.host_agent
+import monarch.runtime.proc_watchers
 from monarch.runtime.relay import Relay
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
@@ -38,11 +38,11 @@ def test_a_watch_may_come_before_the_order_to_make_the_proc(agent: LoneAgent) ->
 def test_who_watches_for_what_nobody_makes_is_told_in_the_end(
     agent: LoneAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monarch.runtime.host_agent, "_EARLY_SECONDS", 0.05)
+    monkeypatch.setattr(monarch.runtime.proc_watchers, "_EARLY_SECONDS", 0.05)
     agent.send(Watch("never", agent.peer.address))
     wait_for(lambda: agent.downs, what="the watcher is told")
     assert "does not know it" in agent.downs[0].reason
-    assert not agent.agent._early
+    assert not agent.agent.watchers._watchers
 
 
 def on_loop(agent: LoneAgent, do: Any) -> Any:
@@ -52,24 +52,25 @@ def on_loop(agent: LoneAgent, do: Any) -> Any:
 def test_who_waits_for_a_proc_is_forgotten_when_the_client_leaves(agent: LoneAgent) -> None:
     """A host agent that lives long must not keep what orders of former clients left behind."""
     relay = Relay(agent.agent)
-    on_loop(agent, lambda: agent.agent.mourn("never", agent.peer.address))
+    on_loop(agent, lambda: agent.agent.watchers.mourn("never", agent.peer.address))
     agent.send(order(agent))
     agent.answers()
-    on_loop(agent, lambda: agent.agent.mourn("late", agent.peer.address))
+    on_loop(agent, lambda: agent.agent.watchers.mourn("late", agent.peer.address))
     on_loop(agent, relay.forget)
-    assert list(agent.agent._mourners) == ["late"], "it lives still, and its end is to be told"
+    left = list(agent.agent.watchers._mourners)
+    assert left == ["late"], "it lives still, and its end is to be told"
 
 
 def test_who_is_gone_is_told_nothing_more(agent: LoneAgent) -> None:
     agent.send(order(agent))
     agent.send(Watch("late", ProcAddress("watcher", ("ipc:///nowhere/watcher",))))
     agent.answers()
-    proc = agent.agent.procs["late"]
-    on_loop(agent, lambda: agent.agent.mourn("never", ProcAddress("watcher")))
-    assert "watcher" in proc.watchers
+    watchers = agent.agent.watchers._watchers["late"]
+    on_loop(agent, lambda: agent.agent.watchers.mourn("never", ProcAddress("watcher")))
+    assert "watcher" in watchers
     agent.send(ProcDown("watcher", "it was killed"))
-    wait_for(lambda: not agent.agent._mourners, what="it is forgotten")
-    assert "watcher" not in proc.watchers
+    wait_for(lambda: not agent.agent.watchers._mourners, what="it is forgotten")
+    assert "watcher" not in watchers
 
 
 @pytest.mark.parametrize("when", ["before the order", "before it is up", "when it is up"])

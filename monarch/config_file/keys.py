@@ -1,0 +1,103 @@
+"""The dotted keys of a config: a dataclass, in which other dataclasses may be nested."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from monarch.config_file.origin import ConfigError, Origin, located
+from monarch.config_file.types import is_config
+
+__all__ = ["build", "changed_keys", "fields_of", "leaves", "nearest", "with_keys_of"]
+
+C = TypeVar("C")
+Field = dataclasses.Field[Any]
+
+
+def fields_of(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Field, Any]]:
+    """Every dotted key with its field and its type, nested dataclasses taken apart."""
+    hints = get_type_hints(config_class)
+    for field in dataclasses.fields(config_class):
+        key = f"{above}{field.name}"
+        if is_config(hints[field.name]):
+            yield from fields_of(hints[field.name], f"{key}.")
+        else:
+            yield key, field, hints[field.name]
+
+
+def leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key with its value."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if is_config(type(value)):
+            yield from leaves(value, f"{above}{field.name}.")
+        else:
+            yield f"{above}{field.name}", value
+
+
+def changed_keys(old: C, new: C) -> list[str]:
+    """The dotted keys in which two configs of one class differ, in the class's order."""
+    before = dict(leaves(old))
+    return [key for key, value in leaves(new) if value != before[key]]
+
+
+def with_keys_of(config: C, other: C, keys: Sequence[str]) -> C:
+    """`config`, with the values of `other` at these dotted keys. Raises ConfigError."""
+    found = {key: value for key, value in leaves(other) if key in keys}
+    return build(type(config), "", found, {}, None, config)
+
+
+def build(
+    config_class: type[C],
+    above: str,
+    values: Mapping[str, Any],
+    origins: Mapping[str, Origin],
+    path: Path | None,
+    default: C | None = None,
+) -> C:
+    """Make a config of the values given and, for the rest, its defaults."""
+    hints = get_type_hints(config_class)
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
+        key = f"{above}{field.name}"
+        known = _default_of(field) if default is None else getattr(default, field.name)
+        if is_config(hints[field.name]):
+            nested = None if known is dataclasses.MISSING else known
+            arguments[field.name] = build(
+                hints[field.name], f"{key}.", values, origins, path, nested
+            )
+        elif key in values:
+            arguments[field.name] = values[key]
+        elif known is not dataclasses.MISSING:
+            arguments[field.name] = known
+        else:
+            where = f"{path}: " if path else ""
+            raise ConfigError(f"{where}the key '{key}' has no value", path=path, key=key)
+    try:
+        return config_class(**arguments)
+    except ConfigError as error:
+        raise located(error, above, origins) from None
+
+
+def _default_of(field: Field) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def nearest(key: str, schema: Mapping[str, Any]) -> str | None:
+    """The known key that looks most like `key`, as a whole or in its last part."""
+
+    def likeness(known: str) -> float:
+        whole = SequenceMatcher(None, key.lower(), known.lower()).ratio()
+        last = SequenceMatcher(
+            None, key.lower().rpartition(".")[2], known.lower().rpartition(".")[2]
+        ).ratio()
+        return max(whole, last)
+
+    tables = {known.rpartition(".")[0] for known in schema} - {""}
+    best = max((*schema, *tables), key=likeness, default=None)
+    return best if best is not None and likeness(best) >= 0.6 else None

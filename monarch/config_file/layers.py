@@ -1,0 +1,91 @@
+"""What a TOML file, the environment and a command line give to a config, key by key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from monarch.config_file.keys import nearest
+from monarch.config_file.origin import ConfigError, Origin
+from monarch.config_file.toml_text import KeyPath, TOMLDecodeError, key_lines, loads
+
+__all__ = ["ENVIRONMENT_PREFIX", "Given", "from_environment", "from_file", "from_overrides"]
+
+ENVIRONMENT_PREFIX = "MONARCH_CONFIG_"
+
+
+@dataclass(frozen=True)
+class Given:
+    """One value that a layer gives to one key: text still to be parsed, or a TOML value."""
+
+    key: str
+    value: Any
+    origin: Origin
+    is_text: bool = False
+
+
+def from_file(schema: Mapping[str, Any], text: str, path: Path | None) -> Iterator[Given]:
+    shown = path or Path("config.toml")
+    try:
+        document = loads(text)
+    except TOMLDecodeError as error:
+        raise _syntax_error(text, shown, str(error)) from None
+    lines = key_lines(text)
+    source = _lines(text)
+
+    def walk(table: dict[str, Any], above: KeyPath) -> Iterator[Given]:
+        for name, value in table.items():
+            key_path = (*above, name)
+            key = ".".join(key_path)
+            if isinstance(value, dict) and any(known.startswith(f"{key}.") for known in schema):
+                yield from walk(value, key_path)
+                continue
+            line = lines[key_path]
+            origin = Origin("file", f"{shown}:{line}", shown, line, source[line - 1])
+            yield Given(key, value, origin)
+
+    yield from walk(document, ())
+
+
+def from_environment(schema: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Given]:
+    by_variable = {key.upper().replace(".", "__"): key for key in schema}
+    for variable, value in sorted(environment.items()):
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            name = variable[len(ENVIRONMENT_PREFIX) :]
+            key = by_variable.get(name, name.lower().replace("__", "."))
+            origin = Origin("environment", f"{variable}={value}")
+            yield Given(key, value, origin, is_text=True)
+
+
+def from_overrides(schema: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Given]:
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        origin = Origin("override", override)
+        if not equals:
+            raise origin.error("an override is written key=value", key, nearest(key, schema))
+        yield Given(key.strip(), value.strip(), origin, is_text=True)
+
+
+def _syntax_error(text: str, path: Path, message: str) -> ConfigError:
+    place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+    lines = _lines(text)
+    if place:
+        line, column = int(place[1]), int(place[2])
+        message = message[: place.start()]
+    else:
+        line, column = len(lines), len(lines[-1]) + 1
+        message = message.replace(" (at end of document)", "") + ", and the file ends"
+    shown = lines[line - 1] if line <= len(lines) else ""
+    margin = f"  {line} | "
+    caret = " " * (len(margin) + column - 1) + "^"
+    return ConfigError(
+        f"{path}:{line}:{column}: {message}\n{margin}{shown}\n{caret}", path=path, line=line
+    )
+
+
+def _lines(text: str) -> list[str]:
+    # Not splitlines, which also breaks at characters that TOML does not count as line ends.
+    return [line.removesuffix("\r") for line in text.split("\n")]

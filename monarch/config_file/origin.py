@@ -1,0 +1,70 @@
+"""Where a value of a config came from, and what is wrong with it there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["DEFAULT", "ConfigError", "Origin", "located"]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used, told to the person who wrote it.
+
+    A config's `__post_init__` may raise it with nothing but a reason and a `key`; `load_config`
+    then adds where the value of that key came from.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: Path | None = None,
+        line: int | None = None,
+        key: str | None = None,
+        suggestion: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.line = line
+        self.key = key
+        self.suggestion = suggestion
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConfigError, self.args, self.__dict__
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value came from. `text` is fit to be shown: `ddp.toml:12`, `epochs=3`."""
+
+    layer: Literal["default", "file", "environment", "override"]
+    text: str = "default"
+    path: Path | None = None
+    line: int | None = None
+    source_line: str | None = None
+
+    def error(self, reason: str, key: str, suggestion: str | None = None) -> ConfigError:
+        """What is wrong with `key` here."""
+        place = {"default": "", "file": f"{self.text}: "}.get(
+            self.layer, f"{self.layer} '{self.text}': "
+        )
+        message = f"{place}{reason}"
+        if suggestion:
+            message += f"; did you mean '{suggestion}'?"
+        if self.source_line is not None:
+            message += f"\n  {self.line} | {self.source_line}"
+        return ConfigError(message, path=self.path, line=self.line, key=key, suggestion=suggestion)
+
+
+DEFAULT = Origin("default")
+
+
+def located(error: ConfigError, above: str, origins: Mapping[str, Origin]) -> ConfigError:
+    """The same, with the place that the value of its key came from."""
+    if error.key is None:
+        return error
+    key = f"{above}{error.key}"
+    return origins.get(key, DEFAULT).error(f"'{key}' {error}", key, error.suggestion)

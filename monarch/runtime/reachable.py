@@ -1,0 +1,35 @@
+"""Where the client listens for other machines, once it has to do with one."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+from monarch.wire.host_url import HostUrl
+
+__all__ = ["listen_at", "way_in"]
+
+_listen_url: HostUrl | None = None
+
+
+def listen_at(url: HostUrl) -> None:
+    """Where a client made from here on listens for other machines, when it needs to."""
+    global _listen_url
+    _listen_url = url
+
+
+def way_in(url: str) -> tuple[str, str]:
+    """Where to listen, and what to tell others of it, so that the machine at ``url`` gets in."""
+    if _listen_url is not None and _listen_url.bind.startswith("tcp://"):
+        return _listen_url.bind, _listen_url.advertise
+    return f"tcp://{_address_towards(url)}:0", ""
+
+
+def _address_towards(url: str) -> str:
+    """The address of this machine that the machine at ``url`` sees."""
+    parts = urlsplit(url)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # Connecting a datagram socket sends nothing; it only picks the way out.
+        probe.connect((parts.hostname or "localhost", parts.port or 9))
+        address: str = probe.getsockname()[0]
+    return address

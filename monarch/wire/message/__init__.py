@@ -1,0 +1,104 @@
+"""Every message of the protocol, in one table; the files are the conversations they belong to."""
+
+from monarch.wire.message.actors import (
+    ActorFailed,
+    Ancestor,
+    AskOrigin,
+    SpawnActor,
+    StopActor,
+)
+from monarch.wire.message.bulk import (
+    Chunk,
+    Consignment,
+    Credit,
+    Parcel,
+    Retire,
+)
+from monarch.wire.message.calls import (
+    PING,
+    Call,
+    PortMark,
+    Reply,
+    Returned,
+)
+from monarch.wire.message.generations import (
+    Bring,
+    HeldUp,
+    Onward,
+    Prepare,
+    Revert,
+    Share,
+    Step,
+    Switch,
+    Sync,
+    TakeBack,
+    Waiting,
+)
+from monarch.wire.message.header import (
+    PROTOCOL_VERSION,
+    Answer,
+    Message,
+)
+from monarch.wire.message.hosts import (
+    Attach,
+    Command,
+    Detach,
+    Inspect,
+    Notice,
+    Preload,
+    ProcSpec,
+    ReplaceProcs,
+    Shutdown,
+    SpawnProcs,
+    StopProcs,
+    StopSelf,
+)
+from monarch.wire.message.lives import (
+    Heartbeat,
+    Hello,
+    Introduce,
+    ProcAgain,
+    ProcDown,
+    ProcsDown,
+    ProcUp,
+    Watch,
+    WatchHost,
+)
+from monarch.wire.message.logs import (
+    FlushLogs,
+    Log,
+    LogOptions,
+    LogRoom,
+    LogWindow,
+    SetLogLevel,
+)
+from monarch.wire.message.trees import (
+    Cast,
+    FoldedReply,
+    Grow,
+    Replies,
+)
+
+__all__ = [
+    "PING", "PROTOCOL_VERSION", "ActorFailed", "Ancestor", "Answer", "AnyMessage",
+    "AskOrigin", "Attach", "Bring", "Call", "Cast", "Chunk", "Command", "Consignment",
+    "Credit", "Detach", "FlushLogs", "FoldedReply", "Grow", "Heartbeat", "HeldUp", "Hello",
+    "Inspect", "Introduce", "Log", "LogOptions", "LogRoom", "LogWindow", "Message", "Notice",
+    "Onward", "Parcel", "PortMark", "Preload", "Prepare", "ProcAgain", "ProcDown", "ProcSpec",
+    "ProcUp", "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned", "Revert",
+    "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step", "StopActor",
+    "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Waiting", "Watch", "WatchHost",
+]  # fmt: skip
+
+AnyMessage = (
+    Answer
+    | Call | Reply | Returned | PortMark
+    | Hello | Introduce | Heartbeat | Watch | WatchHost | ProcUp | ProcDown | ProcsDown | ProcAgain
+    | Parcel | Consignment | Chunk | Credit | Retire
+    | Attach | Detach | Notice | Inspect | Shutdown
+    | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf
+    | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
+    | SpawnActor | StopActor | ActorFailed | AskOrigin
+    | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Waiting | HeldUp
+    | Grow | Cast | Replies
+)  # fmt: skip

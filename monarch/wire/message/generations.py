@@ -1,0 +1,138 @@
+"""A workspace's way to the hosts, and the change of code that follows it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message.header import Message
+
+
+class Onward(msgspec.Struct, array_like=True, frozen=True):
+    """A host that is to be passed a message, and the sender's port for its answer."""
+
+    host: ProcAddress
+    port: int
+
+
+class Sync(Message, tag=28):
+    """One message of a workspace push, opaque here; its blobs travel as buffers.
+
+    ``folders`` are the landing places of the workspace's folders below the replica's root, and
+    ``pid`` is the author's, whose end is to be noticed. The host passes it to ``onward``, in
+    ``degree`` shares.
+    """
+
+    port: int
+    sender: Uid
+    folders: tuple[str, ...] = ()
+    pid: int = 0
+    onward: tuple[Onward, ...] = ()
+    degree: int = 1
+
+
+class Bring(Message, tag=51):
+    """From a host agent to its client: procs are to be made here that are meant for the workspace
+    ``wanted``, and what is here is ``digest``. Bring it.
+    """
+
+    host: ProcAddress
+    generation: int
+    digest: str
+    wanted: str
+    num_running: int
+    port: int
+    sender: Uid
+
+
+class Share(Message, tag=52):
+    """To a host agent whose folder somebody else writes: look whether it has come to this state.
+
+    Payload: paths and digests of what has changed.
+    """
+
+    generation: int
+    digest: str
+    folders: tuple[str, ...]
+    port: int
+    sender: Uid
+
+
+class TakeBack(Message, tag=50):
+    """To a host agent: back to the files before ``generation``, if that is what is there."""
+
+    generation: int
+    port: int
+    sender: Uid
+
+
+class Prepare(Message, tag=44):
+    """To an owner or a proc: get a generation ready. Payload: the changed files.
+
+    ``pid`` is that of an author elsewhere, whose end is to be noticed.
+    """
+
+    generation: int
+    digest: str
+    mode: str
+    port: int
+    sender: Uid
+    pid: int = 0
+
+
+class Switch(Message, tag=45):
+    """To an owner or a proc: the generation begins here. Ordered like a call.
+
+    Answered once every actor is done with what came before; what comes after it waits. ``holds``:
+    the proc gives way to a new one of its uid, and what is sent to it after this is for that one.
+    ``attempt`` counts how often it was cast: one that was given up says nothing any more. An owner
+    gives it up ``seconds`` after it has begun to hold somebody up, which it does already where
+    ``is_held``.
+    """
+
+    generation: int
+    port: int
+    sender: Uid
+    holds: bool = False
+    attempt: int = 1
+    seconds: float = 0.0
+    is_held: bool = False
+
+
+class Step(Message, tag=47):
+    """To an owner or a proc that stands at a ``Switch``: the next step of it.
+
+    ``name`` is "halt" (nobody takes up anything, within ``seconds``), "resume" (as before the
+    halt), "lift" (as before the ``Switch`` of this ``attempt``, which is given up), "patch" (change
+    the code; what runs on hosts that are ``behind`` goes back instead) or "go" (run it).
+    """
+
+    generation: int
+    name: str
+    seconds: float
+    port: int
+    sender: Uid
+    attempt: int = 0
+    behind: tuple[Uid, ...] = ()
+
+
+class Revert(Message, tag=46):
+    """To an owner or a proc: drop a generation that was prepared or switched to."""
+
+    generation: int
+    port: int
+    sender: Uid
+
+
+class Waiting(Message, tag=49):
+    """To who asked for a change of generation: what it waits for, in words."""
+
+    generation: int
+    text: str
+
+
+class HeldUp(Message, tag=53):
+    """To who asked for a ``Switch``: it holds somebody up, who waits behind it."""
+
+    generation: int
+    attempt: int

@@ -1,0 +1,133 @@
+"""A client and a host agent: who may use it, and the procs it makes and ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message.header import Message
+
+
+class Attach(Message, tag=20):
+    """May I be your client? Answered by ``Answer``."""
+
+    client: ProcAddress
+    pid: int
+    name: str
+    port: int
+    takeover: bool = False
+
+
+class Detach(Message, tag=21):
+    """The client leaves: stop its procs."""
+
+    client: Uid
+
+
+class Notice(Message, tag=31):
+    """From a host agent to its client: something that a person should know."""
+
+    text: str
+
+
+class Inspect(Message, tag=27):
+    """What runs here? Answered by ``Answer`` with a dictionary.
+
+    ``packages``: a host is to say as well which Python it has, and which packages.
+    """
+
+    port: int
+    sender: Uid
+    packages: bool = False
+
+
+class Shutdown(Message, tag=26):
+    """End the host agent and all that it runs."""
+
+    port: int
+    sender: Uid
+
+
+class Command(msgspec.Struct, array_like=True, frozen=True):
+    """How to start a template process; ``None`` in ``env`` takes a variable out."""
+
+    program: str
+    arg0: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str | None] = {}
+    inherit_env: bool = True
+
+
+class ProcSpec(msgspec.Struct, array_like=True, frozen=True):
+    """One proc to be made. ``bind`` says which CPUs and memory it may use."""
+
+    uid: Uid
+    rank: int
+    env: dict[str, str] = {}
+    bind: dict[str, str] = {}
+    command: Command | None = None
+
+
+class Preload(Message, tag=25):
+    """Have a template process with these modules imported ready for later spawns."""
+
+    modules: tuple[str, ...]
+    port: int
+    sender: Uid
+
+
+class SpawnProcs(Message, tag=22):
+    """Make procs for a mesh. Each answers with ``ProcUp`` to the owner, or ``ProcDown`` comes.
+
+    Payload: what each runs before anything else, if there is something. ``root`` is the client;
+    ``command`` starts their template, and that of what they spawn on this host in turn.
+    ``is_quiet``: with ``ProcUp`` to the host agent only, because the owner sends through it.
+    ``digest`` names the workspace that they are to run, ``generation`` what the owner runs.
+    """
+
+    mesh: Uid
+    name: str
+    owner: ProcAddress
+    owner_actor: Uid
+    labels: tuple[str, ...]
+    sizes: tuple[int, ...]
+    procs: tuple[ProcSpec, ...]
+    preload: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    root: ProcAddress | None = None
+    command: Command | None = None
+    is_quiet: bool = False
+    config: dict[str, Any] = msgspec.field(default_factory=dict)
+    generation: int = 0
+    digest: str = ""
+
+
+class StopProcs(Message, tag=23):
+    """Stop these procs: ask first, kill after ``grace_seconds``."""
+
+    uids: tuple[Uid, ...]
+    reason: str
+    grace_seconds: float
+    port: int
+    sender: Uid
+
+
+class ReplaceProcs(Message, tag=81):
+    """End these procs, as ``StopProcs`` does, and make new ones in their places.
+
+    Those have the same uids, ranks and surroundings. Answered once they are up.
+    """
+
+    uids: tuple[Uid, ...]
+    reason: str
+    grace_seconds: float
+    port: int
+    sender: Uid
+
+
+class StopSelf(Message, tag=43):
+    """To a proc: run the actors' cleanups and end."""
+
+    reason: str

@@ -1,0 +1,61 @@
+"""A sender and the host agents of a tree: see ``core.fanout``."""
+
+from __future__ import annotations
+
+import msgspec
+
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message.header import Message
+
+
+class Grow(Message, tag=61):
+    """What a host agent needs to hand on the casts of ``sender``: the hosts from ``start`` on.
+
+    Sent ahead of the first cast, and again when a host of the tree has died.
+    """
+
+    mesh: Uid
+    sender: ProcAddress
+    start: int
+    hosts: tuple[ProcAddress, ...]
+    per_host: int
+    degree: int
+    dead: tuple[int, ...] = ()
+
+
+class Cast(Message, tag=62):
+    """One message for members of a proc mesh on the hosts ``start`` to ``stop``.
+
+    ``inner`` is its header. Answers to ``port`` are gathered on the way back, by way of
+    ``parent``. Among the casts of one sender along one tree ``number`` only grows.
+    """
+
+    mesh: Uid
+    sender: Uid
+    number: int
+    start: int
+    stop: int
+    dead: tuple[int, ...]
+    members: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
+    inner: bytes
+    parent: ProcAddress | None = None
+    port: int = 0
+
+
+class FoldedReply(msgspec.Struct, array_like=True, frozen=True):
+    """One answer among many; its payload and buffers follow those of the one before."""
+
+    rank: int
+    sender: Uid
+    failed: bool
+    refused: bool
+    num_buffers: int
+    generation: int = 0
+
+
+class Replies(Message, tag=63):
+    """Answers of several ranks, gathered on the way by host agent ``sender``."""
+
+    port: int
+    sender: Uid
+    items: tuple[FoldedReply, ...]
