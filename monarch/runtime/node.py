@@ -35,7 +35,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.run_gate import RunGate
 from monarch.runtime.trees import Trees
 from monarch.wire.address import ProcAddress, Uid, machine_id
-from monarch.wire.codec import Bytes, Envelope, pack, unpack
+from monarch.wire.codec import Bytes, Envelope, OtherVersion, pack, unpack
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
     Answer,
@@ -287,7 +287,11 @@ class Node:
             self.send(address, Answer(port, self.uid, body or {}, error))
 
     def _receive(self, frames: Frames) -> None:
-        envelope = unpack(frames)
+        try:
+            envelope = unpack(frames)
+        except OtherVersion as error:
+            self.known.met_other_version(error)
+            raise
         if envelope.route not in ("", self.address.uid):
             raise WireError(f"it is for another process ({envelope.route[:20]!r})")
         if self._held_back:
