@@ -45,7 +45,7 @@ class Acquaintances:
         self.on_host_met: Callable[[ProcAddress], None] = lambda host: None
         # A host that was lost is spoken to again.
         self.on_sought_again: Callable[[Uid], None] = lambda uid: None
-        # A process that we speak to has another version of the protocol; why that is its end for us.
+        # A process that we speak to is of another version, which is its end for us; why.
         self.on_unfit: Callable[[Uid, str], None] = lambda uid, reason: None
         # A new process of a uid is to come.
         self.on_expected: Callable[[Uid], None] = lambda uid: None
