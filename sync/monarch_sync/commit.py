@@ -16,6 +16,7 @@ from monarch_sync.diff import Plan
 from monarch_sync.digest import short
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, parent_of
+from monarch_sync.kept_names import NO_DIGEST, kept_name
 from monarch_sync.manifest import Manifest
 from monarch_sync.patch_file import Patch
 from monarch_sync.staging import Ready, Staging, Swap, time_after
@@ -131,7 +132,7 @@ class Committer:
         status = lstat(target)
         self._open(parent_of(before))
         if status is not None:
-            self._keep(after, target, "0" * 8, self._disk.rename)
+            self._keep(after, target, NO_DIGEST, self._disk.rename)
         self._disk.rename(source, target)
 
     def _set_mode(self, entry: Entry) -> None:
@@ -270,7 +271,7 @@ class Committer:
         if stat.S_ISREG(status.st_mode):
             self._set_aside(name, path, status, digest, self._disk.link)
         elif not (stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link")):
-            self._keep(name, path, "0" * 8, self._disk.rename)
+            self._keep(name, path, NO_DIGEST, self._disk.rename)
 
     def _set_aside(
         self, name: str, path: str, status: os.stat_result, digest: bytes | None,
@@ -280,7 +281,7 @@ class Committer:
         ``how`` it is moved there, so that its own place is free."""
         ours = self._old.get(name)
         if ours is None or digest is None or ours.digest != digest:
-            mark = short(digest) if digest else "0" * 8
+            mark = short(digest) if digest else NO_DIGEST
             self._keep(name, path, mark, how or self._disk.rename)
         elif how is None and status.st_nlink > 1:
             self._disk.unlink(path)  # It lives on under another name, where it may be changed.
@@ -288,7 +289,7 @@ class Committer:
             self._store.take(path, digest, status.st_size)
 
     def _keep(self, name: str, path: str, mark: str, how: _Rename) -> None:
-        kept = f"{name}.host-{mark}"
+        kept = kept_name(self._root, name, mark)
         how(path, f"{self._root}/{kept}")
         self._kept.append(kept)
 
@@ -325,7 +326,7 @@ class Committer:
         elif stat.S_ISLNK(status.st_mode) and _is(self._old.get(name), "link"):
             self._disk.unlink(path)
         else:
-            self._keep(name, path, "0" * 8, self._disk.rename)
+            self._keep(name, path, NO_DIGEST, self._disk.rename)
 
     def _leads_astray(self, name: str) -> bool:
         """Whether a folder above ``name`` is a link."""
