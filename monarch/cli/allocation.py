@@ -5,29 +5,24 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
 from rich.console import Console
 
 from monarch.actor import HostMesh, run_worker_loop_forever
+from monarch.cli.asking import ask_hosts
 from monarch.cli.host_table import show_hosts
-from monarch.cli.project import find_job, load_project, noted_job
+from monarch.cli.project import find_job, load_project, no_allocation, noted_job
 from monarch.errors import JobError
-from monarch.job import DEFAULT_JOB_PATH, JobTrait
+from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
 from monarch.runtime.host_link import who_am_i
-from monarch.runtime.promise import Promise
-from monarch.wire.message import Inspect
 
-__all__ = ["apply", "host", "inspect_hosts", "kill", "running_job", "status"]
+__all__ = ["apply", "host", "inspect_hosts", "kill", "status"]
 
-_INSPECT_SECONDS = 5.0
 _POLL_SECONDS = 0.1
-_NO_JOB = (
-    f"no allocation is up for this folder (no running job in {DEFAULT_JOB_PATH}): "
-    "start one with `monarch apply`"
-)
 
 
 @click.command()
@@ -42,13 +37,13 @@ def apply(spec: str | None, file: str | None) -> None:
     running = find_job()
     if running is not None and running.can_run(wanted):
         click.echo("already up")
-        _show(running)
+        _show(inspect_hosts(running))
         return
     state = wanted.state()
     job = wanted._running or wanted
     for mesh in state._hosts.values():
         _wait_until_up(mesh, job)
-    _show(job)
+    _show(inspect_hosts(job))
     click.echo("end it with `monarch kill`")
 
 
@@ -81,7 +76,11 @@ def _named_job(spec: str) -> JobTrait:
 @click.command()
 def status() -> None:
     """Hosts, procs, and the generation of code that each host has."""
-    _show(running_job())
+    job = noted_job()
+    found = {} if job is None else inspect_hosts(job)
+    if job is None or not (job.is_running() or any("error" not in one for one in found.values())):
+        raise no_allocation()
+    _show(found)
 
 
 @click.command()
@@ -89,7 +88,7 @@ def kill() -> None:
     """End the allocation and all that runs on it."""
     job = noted_job()
     if job is None:
-        raise JobError(_NO_JOB)
+        raise no_allocation()
     job.kill()
     click.echo("ended")
 
@@ -104,16 +103,8 @@ def host(address: str) -> None:
     run_worker_loop_forever(address=address)
 
 
-def running_job() -> JobTrait:
-    job = find_job()
-    if job is None:
-        raise JobError(_NO_JOB)
-    return job
-
-
-def _show(job: JobTrait) -> None:
-    """A table of hosts and what runs on them. Looks without becoming their client."""
-    found = inspect_hosts(job)
+def _show(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """A table of hosts, by URL, and what runs on them."""
     show_hosts(found, who_am_i())
     for url, answer in found.items():
         for proc in answer.get("procs", ()):
@@ -125,19 +116,7 @@ def _show(job: JobTrait) -> None:
 
 
 def inspect_hosts(job: JobTrait) -> dict[str, dict[str, Any]]:
-    """What each host agent of a job says of itself, by URL."""
+    """What each host agent of a job says of itself, by URL. Looks without becoming their client."""
     agent = client()
-    node = agent.node
-    asked: dict[str, Promise[Any]] = {}
-    for url in job.urls():
-        address = agent.visit(url)
-        asked[url] = node.request(address, lambda port: Inspect(port, node.uid))
-    found: dict[str, dict[str, Any]] = {}
-    for url, promise in asked.items():
-        if not promise.wait(_INSPECT_SECONDS):
-            found[url] = {"error": f"no answer within {_INSPECT_SECONDS:.0f} s"}
-        elif promise.value.error:
-            found[url] = {"error": promise.value.error}
-        else:
-            found[url] = promise.value.body
-    return found
+    addresses = {url: agent.visit(url) for url in job.urls()}
+    return ask_hosts(agent.node, addresses, may_come_up=job.is_running())

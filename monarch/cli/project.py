@@ -21,7 +21,7 @@ from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, job_load
 from monarch_sync import Workspace
 
-__all__ = ["PROJECT_FILE", "Project", "find_job", "load_project", "noted_job"]
+__all__ = ["PROJECT_FILE", "Project", "find_job", "load_project", "no_allocation", "noted_job"]
 
 PROJECT_FILE = "monarch.toml"
 
@@ -105,3 +105,19 @@ def find_job() -> JobTrait | None:
     """The allocation that runs for this folder, if any."""
     job = noted_job()
     return job if job is not None and job.is_running() else None
+
+
+def no_allocation() -> JobError:
+    """Why there is none to push to."""
+    job = noted_job()
+    if job is None:
+        return JobError(
+            "no allocation is up for this folder (no running job in "
+            f"{DEFAULT_JOB_PATH}): start one with `monarch apply`"
+        )
+    why = job.why_ended().strip()
+    told = f"\n{why}" if why else ""
+    return JobError(
+        "no allocation is up for this folder: the one that was has ended, or some of its hosts "
+        f"have. Start it again with `monarch apply`, or tidy up with `monarch kill`.{told}"
+    )

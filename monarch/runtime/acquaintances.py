@@ -12,12 +12,13 @@ from monarch.runtime.life_lines import LifeLines
 from monarch.runtime.peer import Peer
 from monarch.runtime.peer_table import PeerTable
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.codec import Envelope, pack
+from monarch.wire.codec import Envelope, OtherVersion, pack
 from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello, Introduce, ProcUp, Watch
 
 __all__ = ["Acquaintances"]
 
 _MAX_INTRODUCED = 10_000
+_LINGER_SECONDS = 1.0
 
 
 class Network(Protocol):
@@ -44,6 +45,8 @@ class Acquaintances:
         self.on_host_met: Callable[[ProcAddress], None] = lambda host: None
         # A host that was lost is spoken to again.
         self.on_sought_again: Callable[[Uid], None] = lambda uid: None
+        # A process that we speak to is of another version, which is its end for us; why.
+        self.on_unfit: Callable[[Uid, str], None] = lambda uid, reason: None
         # A new process of a uid is to come.
         self.on_expected: Callable[[Uid], None] = lambda uid: None
         self._node = node
@@ -169,6 +172,19 @@ class Acquaintances:
             self._open(known, proc)
         if self.watches_callers and known.failure is None:
             self._watch(proc)
+
+    def met_other_version(self, error: OtherVersion) -> None:
+        """Who speaks another version learns of ours; whoever waits here for its answers, of its."""
+        hello = error.hello
+        if hello is None or not hello.proc.urls:
+            return
+        if not hello.is_refusal:
+            connection = self._connect(self._choose_url(hello.proc))
+            refusal = Hello(self._node.address, PROTOCOL_VERSION, is_refusal=True)
+            connection.send(pack(Envelope(hello.proc.uid, refusal)))
+            connection.close(_LINGER_SECONDS)
+        if self.peers.get(hello.proc.uid) is not None:
+            self.on_unfit(hello.proc.uid, str(error))
 
     def _on_introduce(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Introduce)

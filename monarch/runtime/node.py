@@ -36,7 +36,7 @@ from monarch.runtime.run_gate import RunGate
 from monarch.runtime.trees import Trees
 from monarch.runtime.waiting_switches import ends_switch
 from monarch.wire.address import ProcAddress, Uid, machine_id
-from monarch.wire.codec import Bytes, Envelope, pack, unpack
+from monarch.wire.codec import Bytes, Envelope, OtherVersion, pack, unpack
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
     Answer,
@@ -288,7 +288,11 @@ class Node:
             self.send(address, Answer(port, self.uid, body or {}, error))
 
     def _receive(self, frames: Frames) -> None:
-        envelope = unpack(frames)
+        try:
+            envelope = unpack(frames)
+        except OtherVersion as error:
+            self.known.met_other_version(error)
+            raise
         if envelope.route not in ("", self.address.uid):
             raise WireError(f"it is for another process ({envelope.route[:20]!r})")
         if self._held_back:

@@ -51,6 +51,7 @@ class Partings:
         self._node = node
         self._ending: set[Uid] = set()
         node.known.on_expected = self._come_back
+        node.known.on_unfit = lambda uid, reason: self.peer_down(ProcDown(uid, reason))
         node.known.on_sought_again = self.forget_peer
         node.handle(ProcDown, self._on_proc_down)
         node.handle(ProcsDown, self._on_procs_down)

@@ -13,15 +13,18 @@ import msgspec
 
 from monarch.errors import WireError
 from monarch.wire.address import Uid
-from monarch.wire.message import PROTOCOL_VERSION, AnyMessage
+from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello
 
-__all__ = ["Bytes", "Envelope", "decode", "encode", "pack", "pack_header", "unpack"]
+__all__ = [
+    "Bytes", "Envelope", "OtherVersion", "decode", "encode", "pack", "pack_header", "unpack",
+]  # fmt: skip
 
 Bytes = bytes | bytearray | memoryview
 
 _VERSION = bytes([PROTOCOL_VERSION])
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
+_hello_decoder = msgspec.msgpack.Decoder(Hello)
 
 
 class Envelope(NamedTuple):
@@ -31,6 +34,17 @@ class Envelope(NamedTuple):
     message: AnyMessage
     payload: Bytes = b""
     buffers: Sequence[Bytes] = ()
+
+
+class OtherVersion(WireError):
+    """A message of another protocol version. ``hello``: who speaks it, if it says so."""
+
+    def __init__(self, theirs: int | str, hello: Hello | None) -> None:
+        super().__init__(
+            f"it speaks protocol version {theirs}, this process {PROTOCOL_VERSION}: "
+            "install the same release of monarch-loop on both sides, and start the older side again"
+        )
+        self.hello = hello
 
 
 def pack(envelope: Envelope) -> list[Bytes]:
@@ -64,14 +78,19 @@ def unpack(frames: Sequence[Bytes]) -> Envelope:
         raise WireError(f"a message has at least three frames, not {len(frames)}")
     header = memoryview(frames[1])
     if not header or header[0] != PROTOCOL_VERSION:
-        theirs = header[0] if header else "nothing"
-        raise WireError(
-            f"a peer speaks protocol version {theirs}, this process {PROTOCOL_VERSION}: "
-            "install the same release of monarch-loop on both sides"
-        )
+        raise OtherVersion(header[0] if header else "nothing", _hello(header[1:]))
     try:
         message = _decoder.decode(header[1:])
         route = bytes(frames[0]).decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"a peer sent a malformed header: {error}") from None
     return Envelope(route, message, frames[2], frames[3:])
+
+
+def _hello(data: memoryview) -> Hello | None:
+    """Whether a header of another version introduces somebody."""
+    try:
+        hello: Hello = _hello_decoder.decode(data)
+        return hello
+    except (msgspec.MsgspecError, RecursionError):
+        return None

@@ -1,7 +1,8 @@
 """Gitignore: the patterns of one rule file, matched as git's own `wildmatch` does.
 
 A pattern without a slash is held against a name, at any depth; one with a slash against the whole
-path below the file's folder. The last pattern that matches decides. Names need not be UTF-8.
+path below the file's folder. The last pattern that matches decides. Names need not be UTF-8, and
+are matched byte by byte, as git does: an `é` is two of what a `?` or a `[!a]` matches one of.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["RuleFile", "rules_of"]
 _CLASSES = {
     "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f",
     "digit": "0-9", "graph": "\\x21-\\x7e", "lower": "a-z", "print": "\\x20-\\x7e",
-    "punct": "\\x21-\\x2f\\x3a-\\x40\\x5b-\\x60\\x7b-\\x7e", "space": "\\s", "upper": "A-Z",
+    "punct": "\\x21-\\x2f\\x3a-\\x40\\x5b-\\x60\\x7b-\\x7e", "space": " \\t\\n\\r", "upper": "A-Z",
     "xdigit": "0-9a-fA-F",
 }  # fmt: skip
 _WILD = re.compile(r"[*?\[\\]")
@@ -35,7 +36,7 @@ class RuleFile:
     """The patterns of a rule file, in order."""
 
     def __init__(self, raw: bytes) -> None:
-        patterns = list(_parse(os.fsdecode(raw.removeprefix(b"\xef\xbb\xbf"))))
+        patterns = list(_parse(raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")))
         self._patterns = [(p, re.compile(p.regex, re.DOTALL)) for p in reversed(patterns)]
         # Most names match nothing: that is to be found out quickly.
         names = [p for p in patterns if p.by_name]
@@ -54,6 +55,8 @@ class RuleFile:
 
     def verdict(self, name: str, path: str, is_dir: bool) -> bool | None:
         """Whether ``path``, relative to the file's folder, is ignored; None if nothing is said."""
+        if not path.isascii():
+            name, path = _by_bytes(name), _by_bytes(path)
         if (
             name not in self._names
             and not name.endswith(self._ends)
@@ -74,6 +77,11 @@ def rules_of(raw: bytes) -> RuleFile | None:
     """The rules in a file's content; None if there are none."""
     rules = RuleFile(raw)
     return rules if rules._patterns else None
+
+
+def _by_bytes(path: str) -> str:
+    """A character for each byte."""
+    return os.fsencode(path).decode("latin-1")
 
 
 def _any(regexes: Iterator[str]) -> Callable[[str], object] | None:

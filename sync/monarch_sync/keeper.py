@@ -1,12 +1,11 @@
 """Keeper: sees that nothing is lost of what stands where a commit wants to put something.
 
 A file as we left it goes to the store. What anybody else put there, or changed, gets another name
-beside its own: `NAME.host-<the digest's first digits>`, or zeros where there is no digest.
+beside its own (`kept_names.py`), with the first digits of its digest, or zeros for want of one.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import stat
 from collections.abc import Callable
@@ -14,8 +13,9 @@ from collections.abc import Callable
 from monarch_sync.digest import short
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry
+from monarch_sync.kept_names import NO_DIGEST, kept_name
 from monarch_sync.manifest import Manifest
-from monarch_sync.stamps import Stamps, lstat
+from monarch_sync.stamps import Stamps
 from monarch_sync.store import Store
 
 __all__ = ["Keeper"]
@@ -53,18 +53,10 @@ class Keeper:
             self.keep(name, None, self._disk.rename)
 
     def keep(self, name: str, digest: bytes | None, how: _Rename) -> None:
-        """Give it another name, one that is free, or has the same content already."""
-        path = f"{self._root}/{name}"
-        mark = short(digest) if digest else "0" * 8
-        for number in itertools.count(1):
-            kept = f"{name}.host-{mark}" if number == 1 else f"{name}.host-{mark}-{number}"
-            place = f"{self._root}/{kept}"
-            there = lstat(place)
-            is_same = digest is not None and self._stamps.digest_of(place, there) == digest
-            if there is None or is_same:
-                how(path, place)
-                self.kept.append(kept)
-                return
+        """Give what stands here another name."""
+        kept = kept_name(self._root, name, short(digest) if digest else NO_DIGEST)
+        how(f"{self._root}/{name}", f"{self._root}/{kept}")
+        self.kept.append(kept)
 
     def _set_aside(
         self, name: str, status: os.stat_result, digest: bytes | None, how: _Rename | None = None

@@ -20,10 +20,11 @@ PATTERNS = [
     b"\\a", b"a**c", b"a/*c", b"*/b", b"foo/", b"foo//", b"/", b"", b" ", b"*.l[!o]g",
     b"[[:alpha:]]", b"[[:digit:]x]*", b"a/b/", b"\xff", b"[\xff]", b"*\xff", b"x\r", b"b/**/",
     b"**/a/**", b"***", b"a/***/c", b"!**/keep.log", b"[a-]", b"[-a]", b"[\\]]", b"a[/]b",
-    b"c/../a", b"./a", b"*a*c*", b"**/*.log", b"!build/",
+    b"c/../a", b"./a", b"*a*c*", b"**/*.log", b"!build/", b"[!c]", b"\xc3\xa9", b"\xc3?",
+    b"[[:space:]]", b"[\xc3-\xc4]\xa9",
 ]  # fmt: skip
 NAMES = [b"a", b"b", b"c", b"abc", b"x.log", b"keep.log", b"build", b"#x", b"!x", b"tail ", b"tail",
-         b"\xff", b"a.txt", b"]", b"1x", b"foo", b"-"]  # fmt: skip
+         b"\xff", b"a.txt", b"]", b"1x", b"foo", b"-", b"\xc3\xa9", b"\x0b"]  # fmt: skip
 
 rule_files = st.lists(st.sampled_from(PATTERNS), max_size=5).map(lambda lines: b"\n".join(lines))
 places = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(b"/".join)
@@ -66,6 +67,13 @@ def plant(folder: Path, path: bytes, content: bytes) -> None:
         local.write_bytes(content)
     except OSError:
         pass  # a file stands where a folder is needed
+
+
+def test_names_are_matched_byte_by_byte() -> None:
+    assert RuleFile(b"?\n[!a]\n").verdict("é", "é", False) is None
+    assert RuleFile(b"??\n").verdict("é", "é", False) is True
+    assert RuleFile(b"[[:space:]]\n").verdict("\x0b", "\x0b", False) is None
+    assert RuleFile("é*.log\n".encode()).verdict("é.log", "logs/é.log", False) is True
 
 
 def test_a_quick_no_is_a_no() -> None:

@@ -92,29 +92,40 @@ def test_a_file_that_was_there_before_us_is_kept_unless_equal(replica: Replica, 
     assert (root / reply.kept[0].decode()).read_bytes() == b"theirs"
 
 
-def test_a_name_for_what_is_kept_is_not_taken_from_what_was_kept_before(
+@pytest.mark.parametrize("name", ["n" * 255, "é" * 127])
+def test_a_file_is_kept_whose_name_leaves_no_room(replica: Replica, root: Path, name: str) -> None:
+    (root / name).write_bytes(b"theirs")
+    reply = push_tree(replica, 1, {name: b"ours"})
+    assert isinstance(reply, Committed)
+    (kept,) = (one.decode() for one in reply.kept)
+    assert kept.endswith(f".host-{short(digest_bytes(b'theirs'))}")
+    assert name.startswith(kept[: kept.index(".")])
+    assert read_tree(root) == {name: b"ours", kept: b"theirs"}
+
+
+def test_what_is_kept_takes_the_place_of_nothing_that_was_kept_before(
     replica: Replica, root: Path
 ) -> None:
-    generation = 0
-    for number in range(3):
-        (root / "a").mkdir()
-        (root / f"a/theirs{number}").write_bytes(b"1")
-        for tree in ({"a": b"ours"}, {}):
-            generation += 1
-            assert isinstance(push_tree(replica, generation, tree), Committed)
-    names = ("a.host-00000000", "a.host-00000000-2", "a.host-00000000-3")
-    assert read_tree(root) == whole({f"{n}/theirs{i}": b"1" for i, n in enumerate(names)})
-
-
-def test_what_was_kept_and_then_changed_is_not_replaced(replica: Replica, root: Path) -> None:
+    taken = f"a.host-{short(digest_bytes(b'theirs'))}"
+    (root / taken).write_bytes(b"kept once, then edited")
     push_tree(replica, 1, {"a": b"1"})
-    kept = root / f"a.host-{short(digest_bytes(b'theirs'))}"
-    for generation in (2, 3):
-        (root / "a").write_bytes(b"theirs")
-        push_tree(replica, generation, {"a": b"%d" % generation})
-        kept.write_bytes(b"theirs, edited")
-    assert kept.read_bytes() == b"theirs, edited"
-    assert kept.with_name(f"{kept.name}-2").read_bytes() == b"theirs"
+    kept = {taken: b"kept once, then edited"}
+    for number in range(2, 6):
+        (root / "a").unlink()
+        if number % 2:
+            (root / "a").mkdir()
+            (root / "a/checkpoint.pt").write_bytes(b"%d" % number)
+        else:
+            (root / "a").write_bytes(b"theirs")
+        reply = push_tree(replica, number, {"a": b"%d" % number})
+        assert isinstance(reply, Committed), reply
+        for one in reply.kept:
+            inside = b"theirs" if number % 2 == 0 else None
+            kept[one.decode()] = inside
+            if inside is None:
+                kept[f"{one.decode()}/checkpoint.pt"] = b"%d" % number
+    assert len(kept) == 6, "the same content is kept once, each folder for itself"
+    assert read_tree(root) == {"a": b"5", **kept}
 
 
 def test_a_missing_file_comes_back_with_a_whole_push(replica: Replica, root: Path) -> None:

@@ -9,14 +9,13 @@ from typing import NamedTuple, NoReturn
 
 import click
 
-from monarch.cli.project import find_job
 from monarch.cli.sync.difference import differences
 from monarch.cli.sync.preview import first_sync, preview_lines, previews
 from monarch.cli.sync.setting import find_project, whole_of, workspace_of
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import timeline, timeline_lines
-from monarch.cli.sync.visitor import Visitor, visit
+from monarch.cli.sync.visitor import find_visitor, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice
 from monarch.cli.sync.watching import Watching
 from monarch.config_file import ConfigError
@@ -113,9 +112,10 @@ def _explain(chosen: _Chosen, path: str) -> NoReturn:
 
 def _preview(chosen: _Chosen) -> None:
     workspace = whole_of(find_project(chosen.file))
-    job = find_job()
+    visitor = find_visitor(partly=True)
     scan = Scanner(workspace).scan()
-    found = [first_sync(scan)] if job is None else previews(Visitor(job).past(), scan)
+    answers = visitor.answering() if visitor is not None else {}
+    found = previews(visitor.past(answers), scan) if visitor and answers else [first_sync(scan)]
     if chosen.is_json:
         problems = [problem.__dict__ for problem in scan.problems]
         data = {"hosts": [one.to_dict() for one in found], "problems": problems}
@@ -127,6 +127,8 @@ def _preview(chosen: _Chosen) -> None:
             terminal.line(line)
     for problem in scan.problems:
         terminal.line(f"left out {problem}", "yellow")
+    for url, error in visitor.silent.items() if visitor is not None else ():
+        terminal.line(f"{url}: {error}", "yellow")
 
 
 @sync.command("status")
@@ -162,7 +164,8 @@ def _history(chosen: _Chosen, limit: int) -> None:
 
     A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
     """
-    past = visit().past()
+    visitor = visit(partly=True)
+    past = visitor.past(visitor.answering())
     rows = timeline(past.histories(limit))[:limit]
     now = datetime.now().astimezone()
     if chosen.is_json:
@@ -236,7 +239,8 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
     Lines with a `-` are there, those with a `+` are yours.
     """
     workspace = whole_of(find_project(chosen.file))
-    past = visit().past()
+    visitor = visit(partly=True)
+    past = visitor.past(visitor.answering())
     held = past.state(generation or 0)
     scanner = Scanner(workspace)
     mine = scanner.scan().manifest

@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from monarch.cli.project import PROJECT_FILE, Project, load_project, noted_job
+from monarch.cli.project import PROJECT_FILE, Project, load_project
 from monarch.config_file import ConfigError
-from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH
 from monarch.runtime.workspace.surroundings import Surroundings
 from monarch_sync import Workspace
 
-__all__ = ["find_project", "no_allocation", "whole_of", "workspace_of"]
+__all__ = ["find_project", "whole_of", "workspace_of"]
 
 _EXAMPLE = """
     [job]
@@ -63,22 +62,6 @@ def workspace_of(project: Project) -> Workspace:
 def whole_of(project: Project) -> Workspace:
     """Its workspace, with all that a push takes along: editable installs, an environment."""
     return Surroundings(workspace_of(project)).whole()
-
-
-def no_allocation() -> JobError:
-    """Why there is none to push to."""
-    job = noted_job()
-    if job is None:
-        return JobError(
-            "no allocation is up for this folder (no running job in "
-            f"{DEFAULT_JOB_PATH}): start one with `monarch apply`"
-        )
-    why = job.why_ended().strip()
-    told = f"\n{why}" if why else ""
-    return JobError(
-        "no allocation is up for this folder: the one that was has ended, or some of its hosts "
-        f"have. Start it again with `monarch apply`, or tidy up with `monarch kill`.{told}"
-    )
 
 
 def _line_of(toml: Path, name: str) -> str:

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from monarch.cli.project import noted_job
-from monarch.cli.sync.setting import no_allocation
+from monarch.cli.asking import ask_hosts
+from monarch.cli.project import no_allocation, noted_job
 from monarch.cli.sync.unread import faults_in
 from monarch.cli.sync.voice import Voice
-from monarch.errors import HostUnreachable
+from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runtime.answers import Outcome
 from monarch.runtime.client_agent import ClientAgent, client
@@ -30,29 +30,29 @@ from monarch_sync import SyncReport, Workspace
 from monarch_sync.progress import Progress, followed_by
 from monarch_sync.words import counted
 
-__all__ = ["Visitor", "visit"]
+__all__ = ["Visitor", "find_visitor", "visit"]
 
 _Key = TypeVar("_Key")
-_HOST_SECONDS = 5.0
-_SILENT_SECONDS = 0.5  # for a host that gave no answer the last time
 _ANSWER_SECONDS = 1.0
 _EACH_SECONDS = 0.005  # more, for each that is asked
 _MAX_ASKED = 64  # hosts, while a push goes on
 
 
 def visit(*, partly: bool = False) -> Visitor:
-    """Of the allocation that runs for this folder; ``partly``: as long as a host of it answers.
+    """As `find_visitor`. Raises ``JobError`` where there is no allocation."""
+    visitor = find_visitor(partly=partly)
+    if visitor is None:
+        raise no_allocation()
+    return visitor
 
-    Raises ``JobError`` where there is none.
-    """
+
+def find_visitor(*, partly: bool = False) -> Visitor | None:
+    """Of the allocation that runs for this folder; ``partly``: as long as a host of it answers."""
     job = noted_job()
-    if job is not None and job.is_running():
-        return Visitor(job)
-    if job is not None and partly:
-        visitor = Visitor(job)
-        if visitor.answering():
-            return visitor
-    raise no_allocation()
+    if job is None:
+        return None
+    visitor = Visitor(job)
+    return visitor if job.is_running() or (partly and visitor.answering()) else None
 
 
 class Visitor:
@@ -63,7 +63,7 @@ class Visitor:
         self._agent: ClientAgent = client()
         self._addresses: dict[str, ProcAddress] = {}
         self._pids: dict[Uid, int] = {}
-        self._silent: set[str] = set()
+        self.silent: dict[str, str] = {}  # hosts, by URL, that gave no answer last time, and why
 
     def push(
         self,
@@ -120,11 +120,14 @@ class Visitor:
         return Past(self._agent.node, {name: addresses[url] for name, url in names.items()})
 
     def inspect(self) -> dict[str, dict[str, Any]]:
-        """What each host says of itself, by URL. Raises ``HostUnreachable`` if one does not."""
+        """What each host says of itself, by URL. Raises ``JobError`` if one does not."""
         found = self.ask()
         for url, answer in found.items():
             if "error" in answer:
-                raise HostUnreachable(url, _HOST_SECONDS, str(answer["error"]))
+                raise JobError(
+                    f"{url}: {answer['error']}.\n"
+                    "`monarch sync --best-effort` goes on without it, `monarch apply` starts anew"
+                )
         return found
 
     def answering(self) -> dict[str, dict[str, Any]]:
@@ -163,28 +166,17 @@ class Visitor:
 
     def ask(self) -> dict[str, dict[str, Any]]:
         """What each host says of itself, by URL; of one that does not, the ``error``."""
-        node = self._agent.node
-        asked = {
-            url: node.request(address, lambda port: Inspect(port, node.uid))
-            for url, address in self.addresses().items()
-        }
-        deadline = time.monotonic() + _HOST_SECONDS
-        found: dict[str, dict[str, Any]] = {}
-        for url, answer in asked.items():
-            left = deadline - time.monotonic()
-            if url in self._silent:
-                left = min(left, _SILENT_SECONDS)
-            if not answer.wait(max(0.0, left)):
-                found[url] = {"error": f"no answer within {_HOST_SECONDS:.0f} s"}
-            elif answer.value.error:
-                found[url] = {"error": answer.value.error}
-            else:
-                found[url] = answer.value.body
-                self._watch(self._addresses[url], answer.value.body)
-            if "error" in found[url]:
+        addresses = self.addresses()
+        found = ask_hosts(
+            self._agent.node, addresses, silent=self.silent, may_come_up=self.job.is_running()
+        )
+        for url, body in found.items():
+            if "error" in body:
                 # It may be another process that comes up there.
                 self._addresses.pop(url, None)
-        self._silent = {url for url, body in found.items() if "error" in body}
+            else:
+                self._watch(addresses[url], body)
+        self.silent = {url: str(b["error"]) for url, b in found.items() if "error" in b}
         return found
 
     def _watch(self, host: ProcAddress, body: Mapping[str, Any]) -> None:

@@ -7,10 +7,15 @@ from monarch.wire.message.header import Message
 
 
 class Hello(Message, tag=1):
-    """First on every connection: who speaks, and where to answer."""
+    """First on every connection: who speaks, and where to answer.
+
+    It keeps this shape in all versions of the protocol, so that two that differ can say so.
+    ``is_refusal``: it answers one of another version, and nothing will follow it.
+    """
 
     proc: ProcAddress
     version: int
+    is_refusal: bool = False
 
 
 class Introduce(Message, tag=64):

@@ -1,0 +1,63 @@
+"""Asking hosts that are gone, and hosts that hang."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch.cli import asking
+from monarch.cli.asking import NOBODY_THERE, ask_hosts
+from monarch.runtime.node import Node
+from monarch.wire.host_url import HostUrl
+from tests.support import free_port
+
+LONG = 600.0
+"""Longer than a test may take: who waits for this to pass does not pass."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node("asker")
+    made.start()
+    made.listen(f"ipc://{tmp_path}/asker")
+    yield made
+    made.close()
+
+
+def ask(node: Node, *urls: str) -> list[str]:
+    addresses = {url: HostUrl.parse(url).address() for url in urls}
+    for address in addresses.values():
+        node.known.expect(address)
+        node.known.peer_up(address)
+    found = ask_hosts(node, addresses)
+    return [str(found[url].get("error", "")) for url in urls]
+
+
+def test_where_nobody_listens_is_found_without_waiting(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_SECONDS", LONG)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{tmp_path}/left")  # as of a host that was killed
+    urls = [f"ipc://{tmp_path}/{name}" for name in ("never", "left")]
+    assert ask(node, *urls, f"tcp://127.0.0.1:{free_port()}") == [NOBODY_THERE] * 3
+
+
+def test_hosts_that_hang_are_waited_for_together(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_SECONDS", 1.0)
+    listening = []
+    for number in range(200):
+        listening.append(socket.socket(socket.AF_UNIX))
+        listening[-1].bind(f"{tmp_path}/{number}")
+        listening[-1].listen()
+    try:
+        errors = ask(node, *(f"ipc://{tmp_path}/{number}" for number in range(200)))
+    finally:
+        for one in listening:
+            one.close()
+    assert all(error.startswith("no answer within 1 s") for error in errors)
