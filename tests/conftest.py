@@ -91,6 +91,10 @@ def _descriptors() -> set[str]:
     return found
 
 
+def _import_hooks() -> list[object]:
+    return [finder for finder in sys.meta_path if type(finder).__module__.startswith("monarch")]
+
+
 def _check(leaked: Callable[[], object], what: str) -> None:
     try:
         wait_for(lambda: not leaked(), 5.0)
@@ -178,6 +182,7 @@ def leaves_no_client(zero_copy_collector: None) -> Iterator[None]:
     _check(lambda: _children() - children, "processes")
     _check(lambda: _descriptors() - descriptors, "descriptors")
     _check(lambda: [t for t in threading.enumerate() if t.name.startswith("monarch")], "threads")
+    _check(_import_hooks, "import hooks")
     # Host agents that a test killed cannot tidy up: the next one does.
     _check(lambda: [d for d in os.listdir(_RUNTIME_DIR) if f"-{os.getpid()}-" in d], "directories")
 
