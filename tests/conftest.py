@@ -6,13 +6,15 @@ than most tests; what a test spawned is stopped after it, and the agent itself w
 
 from __future__ import annotations
 
+import compileall
 import gc
 import os
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 # Before anything of ours is imported: sockets of this run lie apart from those of others.
@@ -24,6 +26,26 @@ import pytest  # noqa: E402
 import zmq  # noqa: E402
 
 from tests.support import Program, wait_for  # noqa: E402
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile our code once, not in each of the thousand processes that the tests start.
+
+    Where PYTHONDONTWRITEBYTECODE is set, as in many containers, no import would keep it.
+    """
+    if not hasattr(config, "workerinput"):
+        for package in ("monarch", "sync", "recipes"):
+            compileall.compile_dir(Path(__file__).parents[1] / package, quiet=2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The tests themselves are kept compiled too; what they import later, only as ever."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def pytest_sessionfinish() -> None:
@@ -67,6 +89,10 @@ def _descriptors() -> set[str]:
         numbered = target.startswith(("socket:", "pipe:"))
         found.add(target if numbered else f"{target} as {fd}")
     return found
+
+
+def _import_hooks() -> list[object]:
+    return [finder for finder in sys.meta_path if type(finder).__module__.startswith("monarch")]
 
 
 def _check(leaked: Callable[[], object], what: str) -> None:
@@ -156,6 +182,7 @@ def leaves_no_client(zero_copy_collector: None) -> Iterator[None]:
     _check(lambda: _children() - children, "processes")
     _check(lambda: _descriptors() - descriptors, "descriptors")
     _check(lambda: [t for t in threading.enumerate() if t.name.startswith("monarch")], "threads")
+    _check(_import_hooks, "import hooks")
     # Host agents that a test killed cannot tidy up: the next one does.
     _check(lambda: [d for d in os.listdir(_RUNTIME_DIR) if f"-{os.getpid()}-" in d], "directories")
 

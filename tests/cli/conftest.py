@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from monarch.job import ProcessJob, job_load
+from tests.cli.command_folder import CommandFolder
 from tests.support import Program
 
 RECIPE = '''
@@ -69,24 +67,12 @@ ignore = ["runs/"]
 """
 
 
-class Folder:
+class Folder(CommandFolder):
     """A project, and the command run in it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, name: str, text: str) -> None:
-        (self.path / name).write_text(textwrap.dedent(text).lstrip("\n"))
-
-    def monarch(self, *arguments: str, status: int | None = 0) -> str:
-        """Its output, standard error last."""
-        done = subprocess.run(
-            [sys.executable, "-m", "monarch.cli.main", *arguments],
-            cwd=self.path, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        output = done.stdout + done.stderr
+    def monarch(self, *arguments: str, status: int | None = 0, **environment: str) -> str:
+        output = super().monarch(*arguments, status=status, **environment)
         assert "Traceback" not in output, output
-        assert status is None or done.returncode == status, output
         return output
 
     @property
@@ -112,7 +98,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 @pytest.fixture
 def command(
-    program: Callable[..., Program], folder: Folder, monkeypatch: pytest.MonkeyPatch
+    program: Callable[..., Program], folder: CommandFolder, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Program]:
     """Starts the command in the folder, to be watched while it runs."""
 

@@ -1,21 +1,12 @@
-"""A folder with a recipe that needs no torch, and the command run in it."""
+"""A folder with a recipe that needs no torch, and the runs that are made of it there."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from monarch.cli.main import cli
+from tests.cli.command_folder import CommandFolder
 from tests.support import wait_for
 
 __all__ = ["COUNTING", "RunsFolder"]
@@ -94,42 +85,10 @@ def run(config: Config, procs: ProcMesh, record: Record) -> dict:
 '''
 
 
-class RunsFolder:
-    """``monarch`` as a process of its own, in ``path``."""
-
+class RunsFolder(CommandFolder):
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self.write("counting.py", COUNTING)
-
-    def write(self, name: str, text: str) -> Path:
-        path = self.path / name
-        path.write_text(textwrap.dedent(text).lstrip("\n"))
-        return path
-
-    def here(self, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-        """Within this process, for what starts nothing: the output, or what it raises."""
-        monkeypatch.chdir(self.path)
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        output = io.StringIO()
-        try:
-            with contextlib.redirect_stdout(output):
-                cli.main(list(arguments), standalone_mode=False)
-        finally:
-            for name in ("counting", "my_counting"):
-                sys.modules.pop(name, None)
-            importlib.invalidate_caches()
-        return output.getvalue()
-
-    def monarch(self, *arguments: str, status: int = 0, **environment: str) -> str:
-        """Its output, standard error last."""
-        done = subprocess.run(
-            [sys.executable, "-m", "monarch.cli.main", *arguments],
-            cwd=self.path, capture_output=True, text=True, timeout=100,
-            stdin=subprocess.DEVNULL, env={**os.environ, **environment},
-        )  # fmt: skip
-        output = done.stdout + done.stderr
-        assert done.returncode == status, output
-        return output
 
     @property
     def runs(self) -> list[Path]:

@@ -46,9 +46,9 @@ def test_apply_status_kill(folder: Folder) -> None:
     "arguments", [["status"], ["kill"], ["sync"], ["sync", "--watch"]], ids=" ".join
 )
 def test_without_an_allocation_a_command_says_how_to_get_one(
-    arguments: list[str], folder: Folder
+    arguments: list[str], folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = folder.monarch(*arguments, status=1)
+    said = folder.told(monkeypatch, *arguments, status=1)
     assert said == (
         "monarch: no allocation is up for this folder (no running job in "
         ".monarch/job_state.json): start one with `monarch apply`\n"
@@ -115,10 +115,10 @@ def test_a_job_of_a_module(folder: Folder) -> None:
     ],
 )
 def test_a_mistake_in_monarch_toml_is_located(
-    text: str, expected: list[str], folder: Folder
+    text: str, expected: list[str], folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.write("monarch.toml", text)
-    said = folder.monarch("apply", status=2)
+    said = folder.told(monkeypatch, "apply", status=2)
     for part in expected:
         assert part in said
 
@@ -145,9 +145,13 @@ def test_a_missing_project_file_is_named(folder: Folder) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_mistake_in_a_run_is_named(
-    arguments: list[str], status: int, expected: list[str], folder: Folder
+    arguments: list[str],
+    status: int,
+    expected: list[str],
+    folder: Folder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = folder.monarch("run", *arguments, status=status)
+    said = folder.told(monkeypatch, "run", *arguments, status=status)
     for part in expected:
         assert part in said
 
@@ -176,7 +180,7 @@ def test_help_fits_a_terminal(
     arguments: list[str], folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    said = folder.monarch(*arguments, "--help")
+    said = folder.here(monkeypatch, *arguments, "--help")
     assert said.startswith("Usage: ")
     assert max(map(len, said.splitlines())) <= 80
 

@@ -24,22 +24,6 @@ def folder(tmp_path: Path) -> RunsFolder:
     return RunsFolder(tmp_path)
 
 
-@pytest.fixture
-def command(
-    program: Callable[..., Program], folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Program]:
-    """Starts the command in the folder, to be watched while it runs."""
-
-    def start(*arguments: str) -> Program:
-        monkeypatch.chdir(folder.path)
-        return program(
-            f"import sys; sys.argv = {['monarch', *arguments]!r}\n"
-            "from monarch.cli.main import main; main()"
-        )
-
-    return start
-
-
 def test_a_run_leaves_a_folder_that_says_all_about_it(folder: RunsFolder) -> None:
     folder.write("counting.toml", "amount = 3\n")
     said = folder.monarch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import textwrap
@@ -140,6 +141,24 @@ def test_two_reloaders_at_once(project: Project) -> None:
         assert sorted(name for name, _ in project.reloader.loaded()) == ["twice_mod"]
     finally:
         other.close()
+
+
+def test_many_reloaders_do_not_make_imports_slow(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_for = []
+
+    class Finder:
+        def find_spec(self, name: str, path: object, target: object) -> None:
+            looked_for.append(name)
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
+    with contextlib.ExitStack() as others:
+        for _ in range(9):
+            others.enter_context(Reloader([project.root]))
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("not_there_at_all")
+    assert len(looked_for) <= 11, "once for each reloader, and once by Python itself"
 
 
 def test_exit_in_new_code_is_a_refusal(project: Project) -> None:

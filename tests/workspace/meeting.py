@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.support import wait_for
+from tests.workspace.steps import PLAYER
 
 __all__ = ["WALKERS", "Drive", "driven"]
 
-WALKERS = '''
-import os
+WALKERS = (
+    PLAYER
+    + '''
 import time
 
-from monarch.actor import Actor, Channel, context, endpoint, this_host
-
-MARK = 0
+from monarch.actor import Channel, this_host
 
 
 class Walker(Actor):
@@ -64,7 +64,7 @@ class Point:
     __slots__ = ("x",)
 
 
-class Sleeper(Actor):
+class Sleeper(Player):
     def __init__(self):
         self.point = Point()
 
@@ -74,15 +74,8 @@ class Sleeper(Actor):
         started.send(gate)
         wait.recv().get(timeout=120)
         return context().generation, MARK
-
-    @endpoint
-    def stamp(self):
-        return context().generation, MARK
-
-    @endpoint
-    def pid(self):
-        return os.getpid()
 '''
+)
 
 
 class Drive:

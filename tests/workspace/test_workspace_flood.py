@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from monarch.actor import Channel, this_host
 from monarch.config import configured
 from monarch.runtime import process
+from monarch_sync import SyncReport
 from tests.support import wait_for
 from tests.workspace.conftest import Project
 from tests.workspace.meeting import driven
@@ -45,77 +49,76 @@ class Noter(Actor):
 """
 
 
-def test_what_waits_for_a_slow_actor_still_runs_on_the_code_it_was_sent_for(
-    project: Project,
-) -> None:
-    with configured(flow_window_messages=WINDOW, flow_patience_seconds=0.05):
+class Flood:
+    """A slow actor, with more before it than a window holds, and a quick one; then a push."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
         project.write("notes.py", NOTES)
-        procs = this_host().spawn_procs(name="trainers")
-        project.sync(procs)
-        module = project.load("notes")
-        slow: Any = procs.spawn("slow", module.Noter)
-        quick: Any = procs.spawn("quick", module.Noter)
-        quick.note.call_one(0).get(timeout=30)
+        self._procs = this_host().spawn_procs(name="trainers")
+        project.sync(self._procs)
+        noter = project.load("notes").Noter
+        self.slow: Any = self._procs.spawn("slow", noter)
+        self.quick: Any = self._procs.spawn("quick", noter)
+        self.quick.note.call_one(0).get(timeout=30)
         port, started = Channel.open()
-        slow.pause.broadcast(port)
-        gate = started.recv().get(timeout=30)
+        self.slow.pause.broadcast(port)
+        self._gate = started.recv().get(timeout=30)
         for number in range(MANY):
-            slow.note.broadcast(number)
-        boxes = process.current().node.outgoing._boxes[slow._ref.proc_uids[0]]
-        assert boxes[slow._ref.uid].is_spilling
-
-        project.edit("notes.py", "MARK = 1", "MARK = 2")
-        reports: list[Any] = []
-        pusher = threading.Thread(target=lambda: reports.append(project.sync(procs)))
-        pusher.start()
-        wait_for(lambda: boxes[slow._ref.uid]._stops, what="the switch has been sent")
-        for number in range(MANY, MANY + 5):
-            slow.note.broadcast(number)
-            quick.note.broadcast(number)
-        assert not reports
-        gate.send(None)
-        pusher.join(30)
-        assert reports[0].ok
-        assert slow.read.call_one().get(timeout=30) == [
-            *((number, 1) for number in range(MANY)),
-            *((number, 2) for number in range(MANY, MANY + 5)),
-        ]
-        later = [(number, 2) for number in range(MANY, MANY + 5)]
-        assert quick.read.call_one().get(timeout=30) == [(0, 1), *later]
-        wait_for(lambda: not process.current().node.outgoing.is_spilling)
-
-
-def test_a_flood_in_front_of_a_switch_holds_others_up_for_a_while_only(project: Project) -> None:
-    with configured(flow_window_messages=WINDOW, flow_patience_seconds=0.05):
-        project.write("notes.py", NOTES)
-        procs = this_host().spawn_procs(name="trainers")
-        project.sync(procs)
-        module = project.load("notes")
-        slow: Any = procs.spawn("slow", module.Noter)
-        quick: Any = procs.spawn("quick", module.Noter)
-        port, started = Channel.open()
-        slow.pause.broadcast(port)
-        gate = started.recv().get(timeout=30)
-        for number in range(MANY):
-            slow.note.broadcast(number)
+            self.slow.note.broadcast(number)
         outgoing = process.current().node.outgoing
-        assert outgoing.is_spilling
-        stops = outgoing._boxes[slow._ref.proc_uids[0]][slow._ref.uid]._stops
+        box = outgoing._boxes[self.slow._ref.proc_uids[0]][self.slow._ref.uid]
+        assert box.is_spilling
+        self.stops = box._stops
+        self.reports: list[SyncReport] = []
+        self._pusher = threading.Thread(target=self._push)
 
-        project.edit("notes.py", "MARK = 1", "MARK = 2")
-        reports: list[Any] = []
-        pusher = threading.Thread(target=lambda: reports.append(project.sync(procs)))
-        pusher.start()
-        with driven(lambda: quick.mark.call_one().get(timeout=60)) as [calls]:
-            for number in (1, 2, 3):
-                wait_for(lambda n=number: len(stops) >= n, what="the switch was sent again")
-                calls.is_going_on(2)
-            assert not reports
-            assert calls.answers[-1] == 1
-            gate.send(None)
-            pusher.join(30)
-            assert reports[0].ok
+    def _push(self) -> None:
+        self.reports.append(self._project.sync(self._procs))
+
+    def push(self) -> None:
+        self._project.edit("notes.py", "MARK = 1", "MARK = 2")
+        self._pusher.start()
+
+    def end_push(self) -> None:
+        """The slow actor goes on, and with it the push."""
+        assert not self.reports
+        self._gate.send(None)
+        self._pusher.join(30)
+        assert self.reports[0].ok
+
+    def seen_slowly(self) -> list[tuple[int, int]]:
+        seen: list[tuple[int, int]] = self.slow.read.call_one().get(timeout=30)
+        wait_for(lambda: not process.current().node.outgoing.is_spilling)
+        return seen
+
+
+@pytest.fixture
+def flood(project: Project) -> Iterator[Flood]:
+    with configured(flow_window_messages=WINDOW, flow_patience_seconds=0.05):
+        yield Flood(project)
+
+
+def test_what_waits_for_a_slow_actor_still_runs_on_the_code_it_was_sent_for(flood: Flood) -> None:
+    flood.push()
+    wait_for(lambda: flood.stops, what="the switch has been sent")
+    for number in range(MANY, MANY + 5):
+        flood.slow.note.broadcast(number)
+        flood.quick.note.broadcast(number)
+    flood.end_push()
+    later = [(number, 2) for number in range(MANY, MANY + 5)]
+    assert flood.seen_slowly() == [*((number, 1) for number in range(MANY)), *later]
+    assert flood.quick.read.call_one().get(timeout=30) == [(0, 1), *later]
+
+
+def test_a_flood_in_front_of_a_switch_holds_others_up_for_a_while_only(flood: Flood) -> None:
+    flood.push()
+    with driven(lambda: flood.quick.mark.call_one().get(timeout=60)) as [calls]:
+        for number in (1, 2, 3):
+            wait_for(lambda n=number: len(flood.stops) >= n, what="the switch was sent again")
             calls.is_going_on(2)
-            assert calls.answers[-1] == 2
-        assert slow.read.call_one().get(timeout=30) == [(number, 1) for number in range(MANY)]
-        wait_for(lambda: not outgoing.is_spilling)
+        assert calls.answers[-1] == 1
+        flood.end_push()
+        calls.is_going_on(2)
+        assert calls.answers[-1] == 2
+    assert flood.seen_slowly() == [(number, 1) for number in range(MANY)]

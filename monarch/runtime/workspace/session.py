@@ -112,7 +112,8 @@ class WorkspaceSession:
         return Watcher(whole)
 
     def close(self) -> None:
-        """The process is done with workspaces: nothing is watched any more."""
+        """The process is done with workspaces: nothing is watched, and no import remembered."""
+        self.reload.here.close()
         with self._lock:
             for author in self._authors.values():
                 author.close()

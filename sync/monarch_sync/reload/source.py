@@ -176,6 +176,8 @@ class ImportHook:
             spec = find_spec(fullname, path, target) if find_spec else None
             if isinstance(spec, ModuleSpec):
                 return spec
+            if isinstance(finder, ImportHook):
+                return None  # It has asked all that stand behind it, another of its kind included.
         return None
 
     def _pending_spec(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
