@@ -317,10 +317,9 @@ def test_a_forged_message_ends_its_connection_and_gets_nowhere(
     connection = member.transport.connect(wire.url)
     connection.send([b"first"])
     host.expect([b"first"])
-    wire.tamper = forge
+    wire.tamper_once(forge)
     connection.send([b"changed on its way" * 10])
     wire.wait_until_refused()
-    wire.tamper = lambda data: data
     wait_for(lambda: wire.num_connections >= 2, what="the member comes back")
     connection.send([b"last"])
     wait_for(lambda: [b"last"] in host.received, what="the last message")
@@ -333,11 +332,10 @@ def test_a_message_that_was_cut_short_is_not_delivered(
     connection = member.transport.connect(wire.url)
     connection.send([b"first"])
     host.expect([b"first"])
-    wire.tamper = lambda data: data[:-5]
+    wire.tamper_once(lambda data: data[:-5])
     connection.send([b"cut"])
     connection.close(0.0)
     wire.wait_until_refused()
-    wire.tamper = lambda data: data
     member.transport.connect(wire.url).send([b"last"])
     host.expect([b"first"], [b"last"])
 
