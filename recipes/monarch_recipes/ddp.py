@@ -27,7 +27,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import default_collate
 
 from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
@@ -40,14 +39,14 @@ from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import checkpoint_path, save_checkpoint, set_random_state
 from monarch_recipes.collective import (
     all_random_states,
-    check_gradient,
     find_checkpoint_for_all,
     sum_over_ranks,
 )
-from monarch_recipes.device import SystemInfo, autocast, pick_backend, system_info, use_device
+from monarch_recipes.device import SystemInfo, pick_backend, system_info, use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.memory import memory_of_step
-from monarch_recipes.optimizer import clip_gradient, set_rates
+from monarch_recipes.optimizer import set_rates
+from monarch_recipes.precision import Precision
 from monarch_recipes.rendezvous import meet_at, open_store
 from monarch_recipes.samples import Data, SampleOrder, batches
 from monarch_recipes.schedule import BatchSplit, is_due, learning_rate_factor, split_batch
@@ -235,10 +234,7 @@ class DDPTrainer(Actor):
         torch.manual_seed(config.seed)
         self.model = part(config.task, build_model)(config).to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.learning_rate)
-        # Half precision has too little range for small gradients; bfloat16 needs no scaling.
-        self.scaler = torch.amp.GradScaler(
-            self.device.type, enabled=config.precision == "float16", init_scale=2.0**12
-        )
+        self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
@@ -273,21 +269,16 @@ class DDPTrainer(Actor):
             # Gradients travel once a step, with the last micro-batch.
             is_last = number == self.batch.num_micro_batches
             with contextlib.nullcontext() if is_last else self.parallel_model.no_sync():
-                with autocast(self.device, config.precision):
+                with self.precision.autocast():
                     logits = self.parallel_model(inputs)
                 loss = part(config.task, compute_loss)(logits.float(), labels)
                 busy_seconds = time.perf_counter() - started
-                self.scaler.scale(loss / self.batch.num_micro_batches).backward()
+                self.precision.backward(loss / self.batch.num_micro_batches)
             totals[0] += loss.detach() * len(labels)
             totals[1] += (logits.argmax(1) == labels).sum()
         loss_sum, num_correct = sum_over_ranks(totals, step, indices)
 
-        self.scaler.unscale_(self.optimizer)
-        grad_norm = clip_gradient(self.model, config.clip_norm)
-        if not self.scaler.is_enabled():  # It leaves such a step out by itself.
-            check_gradient(grad_norm, step)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        grad_norm = self.precision.step(self.optimizer, self.model, config.clip_norm, step)
         self.num_steps_done = step
         return StepResult(
             step=step,
@@ -314,7 +305,7 @@ class DDPTrainer(Actor):
         self.model.eval()
         size = 4 * self.config.max_micro_batch_size
         for inputs, labels in self.batches(self.data.held_out, share, size):
-            with torch.no_grad(), autocast(self.device, self.config.precision):
+            with torch.no_grad(), self.precision.autocast():
                 counts[0] += (self.model(inputs).argmax(1) == labels).sum()
         dist.all_reduce(counts)
         return float(counts[0] / counts[1])
@@ -329,7 +320,7 @@ class DDPTrainer(Actor):
                 "step": step,
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                "scaler": self.scaler.state_dict(),
+                "scaler": self.precision.state_dict(),
                 "random_states": random_states,
                 "generation": context().generation,
             }
@@ -357,8 +348,7 @@ class DDPTrainer(Actor):
         state = checkpoint.state
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.scaler.is_enabled() and state["scaler"]:
-            self.scaler.load_state_dict(state["scaler"])
+        self.precision.load_state_dict(state["scaler"])
         self.num_steps_done = state["step"]
         if len(state["random_states"]) == self.world_size:
             set_random_state(state["random_states"][self.rank])
@@ -482,9 +472,9 @@ def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, An
     num_ranks = config.num_ranks or num_hosts * procs_per_host
     batch = split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
     data: Data = part(config.task, load_data)(config)
-    inputs, labels = default_collate([data.train[0]] * batch.micro_batch_size)
     build = functools.partial(part(config.task, build_model), config)
-    memory = memory_of_step(build, part(config.task, compute_loss), inputs, labels)
+    loss = part(config.task, compute_loss)
+    memory = memory_of_step(build, loss, data.train[0], batch.micro_batch_size)
     num_steps = len(data.train) // config.global_batch_size * config.num_epochs
     return {
         "parameters": f"{memory.num_parameters:,}",

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from monarch.config_file import ConfigError
 
-__all__ = ["SystemInfo", "autocast", "pick_backend", "system_info", "use_device"]
+__all__ = ["SystemInfo", "pick_backend", "system_info", "use_device"]
 
 
 def use_device(wanted: str, slot: int, num_threads: int) -> torch.device:
@@ -31,12 +31,6 @@ def pick_backend(device: torch.device, num_on_host: int) -> str:
     """NCCL where every process of a host has a GPU of its own, else gloo."""
     is_nccl = device.type == "cuda" and num_on_host <= torch.cuda.device_count()
     return "nccl" if is_nccl else "gloo"
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """A block that computes in `precision`: "float32", "bfloat16" or "float16"."""
-    dtype = torch.float16 if precision == "float16" else torch.bfloat16
-    return torch.autocast(device.type, dtype, enabled=precision != "float32")
 
 
 @dataclass(frozen=True)

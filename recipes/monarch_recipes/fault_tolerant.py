@@ -33,8 +33,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import default_collate
-from torchft.local_sgd import DiLoCo, LocalSGD
 
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
@@ -50,6 +48,7 @@ from monarch_recipes.device import use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.memory import memory_of_step
 from monarch_recipes.optimizer import clip_gradient, set_rates
+from monarch_recipes.replicas.averaging import Averaging
 from monarch_recipes.replicas.chaos import ChaosError, Fault, read_chaos, suffer
 from monarch_recipes.replicas.driving import train_groups
 from monarch_recipes.replicas.fingerprint import fingerprint_of
@@ -67,7 +66,6 @@ from monarch_recipes.replicas.messages import (
 from monarch_recipes.replicas.placement import place_groups
 from monarch_recipes.replicas.torchft_cures import (
     CarefulManager,
-    DistributedDataParallel,
     average_in_group,
     silence_logs,
 )
@@ -221,6 +219,7 @@ class ReplicaTrainer(Actor):
         self.checkpoint_dir = checkpoint_dir
         self.seat = seats[context().actor_instance.rank.rank]
         self.manager: CarefulManager | None = None
+        self.averaging: Averaging | None = None
         silence_logs()  # Its faults are events of the run.
 
     @endpoint
@@ -282,31 +281,20 @@ class ReplicaTrainer(Actor):
             self.seat, meet, self.device, patience, self.state, self.load_state
         )
         manager.load_state_dict(self.progress)
-        self.algorithm: LocalSGD | DiLoCo | None = None
-        if config.algorithm == "ddp":
-            self.parallel_model: nn.Module = DistributedDataParallel(manager, self.model)
-            return
-        self.parallel_model = self.model
-        if self.seat.num_ranks > 1:
-            self.parallel_model = nn.parallel.DistributedDataParallel(self.model)
-        inner, outer, every = self.optimizer, self.outer_optimizer, config.sync_every
-        self.algorithm = (
-            LocalSGD(manager, self.model, inner, every)
-            if config.algorithm == "localsgd"
-            else DiLoCo(manager, [self.model], inner, outer, every)
-        )
-        self.algorithm.__enter__()
+        self.averaging = averaging = Averaging(
+            config.algorithm, manager, self.model, self.optimizer, self.outer_optimizer,
+            config.sync_every, self.seat.num_ranks,
+        )  # fmt: skip
+        self.parallel_model = averaging.model
 
     @endpoint
     def leave(self) -> None:
         """Nobody waits for this group any longer. It may join again; evaluate and save work."""
         if self.manager is not None:
             self.progress = self.manager.state_dict()
-            if isinstance(self.algorithm, DiLoCo):
-                # What this group has learnt since the last step that all shared is its own.
-                self.algorithm._restore_parameters()
-            if self.algorithm is not None:
-                self.algorithm.__exit__(None, None, None)
+            averaging, self.averaging = self.averaging, None
+            if averaging is not None:
+                averaging.end()
             self.manager.shutdown()
             self.manager = None
         if dist.is_initialized():
@@ -504,9 +492,9 @@ def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> di
     """For `monarch run fault_tolerant --plan`: computed without a process, or the weights."""
     places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     data: Data = part(config.task, load_data)(config)
-    inputs, labels = default_collate([data.train[0]] * config.batch_size)
     build = functools.partial(part(config.task, build_model), config)
-    memory = memory_of_step(build, part(config.task, compute_loss), inputs, labels)
+    loss = part(config.task, compute_loss)
+    memory = memory_of_step(build, loss, data.train[0], config.batch_size)
     num_procs = config.num_groups * config.procs_per_group
     num_batches = config.num_steps * (1 if config.algorithm == "ddp" else config.sync_every)
     epochs = num_batches * num_procs * config.batch_size / len(data.train)

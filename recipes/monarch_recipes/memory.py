@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import default_collate
 
 __all__ = ["StepMemory", "memory_of_step"]
 
@@ -38,13 +40,14 @@ class StepMemory:
 def memory_of_step(
     build: Callable[[], nn.Module],
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    inputs: torch.Tensor,
-    labels: torch.Tensor,
+    sample: Any,
+    num_samples: int,
 ) -> StepMemory:
-    """For one micro-batch like ``inputs`` and ``labels``, of which only the shapes matter.
+    """For one micro-batch of samples (input, label) like this one; only their shapes matter.
 
     Activations are what the backward pass keeps of a forward one, on torch's meta device.
     """
+    inputs, labels = default_collate([sample] * num_samples)
     kept: dict[int, int] = {}
     with torch.device("meta"):
         model = build().to("meta")

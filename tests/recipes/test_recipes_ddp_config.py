@@ -76,13 +76,10 @@ def test_the_plan_counts_what_the_model_really_has() -> None:
 
 def test_the_memory_of_a_step_grows_with_what_the_backward_pass_needs() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 100), torch.nn.ReLU(), torch.nn.Linear(100, 2))
-    labels = torch.zeros(4, dtype=torch.int64)
+    sample = torch.zeros(8), torch.tensor(0)
 
     def of(size: int) -> int:
-        inputs, wanted = torch.zeros(size, 8), labels.repeat(size // 4)
-        return memory_of_step(
-            lambda: copy.deepcopy(model), compute_loss, inputs, wanted
-        ).activations
+        return memory_of_step(lambda: copy.deepcopy(model), compute_loss, sample, size).activations
 
     # The input, the hidden layer behind its ReLU, and the logits: 4 bytes each.
     assert of(8) - of(4) >= 4 * 4 * (8 + 100)

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from monarch.config_file import ConfigError
-from monarch_recipes.device import autocast, pick_backend, use_device
+from monarch_recipes.device import pick_backend, use_device
 from monarch_recipes.optimizer import clip_gradient, set_rates
+from monarch_recipes.precision import Precision
 from monarch_recipes.samples import SampleError, SampleOrder, TooFewSamples, batches
 from monarch_recipes.task import part
 
@@ -89,7 +90,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     [("float32", torch.float32), ("bfloat16", torch.bfloat16), ("float16", torch.float16)],
 )
 def test_precision(precision: str, dtype: Any) -> None:
-    with autocast(CPU, precision):
+    with Precision(precision, CPU).autocast():
         assert torch.nn.Linear(2, 2)(torch.ones(1, 2)).dtype == dtype
 
 

@@ -1,0 +1,161 @@
+"""Gets a change of code ready in this process: tried beside the live modules, seen by nobody."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.promise import Promise
+from monarch.runtime.reload_round import ReloadRound
+from monarch.runtime.workspace.reload_plan import FileChange, ReloadOutcome, ReloadPlan, Upgrade
+from monarch.wire.address import machine_id
+from monarch.wire.by_value import load_afresh, stand_for
+from monarch_sync.reload import (
+    CONFIG_SUFFIXES,
+    Action,
+    ClassUpgrade,
+    Reloader,
+    ReloadError,
+    ReloadReport,
+    Verdict,
+)
+
+__all__ = ["Preparing", "Step"]
+
+
+class Ready(Protocol):
+    """Code that can still go either way."""
+
+    verdicts: dict[str, Verdict]
+
+    def commit(self) -> ReloadReport: ...
+
+    def abort(self) -> None: ...
+
+
+@dataclass
+class Step:
+    """One change of code. ``modules`` were there when it was prepared.
+
+    ``report`` is there once it was switched to, ``round`` tells the actors, ``said`` is what came
+    of it.
+    """
+
+    plan: ReloadPlan
+    ready: Ready
+    files: list[str]
+    modules: set[str] = field(default_factory=set)
+    is_replaced: bool = False
+    generation_before: int = 0
+    report: ReloadReport | None = None
+    round: ReloadRound | None = None
+    said: Promise[ReloadOutcome] = field(default_factory=Promise)
+
+
+class Preparing:
+    """What raises here is a ``ReloadError``, and has changed nothing."""
+
+    def __init__(self, agent: ProcAgent, roots: Sequence[str]) -> None:
+        self._agent = agent
+        self._reloader = Reloader(roots)
+
+    def close(self) -> None:
+        self._reloader.close()
+
+    def step(self, plan: ReloadPlan) -> Step | None:
+        """The step that a plan comes to here; nothing where it has nothing to change."""
+        return self._upgrade(plan, plan.upgrade) if plan.upgrade else self._of_files(plan)
+
+    def has_missed(self, step: Step) -> bool:
+        """Whether something that the step changes was imported after it was prepared."""
+        if step.plan.upgrade is not None or step.modules.issuperset(sys.modules):
+            return False
+        late = (sys.modules.get(name) for name in set(sys.modules) - step.modules)
+        files = (getattr(module, "__file__", None) for module in late)
+        changed = {os.path.realpath(change.path) for change in self._changes(step.plan)}
+        return not changed.isdisjoint(os.path.realpath(file) for file in files if file)
+
+    def _is_local(self, plan: ReloadPlan) -> bool:
+        return plan.author_machine == machine_id()
+
+    def _changes(self, plan: ReloadPlan) -> list[FileChange]:
+        local = plan.local if self._is_local(plan) else ()
+        return [*plan.hosts.get(self._agent.host.uid, ()), *local]
+
+    def _of_files(self, plan: ReloadPlan) -> Step:
+        changes = self._changes(plan)
+        local_paths = plan.local_paths if self._is_local(plan) else ()
+        for path in (*plan.paths.get(self._agent.host.uid, ()), *local_paths):
+            self._reloader.add_root(path)
+        is_root = self._agent.is_root
+        # New code is tried here in any case, so that one that does not run ends nobody.
+        mode = plan.mode if plan.mode in ("patch", "off") else "auto"
+        # A module in the middle of its import counts as one that is yet to come.
+        modules = {name for name in list(sys.modules) if not _is_being_imported(name)}
+        texts = self._sources(changes)
+        ready = self._reloader.prepare(
+            texts,
+            mode=mode,  # type: ignore[arg-type]
+            as_far_as_possible=is_root,
+            arriving={
+                change.path: change.source
+                for change in changes
+                if change.source and change.path not in texts and change.path.endswith(".py")
+            },
+        )
+        actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
+        unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
+        step = Step(plan, ready, [change.path for change in changes], modules)
+        step.is_replaced = (
+            not is_root and plan.mode in ("auto", "respawn") and bool(actions & unfit)
+        )
+        return step
+
+    def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:
+        """New texts of the files that this process has loaded, and of config files; the others
+        are there when new code imports them."""
+        loaded = {
+            os.path.realpath(source.path)
+            for name, source in self._reloader.loaded()
+            if not _is_being_imported(name)  # it is late: see has_missed
+        }
+        return {
+            change.path: _new_text(change)
+            for change in changes
+            if change.path.endswith(CONFIG_SUFFIXES) or os.path.realpath(change.path) in loaded
+        }
+
+    def _upgrade(self, plan: ReloadPlan, upgrade: Upgrade) -> Step | None:
+        """Nothing where no actor of the mesh lives."""
+        cells = [cell for cell in self._agent.cells if cell.record.uid == upgrade.mesh]
+        live = next((cell.cls for cell in cells if cell.cls is not None), None)
+        return None if live is None else self.of_class(plan, live, upgrade, adds_globals=True)
+
+    def of_class(
+        self, plan: ReloadPlan, live: type, upgrade: Upgrade, *, adds_globals: bool
+    ) -> Step:
+        """The exchange of a ``live`` class for the new one."""
+        try:
+            staged, number = load_afresh(upgrade.pickled)
+        except Exception as error:
+            raise ReloadError.of_exception(error, "run") from error
+        # Whoever is sent the new class from now on is to find the live one in its place.
+        also = (Action(lambda: stand_for(number, live)),) if adds_globals else ()
+        return Step(plan, ClassUpgrade(live, staged, adds_globals=adds_globals, also=also), [])
+
+
+def _is_being_imported(name: str) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+def _new_text(change: FileChange) -> bytes | None:
+    """What a file will hold."""
+    if not change.source:
+        return None
+    with open(change.source, "rb") as file:
+        return file.read()

@@ -1,0 +1,99 @@
+"""What a process says of a change of code: what comes, who was changed by it, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from monarch.runtime.actor_cell import ActorCell
+from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.workspace.preparing import Step
+from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
+from monarch_sync.reload import NeedsRespawn, ReloadError, ReloadReport
+
+__all__ = ["ReloadWords"]
+
+
+class ReloadWords:
+    """``label`` is the process's name for people."""
+
+    def __init__(self, agent: ProcAgent, label: str) -> None:
+        self._agent = agent
+        self._label = label
+
+    def of_prepared(self, step: Step | None) -> ReloadOutcome:
+        """What a step would change here."""
+        outcome = ReloadOutcome(num_procs=1)
+        if step is None:
+            return outcome
+        verdicts = step.ready.verdicts
+        outcome.modules = list(verdicts)
+        outcome.is_replaced = step.is_replaced
+        keeps = f"; {self._label} keeps the old layout until it is started again"
+        outcome.respawn = [
+            f"{verdict.module}: {verdict.reason}{keeps if self._agent.is_root else ''}"
+            for verdict in verdicts.values()
+            if verdict.action == "respawn"
+        ]
+        return outcome
+
+    def of_refused(self, error: ReloadError) -> ReloadOutcome:
+        """Why a step could not be prepared."""
+        if isinstance(error, NeedsRespawn):
+            refused = [self.refusal(error, self._way_out())]
+        else:
+            refused = [self.refusal(one) for one in error.errors or (error,)]
+        return ReloadOutcome(num_procs=1, refused=refused)
+
+    def of_replaced(self) -> ReloadOutcome:
+        """That this process gives way to a new one."""
+        actors = _count(self._agent.cells)
+        return ReloadOutcome(num_procs=1, replaced=[self._label], replaced_actors=actors)
+
+    def of_committed(self, step: Step, report: ReloadReport, seconds: float) -> ReloadOutcome:
+        """What a step has changed here."""
+        return ReloadOutcome(
+            num_procs=1, modules=report.modules, functions=report.functions,
+            classes=report.classes, reran=report.reran, seconds=seconds,
+            actors=self._patched_actors(step, report),
+        )  # fmt: skip
+
+    def refusal(self, error: ReloadError, more: str = "") -> RefusedFile:
+        return RefusedFile(
+            self._label, error.message + more, error.path or "", error.line or 0,
+            error.column or 0, error.text or "", error.traceback,
+        )  # fmt: skip
+
+    def hook_refusal(self, cell: ActorCell, error: BaseException) -> RefusedFile:
+        """What an actor's ``__reload__`` raised."""
+        refused = self.refusal(ReloadError.of_exception(error, "commit"))
+        hook = f"__reload__ of {cell.record.title}"
+        refused.message = f"{hook} refused the new code: {refused.message}"
+        return refused
+
+    def _way_out(self) -> str:
+        if self._agent.is_root:
+            return '; with reload="auto" this program keeps the old layout, and procs are respawned'
+        actors = ", ".join(_count(self._agent.cells)) or "none"
+        return f'; reload="auto" or "respawn" makes its actors ({actors}) again in a new process'
+
+    def _patched_actors(self, step: Step, report: ReloadReport) -> dict[str, int]:
+        upgrade = step.plan.upgrade
+        if upgrade is not None:
+            return _count([c for c in self._agent.cells if c.record.uid == upgrade.mesh])
+        classes = set(report.classes)
+        return _count([c for c in self._agent.cells if _is_patched(c.cls, classes, report.modules)])
+
+
+def _is_patched(cls: type | None, classes: set[str], modules: Sequence[str]) -> bool:
+    if cls is None:
+        return False
+    names = {f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__}
+    return bool(names & classes) or any(base.__module__ in modules for base in cls.__mro__)
+
+
+def _count(cells: Sequence[ActorCell]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for cell in cells:
+        name = cell.cls.__name__ if cell.cls is not None else cell.record.name
+        found[name] = found.get(name, 0) + 1
+    return found
