@@ -90,9 +90,9 @@ def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
     """What a `uv.lock` settles on, but for packages of which it has several."""
     by_name: dict[str, set[_Locked]] = {}
     for package in lock.get("package", ()):
-        found = _settled(package, folder)
-        if found is not None:
-            by_name.setdefault(found.name, set()).add(found)
+        one = _settled(package, folder)
+        if one is not None:
+            by_name.setdefault(one.name, set()).add(one)
     for _, found in sorted(by_name.items()):
         if len(found) == 1:
             yield found.pop()
