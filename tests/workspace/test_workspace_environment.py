@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -14,11 +15,14 @@ import pytest
 
 from monarch.actor import Actor, HostMesh, endpoint
 from monarch.job import ProcessJob
+from monarch.runtime.workspace import host_environment, surroundings
+from monarch.runtime.workspace.cache_trimming import UNFINISHED, trim, used
 from monarch.runtime.workspace.environment import EnvironmentFailed, HostPython, build
 from monarch.runtime.workspace.host_environment import HostEnvironment, UnfitEnvironment
 from monarch.runtime.workspace.lock_files import needs_of
 from monarch.runtime.workspace.python_here import installed, platforms, python_tag
-from monarch.runtime.workspace.wheels import FOLDER, LIST, BadWheel, read_list, unpack
+from monarch.runtime.workspace.surroundings import Surroundings
+from monarch.runtime.workspace.wheels import FOLDER, LIST, BadWheel, collect, read_list, unpack
 from monarch_sync import Workspace
 from monarch_sync.editable import editable_folders, editable_installs
 from tests.support import wait_for
@@ -319,6 +323,69 @@ def test_what_every_host_has_does_not_travel(tmp_path: Path, wheels: Path) -> No
     ]
 
 
+def test_every_kind_of_package_of_a_uv_lock_is_read(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "uv.lock").write_text(
+        """
+        [[package]]
+        name = "g"
+        version = "1"
+        source = { git = "https://h/g.git?subdirectory=py&rev=main#0123abc" }
+        [[package]]
+        name = "plain"
+        source = { git = "ssh://git@h/plain#4567def" }
+        [[package]]
+        name = "u"
+        source = { url = "https://h/u-1.tar.gz", subdirectory = "in" }
+        [[package]]
+        name = "p"
+        source = { path = "dist/p-1-py3-none-any.whl" }
+        [[package]]
+        name = "member"
+        source = { editable = "packages/member" }
+        [[package]]
+        name = "d"
+        source = { directory = "../d" }
+        [[package]]
+        name = "work"
+        source = { editable = "." }
+        """
+    )
+    needs = needs_of(Workspace([work]))
+    assert needs.constraints == (
+        f"d @ {(tmp_path / 'd').as_uri()}",
+        "g @ git+https://h/g.git@0123abc#subdirectory=py",
+        f"member @ {(work / 'packages/member').as_uri()}",
+        f"p @ {(work / 'dist/p-1-py3-none-any.whl').as_uri()}",
+        "plain @ git+ssh://git@h/plain@4567def",
+        "u @ https://h/u-1.tar.gz#subdirectory=in",
+    )
+    assert needs.sources == {"d": tmp_path / "d", "member": work / "packages/member"}
+    with pytest.raises(EnvironmentFailed, match=r"d as the folder .*which does not come along"):
+        Surroundings(Workspace([work])).install([host({})])
+
+
+def test_a_package_of_a_path_is_had_from_there(tmp_path: Path, wheels: Path) -> None:
+    """Not one of that name from an index."""
+    (tmp_path / "work/dist").mkdir(parents=True)
+    make_wheel(tmp_path / "work/dist", "tinylib", "1.0", "tinydep")
+    make_wheel(wheels, "tinylib", "9.0")
+    make_wheel(wheels, "tinydep", "5.0")
+    (tmp_path / "work/pyproject.toml").write_text(
+        '[project]\nname = "w"\ndependencies = ["tinylib"]\n'
+    )
+    (tmp_path / "work/uv.lock").write_text(
+        '[[package]]\nname = "tinylib"\nversion = "1.0"\n'
+        'source = { path = "dist/tinylib-1.0-py3-none-any.whl" }\n'
+    )
+    built = build(needs_of(Workspace([tmp_path / "work"])), [host({})], tmp_path / "cache")
+    assert built is not None
+    assert sorted(w.file[13:] for w in read_list(built / LIST)[python_tag()]) == [
+        "tinydep-5.0-py3-none-any.whl", "tinylib-1.0-py3-none-any.whl",
+    ]  # fmt: skip
+
+
 def test_a_lock_file_that_asks_for_nothing(tmp_path: Path, wheels: Path) -> None:
     (tmp_path / "uv.lock").write_text('[[package]]\nname = "w"\nsource = { virtual = "." }\n')
     assert build(needs_of(Workspace([tmp_path])), [host({})], tmp_path / "cache") is None
@@ -400,3 +467,80 @@ def test_a_folder_without_a_lock_file_has_no_environment(tmp_path: Path) -> None
     (tmp_path / "pyproject.toml").write_text("not toml [")
     assert not needs_of(Workspace([tmp_path]))
     assert not (Path(os.environ["XDG_CACHE_HOME"]) / "monarch").exists()
+
+
+def unpacked_at(root: Path, version: str) -> HostEnvironment:
+    """A host with the wheel of a version."""
+    (root / "made").mkdir(parents=True)
+    (root / FOLDER).mkdir()
+    make_wheel(root / "made", "tinylib", version)
+    collect({python_tag(): root / "made"}, root / FOLDER)
+    environment = HostEnvironment(str(root))
+    environment.follow()
+    return environment
+
+
+def test_the_cache_of_unpacked_packages_is_bounded(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_environment, "_MAX_CACHE_BYTES", 0)
+    for version in ("1.0", "2.0", "1.0"):
+        root = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        unpacked_at(root, version)
+        assert [path.name for path in (own_cache / "unpacked").iterdir() if path.is_dir()] == [
+            json.loads((root / ".monarch/environment/.monarch-index").read_text())["digest"]
+        ]
+        text = (root / ".monarch/environment/tinylib.py").read_text()
+        assert text.startswith(f"VALUE = {version!r}")
+
+
+def test_what_was_used_longest_ago_is_trimmed_first(tmp_path: Path) -> None:
+    for age, name in enumerate(("new", "old", "kept", "oldest", f"{UNFINISHED}now")):
+        (tmp_path / name / "in").mkdir(parents=True)
+        (tmp_path / name / "in/file").write_bytes(bytes(100))
+        used_at = time.time() - 100 * age
+        os.utime(tmp_path / name, (used_at, used_at))
+    (tmp_path / f"{UNFINISHED}long-ago").mkdir()
+    os.utime(tmp_path / f"{UNFINISHED}long-ago", (0, 0))
+    trim(tmp_path, 310, {"kept"})
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "new", "old", "kept", f"{UNFINISHED}now",
+    }  # fmt: skip
+    used(tmp_path / "old")
+    trim(tmp_path, 100)
+    assert {path.name for path in tmp_path.iterdir()} == {"old", f"{UNFINISHED}now"}
+
+
+def test_wheels_stay_as_long_as_a_workspace_has_them(
+    tmp_path: Path, wheels: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surroundings, "_MAX_WHEEL_BYTES", 0)
+
+    def installed_for(name: str, version: str) -> Surroundings:
+        make_wheel(wheels, "tinylib", version)
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "requirements.txt").write_text(f"tinylib=={version}\n")
+        found = Surroundings(Workspace([tmp_path / name], editable=False))
+        assert "come along" in found.install([host({})])
+        return found
+
+    def num_kept() -> int:
+        return len(list((own_cache / "wheels").iterdir()))
+
+    first = installed_for("one", "1.0")
+    installed_for("two", "2.0")
+    assert num_kept() == 2
+    assert [folder.remote for folder in first.whole().folders] == ["one", FOLDER]
+    installed_for("two", "3.0")
+    assert num_kept() == 2, "nobody has 2.0 any more"
+    shutil.rmtree(tmp_path / "one")
+    installed_for("two", "4.0")
+    assert num_kept() == 1
+
+    # Somebody clears the whole cache.
+    last = installed_for("two", "4.0")
+    shutil.rmtree(own_cache / "wheels")
+    [note] = last.changes()
+    assert "`monarch sync --env` brings them again" in note
+    assert "come along" in last.install([host({})])
+    assert last.changes() == []

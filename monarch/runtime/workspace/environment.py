@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from monarch.errors import MonarchError
+from monarch.runtime.workspace.cache_trimming import UNFINISHED, used
 from monarch.runtime.workspace.lock_files import Needs
 from monarch.runtime.workspace.python_here import normalized, python_tag
 from monarch.runtime.workspace.wheels import collect
@@ -76,6 +77,7 @@ def build(
     target = cache / "wheels" / digest
     if not target.is_dir():
         _bring(wanted, options, target)
+    used(target)
     return target
 
 
@@ -159,7 +161,7 @@ def _bring(
 ) -> None:
     """Have the wheels in a fresh folder, which gets its name when all are in it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix="unfinished-", dir=target.parent))
+    fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=target.parent))
     try:
         by_tag = {}
         for number, (tag, requirements) in enumerate(wanted.items()):

@@ -6,7 +6,8 @@ place before anybody commits, so a host that cannot make it refuses the push for
 there with the commit, while nobody runs. What it has to hold follows from the files of the
 workspace alone: an agent that starts, or goes back, makes it again.
 
-A set of wheels is unpacked once for all agents that share a cache folder; each has hard links.
+A set of wheels is unpacked once for all agents that share a cache folder; each has hard links, so
+the cache may be trimmed at any time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import msgspec
 
 from monarch.errors import MonarchError
 from monarch.runtime.workspace.cache_folder import cache_folder
+from monarch.runtime.workspace.cache_trimming import UNFINISHED, trim, used
 from monarch.runtime.workspace.python_here import python_tag
 from monarch.runtime.workspace.wheels import FOLDER, LIST, BadWheel, Wheel, read_list, unpack
 from monarch_sync.digest import digest_bytes
@@ -33,6 +35,7 @@ __all__ = ["HostEnvironment", "UnfitEnvironment", "import_place"]
 
 _PLACE = f"{RESERVED}/environment"
 _INDEX = ".monarch-index"
+_MAX_CACHE_BYTES = 4 * 2**30
 
 
 def import_place(root: str, folder: str) -> str:
@@ -135,8 +138,7 @@ class HostEnvironment:
         if new is None or new.digest != digest:
             with _told(self._next):
                 self.drop()
-                source = _unpacked(digest, wheels, find)
-                shutil.copytree(source, self._next, copy_function=_link, symlinks=True)
+                _put(digest, wheels, find, self._next)
                 new = _read_index(self._next)
         after = new.files if new is not None else {}
         changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
@@ -157,26 +159,41 @@ def _wanted(by_tag: dict[str, list[Wheel]]) -> list[Wheel]:
     return wheels
 
 
-def _unpacked(digest: str, wheels: list[Wheel], find: Callable[[str], str]) -> Path:
-    """A folder with all of these unpacked, made by whichever agent comes first."""
-    folder = cache_folder() / "unpacked"
-    target = folder / digest
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f"{digest}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if target.is_dir():
-            return target
-        fresh = tempfile.mkdtemp(prefix="unfinished-", dir=folder)
-        try:
-            index = _Index(digest, python_tag(), {})
-            for wheel in wheels:
-                index.files.update(_unpack(wheel, find(wheel.file), fresh))
-            Path(fresh, _INDEX).write_bytes(msgspec.json.encode(index))
-            os.chmod(fresh, 0o755)
-            os.rename(fresh, target)
-        finally:
-            _remove(fresh)
-    return target
+def _put(digest: str, wheels: list[Wheel], find: Callable[[str], str], place: str) -> None:
+    """All of these, unpacked, at ``place``; made by whichever agent of this cache comes first."""
+    cache = cache_folder() / "unpacked"
+    cache.mkdir(parents=True, exist_ok=True)
+    while True:
+        with _locked(cache, fcntl.LOCK_SH):
+            if (cache / digest).is_dir():
+                used(cache / digest)
+                shutil.copytree(cache / digest, place, copy_function=_link, symlinks=True)
+                return
+        with _locked(cache, fcntl.LOCK_EX):
+            if not (cache / digest).is_dir():
+                _make(digest, wheels, find, cache)
+                trim(cache, _MAX_CACHE_BYTES, {digest})
+
+
+def _make(digest: str, wheels: list[Wheel], find: Callable[[str], str], cache: Path) -> None:
+    fresh = tempfile.mkdtemp(prefix=UNFINISHED, dir=cache)
+    try:
+        index = _Index(digest, python_tag(), {})
+        for wheel in wheels:
+            index.files.update(_unpack(wheel, find(wheel.file), fresh))
+        Path(fresh, _INDEX).write_bytes(msgspec.json.encode(index))
+        os.chmod(fresh, 0o755)
+        os.rename(fresh, cache / digest)
+    finally:
+        _remove(fresh)
+
+
+@contextlib.contextmanager
+def _locked(cache: Path, how: int) -> Iterator[None]:
+    """Shared to take from the cache, alone to change what is in it."""
+    with open(cache / ".lock", "w") as lock:
+        fcntl.flock(lock, how)
+        yield
 
 
 def _unpack(wheel: Wheel, path: str, target: str) -> dict[str, int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from monarch_sync.digest import digest_bytes
 from monarch_sync.workspace import Workspace
@@ -24,16 +26,26 @@ _REQUIREMENTS = re.compile(r"requirements[\w.-]*\.(txt|in)")
 class Needs(NamedTuple):
     """What to give to pip. ``files``: where it stands; ``digest``: the name of this state.
 
-    ``constraints``: the exact versions that a `uv.lock` settles on.
+    ``constraints``: what a `uv.lock` settles on, each package with its exact version or its place.
+    ``sources``: those of them that are folders of source code, by name.
     """
 
     files: tuple[str, ...]
     arguments: tuple[str, ...]
     constraints: tuple[str, ...]
     digest: str
+    sources: Mapping[str, Path] = MappingProxyType({})
 
     def __bool__(self) -> bool:
         return bool(self.files)
+
+
+class _Locked(NamedTuple):
+    """A package, as pip is to take it. ``source``: the folder where its code lies."""
+
+    name: str
+    requirement: str
+    source: Path | None = None
 
 
 def needs_of(workspace: Workspace) -> Needs:
@@ -42,9 +54,12 @@ def needs_of(workspace: Workspace) -> Needs:
     files: list[str] = []
     arguments: list[str] = []
     constraints: list[str] = []
+    sources: dict[str, Path] = {}
     seen = b""
     for folder in workspace.folders:
-        for file, given, exact in _folder_needs(folder.local):
+        for file, given, locked in _folder_needs(folder.local):
+            exact = [one.requirement for one in locked]
+            sources.update({one.name: one.source for one in locked if one.source is not None})
             files.append(folder.remote_of(file.name))
             arguments += given
             constraints += exact
@@ -52,15 +67,15 @@ def needs_of(workspace: Workspace) -> Needs:
             if file.name.startswith("requirements"):
                 seen += file.read_bytes()
     digest = digest_bytes(seen).hex() if files else ""
-    return Needs(tuple(files), tuple(arguments), tuple(constraints), digest)
+    return Needs(tuple(files), tuple(arguments), tuple(constraints), digest, sources)
 
 
-def _folder_needs(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+def _folder_needs(folder: Path) -> Iterator[tuple[Path, list[str], list[_Locked]]]:
     project = _toml(folder / "pyproject.toml").get("project", {})
     wanted = [str(need) for need in project.get("dependencies", ())]
     lock = folder / "uv.lock"
     if lock.is_file():
-        yield lock, wanted, list(_locked(_toml(lock)))
+        yield lock, wanted, list(_locked(_toml(lock), folder))
         return
     found = sorted(p for p in folder.glob("requirements*") if _REQUIREMENTS.fullmatch(p.name))
     if found:
@@ -71,15 +86,43 @@ def _folder_needs(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
         yield folder / "pyproject.toml", wanted, []
 
 
-def _locked(lock: dict[str, Any]) -> Iterator[str]:
-    """The versions in a `uv.lock`, but for packages of which it has several."""
-    versions: dict[str, set[str]] = {}
+def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
+    """What a `uv.lock` settles on, but for packages of which it has several."""
+    by_name: dict[str, set[_Locked]] = {}
     for package in lock.get("package", ()):
-        if "registry" in package.get("source", {}) and "version" in package:
-            versions.setdefault(package["name"], set()).add(package["version"])
-    for name, found in sorted(versions.items()):
+        one = _settled(package, folder)
+        if one is not None:
+            by_name.setdefault(one.name, set()).add(one)
+    for _, found in sorted(by_name.items()):
         if len(found) == 1:
-            yield f"{name}=={found.pop()}"
+            yield found.pop()
+
+
+def _settled(package: dict[str, Any], folder: Path) -> _Locked | None:
+    """Where one package of a `uv.lock` comes from; None for the project that it belongs to."""
+    name, source = package["name"], package.get("source", {})
+    inner = source.get("subdirectory", "")
+    source_folder = None
+    if "registry" in source:
+        return _Locked(name, f"{name}=={package['version']}") if "version" in package else None
+    if "git" in source:
+        url, _, commit = source["git"].partition("#")
+        parts = urlsplit(url)
+        inner = dict(parse_qsl(parts.query)).get("subdirectory", "")
+        place = f"git+{urlunsplit(parts._replace(query=''))}@{commit}"
+    elif "url" in source:
+        place = source["url"]
+    elif "path" in source:
+        place = (folder / source["path"]).resolve().as_uri()
+    else:
+        source_folder = folder / (source.get("editable") or source.get("directory") or ".")
+        source_folder = source_folder.resolve()
+        if source_folder == folder.resolve():
+            return None
+        place = source_folder.as_uri()
+    return _Locked(
+        name, f"{name} @ {place}{f'#subdirectory={inner}' if inner else ''}", source_folder
+    )
 
 
 def _toml(path: Path) -> dict[str, Any]:

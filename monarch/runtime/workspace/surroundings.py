@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from monarch.runtime.workspace.cache_folder import cache_folder
-from monarch.runtime.workspace.environment import HostPython, build
-from monarch.runtime.workspace.lock_files import needs_of
+from monarch.runtime.workspace.cache_trimming import trim
+from monarch.runtime.workspace.environment import EnvironmentFailed, HostPython, build
+from monarch.runtime.workspace.lock_files import Needs, needs_of
 from monarch.runtime.workspace.wheels import FOLDER
 from monarch_sync.digest import digest_bytes
 from monarch_sync.editable import editable_folders
@@ -26,13 +27,17 @@ from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Surroundings"]
 
+_MAX_WHEEL_BYTES = 2 * 2**30
+
 
 class _Noted(msgspec.Struct):
     """``needs``: the digest of what the code needed at the last push, or at the last install, if
-    there was one; then ``environment`` is the folder with its wheels."""
+    there was one; then ``environment`` is the folder with its wheels. ``folders``: of the
+    workspace."""
 
     needs: str = ""
     environment: str = ""
+    folders: tuple[str, ...] = ()
 
 
 class Surroundings:
@@ -43,7 +48,7 @@ class Surroundings:
         self._editable = editable_folders(workspace)
         name = digest_bytes(repr(workspace.folders).encode("utf-8", "surrogateescape")).hex()
         self._file = cache_folder() / "workspaces" / f"{name}.json"
-        self._noted = self._read()
+        self._noted = _read(self._file)
 
     def whole(self) -> Workspace:
         """The workspace, with all that comes along."""
@@ -67,24 +72,45 @@ class Surroundings:
         needs = needs_of(self._workspace)
         if not needs:
             return "there is no lock file, so there is no environment to install"
+        self._refuse_absent(needs)
         follower = progress()
         follower.step, before = "packages", follower.step
         built = build(needs, hosts, cache_folder(), pip_arguments)
         follower.step = before
-        self._note(_Noted(needs.digest, str(built or "")))
+        self._note(needs.digest, str(built or ""))
+        _trim()
         where = ", ".join(needs.files)
         if built is None:
             return f"every host has what {where} asks for"
         return f"packages of {where} come along as wheels, and hosts install them"
 
+    def _refuse_absent(self, needs: Needs) -> None:
+        """Raise where source code that the lock file asks for would come to no host."""
+        come = [folder.local for folder in (*self._workspace.folders, *self._editable)]
+        for name, source in needs.sources.items():
+            if not any(
+                one == source or one in source.parents or source in one.parents for one in come
+            ):
+                raise EnvironmentFailed(
+                    f"{', '.join(needs.files)} has {name} as the folder {source}, which does not "
+                    "come along: add it to the workspace's dirs, or install it in editable mode "
+                    "(`uv sync`)"
+                )
+
     def changes(self) -> list[str]:
         """Which lock file asks for something else than what the hosts have been given."""
         needs = needs_of(self._workspace)
+        environment = self._noted.environment
+        if environment and not os.path.isdir(environment):
+            return [
+                f"the packages that came along are gone from {environment}, so hosts have them no "
+                "longer; `monarch sync --env` brings them again"
+            ]
         if needs.digest == self._noted.needs:
             return []
         is_first = not self._noted.needs
         if not self._noted.environment:
-            self._note(_Noted(needs.digest))
+            self._note(needs.digest)
         if is_first or not needs:
             return []
         return [
@@ -92,17 +118,31 @@ class Surroundings:
             "`monarch sync --env` installs what it asks for now"
         ]
 
-    def _read(self) -> _Noted:
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Noted)
-        except (OSError, msgspec.MsgspecError):
-            return _Noted()
-
-    def _note(self, noted: _Noted) -> None:
-        self._noted = noted
+    def _note(self, needs: str, environment: str = "") -> None:
+        folders = tuple(os.fspath(folder.local) for folder in self._workspace.folders)
+        noted = self._noted = _Noted(needs, environment, folders)
         # Without a cache folder, it is known as long as this process lives.
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             beside = self._file.with_suffix(f".{os.getpid()}")
             beside.write_bytes(msgspec.json.encode(noted))
             beside.replace(self._file)
+
+
+def _read(file: Path) -> _Noted:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Noted)
+    except (OSError, msgspec.MsgspecError):
+        return _Noted()
+
+
+def _trim() -> None:
+    """Forget workspaces that are gone, and the wheels that no workspace has used for long."""
+    in_use = set()
+    for file in (cache_folder() / "workspaces").glob("*.json"):
+        noted = _read(file)
+        if noted.folders and not any(map(os.path.isdir, noted.folders)):
+            file.unlink(missing_ok=True)
+        elif noted.environment:
+            in_use.add(Path(noted.environment).name)
+    trim(cache_folder() / "wheels", _MAX_WHEEL_BYTES, in_use)

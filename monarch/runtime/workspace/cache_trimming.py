@@ -1,0 +1,67 @@
+"""Keeping a cache folder within bounds: what was used longest ago goes first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+__all__ = ["UNFINISHED", "trim", "used"]
+
+UNFINISHED = "unfinished-"
+"""What the names of folders begin with that are being made, or taken away."""
+
+_UNFINISHED_SECONDS = 86_400.0
+
+
+def used(folder: Path) -> None:
+    """Note that a folder of a cache is in use now."""
+    with contextlib.suppress(OSError):
+        os.utime(folder)
+
+
+def trim(cache: Path, max_bytes: int, keep: Collection[str] = ()) -> None:
+    """Take away folders of a cache, the one used longest ago first, until it has ``max_bytes``.
+
+    Those whose names are in ``keep`` count, and stay. What somebody began and left goes, too.
+    """
+    left = max_bytes
+    for folder in sorted(_folders(cache), key=_last_use, reverse=True):
+        if folder.name.startswith(UNFINISHED):
+            if time.time() - _last_use(folder) > _UNFINISHED_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+            continue
+        size = _size(folder)
+        if folder.name in keep or size <= left:
+            left -= size
+            continue
+        with contextlib.suppress(OSError):
+            # Out of sight at once, so that nobody finds half of it.
+            grave = tempfile.mkdtemp(prefix=UNFINISHED, dir=cache)
+            folder.rename(grave)
+            shutil.rmtree(grave, ignore_errors=True)
+
+
+def _folders(cache: Path) -> list[Path]:
+    with contextlib.suppress(OSError), os.scandir(cache) as found:
+        return [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    return []
+
+
+def _last_use(folder: Path) -> float:
+    with contextlib.suppress(OSError):
+        return folder.stat().st_mtime
+    return 0.0
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total
