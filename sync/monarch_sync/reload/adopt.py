@@ -103,8 +103,7 @@ class Adoption:
         for bound in edit.gone:
             yield live_names, bound, MISSING
         for old in edit.old:
-            # Undecorated definitions did not register themselves; somebody else put them there.
-            if old.name in edit.gone and getattr(old.node, "decorator_list", False):
+            if old.name in edit.gone and _registers_itself(old, live_names.get(old.name)):
                 self.gone.append(live_names.get(old.name))
 
     def _same_place(self, module: LiveModule, old: Statement, value: Any) -> None:
@@ -286,6 +285,22 @@ def _has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None
     alignment = edit.alignment
     aligned = (alignment.same, alignment.narrow, alignment.renewed)
     return any(binders[-1] in pairs.values() for pairs in aligned)
+
+
+def _registers_itself(statement: Statement, live: Any) -> bool:
+    """Whether decorators, base classes or a metaclass of ours had it to register.
+
+    Others did not register themselves; somebody else put them where they are.
+    """
+    if getattr(statement.node, "decorator_list", False):
+        return True
+    if not issubclass(type(live), type):
+        return False
+    makers = {type(live), *(b for b in live.__mro__[1:] if "__init_subclass__" in vars(b))}
+    return any(maker.__module__ not in _STANDARD for maker in makers)
+
+
+_STANDARD = ("builtins", "abc", "enum", "typing")
 
 
 def _bound(statement: Statement, staged: Mapping[str, Any]) -> Iterable[str]:

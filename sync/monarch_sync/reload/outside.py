@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .flips import Action
-from .registries import Registry, Snapshot
+from .held_back import Snapshot
+from .registries import Registry
 
 
 class Outside:

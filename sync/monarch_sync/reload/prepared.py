@@ -21,12 +21,13 @@ from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
+from .held_back import left_behind
 from .marks import Mark, Plan
 from .operators import leave_out
 from .patch import FunctionPatch, parts_of
 from .plan import make_plan
 from .reading_ahead import reading_ahead
-from .registries import unregister
+from .registries import registries, unregister
 from .report import ReloadReport, Verdict
 from .reshaping import reshaped
 from .source import ImportHook, RunningSources, Source, forget_bytecode, real_path
@@ -224,11 +225,13 @@ class Prepared:
         return report
 
     def _flips(self) -> Iterator[Flip]:
+        known = registries(self._process.sources.loaded())
         yield from self._functions.flips
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
         for held in self._stage.held_back:
             yield held.flip(self._functions.live_of, self._adoption.before_of)
+        yield from left_behind(known, self._stage.held_back, self._functions.live_of)
         yield from self._stage.outside.flips(self._functions.live_of)
         for store in self._stage.stores:
             yield store.flip(self._functions.live_of)

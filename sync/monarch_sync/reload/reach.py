@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 
 from .graph import ImportGraph, Kind
 from .marks import RUNS_AGAIN, Mark, ModulePlan
 from .members import are_operators, changed_members
-from .names import Use
+from .names import Use, dotted
 from .statements import Statement
 
 _MAX_HOPS = 2
@@ -32,8 +33,12 @@ class Reach:
         makes_objects = not binds or not binds.isdisjoint(edit.types)
         for name, declared in statement.names.eager:
             mark, use = self.mark_and_use(module, name, declared)
-            is_renewed = use is Use.REGISTERS and mark is Mark.FUNCTION and self._runs(module, name)
-            if is_renewed or (mark is not None and use in RUNS_AGAIN[mark]):
+            is_told = use is Use.USED and declared is Use.CALLED and _is_told(statement, name)
+            if mark is Mark.FUNCTION and (is_told or use is Use.REGISTERS):
+                # What was said to it holds on while it runs its new body in place.
+                if self._runs(module, name):
+                    yield name
+            elif mark is not None and use in RUNS_AGAIN[mark]:
                 yield name
             elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
                 # A model that is made by way of an edited function has weights by now.
@@ -148,3 +153,9 @@ class Reach:
         return "__getattr__" in edit.kinds and not (
             name in edit.kinds or any(name in statement.binds for statement in edit.new)
         )
+
+
+def _is_told(statement: Statement, name: str) -> bool:
+    """Whether all that the statement does is to call a method of a function: `f.register(g)`."""
+    call = statement.node.value if isinstance(statement.node, ast.Expr) else None
+    return isinstance(call, ast.Call) and dotted(call.func) == name

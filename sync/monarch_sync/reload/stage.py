@@ -20,14 +20,16 @@ import operator
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
 from .errors import ReloadError
+from .held_back import HeldBack, Snapshot
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
-from .registries import HeldBack, Registry, Snapshot, registries
+from .patch import parts_of
+from .registries import Registry, registries
 from .source import ImportHook, Source
 from .targets import HeldStore, Target, targets_of
 
@@ -49,6 +51,7 @@ class Stage:
         self._plan = Plan({})
         self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
         self._targets: list[Target] = []
+        self._snapshots: list[Snapshot] = []
         self.stores: list[HeldStore] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
@@ -73,7 +76,7 @@ class Stage:
             for gone in module_plan.edit.gone:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
-        snapshots = [Snapshot(registry) for registry in (*registries(ours), Registry(sys.path))]
+        self._snapshots = [Snapshot(one) for one in (*registries(ours), Registry(sys.path))]
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
         import_module = importlib.import_module
@@ -105,8 +108,11 @@ class Stage:
                 gc.enable()
             self._hook.builtins = None
             self.stores = [held for held in map(Target.take_out, self._targets) if held]
-            snapshots += self.outside.loggers.values()
-            self.held_back = [held for s in snapshots if (held := s.take_out()) is not None]
+            snapshots = (*self._snapshots, *self.outside.loggers.values())
+            self.held_back = [
+                held for s in snapshots if (held := s.take_out(self._is_definition)) is not None
+            ]
+            self._snapshots = []
         for namespace in self.namespaces.values():
             for name, value in list(namespace.items()):
                 if type(value) is StagedModule:
@@ -128,7 +134,7 @@ class Stage:
             )
             self._remember_targets(statement.node, namespace)
             try:
-                exec(code, namespace)
+                self._execute(code, namespace, vars(module).get(statement.name or ""), name)
             except (Exception, SystemExit) as error:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
@@ -137,6 +143,30 @@ class Stage:
                 value = namespace.get(statement.name)
                 self.defined[name, index] = value
                 self._keep_live_state(plan, index, value, vars(module).get(statement.name))
+
+    def _execute(self, code: CodeType, namespace: dict[str, Any], live: Any, module: str) -> None:
+        """Run a statement, which may define anew what is live now.
+
+        A registry may refuse to take a name twice; then what is live leaves it meanwhile.
+        """
+        try:
+            exec(code, namespace)
+        except Exception:
+            ids = {id(part) for part in parts_of(live, module)}
+            found = [one for s in self._snapshots if ids and (one := s.withdraw(ids)) is not None]
+            if not found:
+                raise
+            exec(code, namespace)
+            for withdrawn in found:
+                withdrawn.put_back()
+
+    def _is_definition(self, entry: Any) -> bool:
+        """Whether something that was made here, and can be called, is all or part of it."""
+        inside = entry if type(entry) in (list, set, tuple) else (entry,)
+        return any(
+            id(type(part)) in self.made or (id(part) in self.made and callable(part))
+            for part in inside
+        )
 
     def _remember_targets(self, node: ast.stmt, namespace: dict[str, Any]) -> None:
         """What an assignment to an attribute or item of a live object will overwrite."""

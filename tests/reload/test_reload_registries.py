@@ -1,0 +1,159 @@
+"""Containers in which definitions register themselves, wherever they lie."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from monarch_sync.reload import ReloadError
+from tests.reload.conftest import Project
+
+HUB = """
+class Hub:
+    def __init__(self):
+        self.table = {}
+        self.ordered = []
+        self.events = {}
+    def register(self, name):
+        def add(thing):
+            if name in self.table:
+                raise KeyError(f"{name} is registered already")
+            self.table[name] = thing
+            return thing
+        return add
+    def order(self, rank):
+        def add(thing):
+            self.ordered.append((rank, thing))
+            return thing
+        return add
+    def on(self, event):
+        def add(thing):
+            self.events.setdefault(event, []).append(thing)
+            return thing
+        return add
+hub = Hub()
+"""
+
+
+def test_a_registry_that_takes_no_name_twice(project: Project) -> None:
+    project.load("hub_mod", HUB)
+    module = project.load(
+        "net_mod",
+        "from hub_mod import hub\nWIDTH = 1\n@hub.register('a')\nclass A:\n    width = WIDTH\n"
+        "@hub.register('b')\ndef b():\n    return 1\n",
+    )
+    hub, a, b = sys.modules["hub_mod"].hub, module.A, module.b
+    project.replace("net_mod", ("WIDTH = 1", "WIDTH = 2"))
+    assert (hub.table, a.width) == ({"a": a, "b": b}, 2)
+    assert list(hub.table) == ["a", "b"]
+    report = project.replace("net_mod", ("register('b')", "register('bee')"))
+    assert hub.table == {"a": a, "bee": b}
+    report.undo()
+    assert hub.table == {"a": a, "b": b}
+
+
+def test_a_name_that_another_definition_has_is_refused(project: Project) -> None:
+    project.load("hub_mod", HUB)
+    source = "from hub_mod import hub\n@hub.register('a')\ndef a():\n    return 1\n"
+    project.load("net_mod", source)
+    hub = sys.modules["hub_mod"].hub
+    before = dict(hub.table)
+    with pytest.raises(ReloadError, match="registered already"):
+        project.edit("net_mod", source + "@hub.register('a')\ndef c():\n    return 2\n")
+    assert hub.table == before
+
+
+def test_an_aborted_edit_leaves_registries_in_instances_alone(project: Project) -> None:
+    project.load("hub_mod", HUB)
+    source = "from hub_mod import hub\n@hub.on('start')\ndef a():\n    return 1\n"
+    module = project.load("net_mod", source)
+    hub = sys.modules["hub_mod"].hub
+    more = "@hub.register('new')\n@hub.order(1)\n@hub.on('start')\ndef c():\n    return 2\n"
+    with pytest.raises(ReloadError):
+        project.edit("net_mod", source + more + "1 / 0\n")
+    project.prepare(net_mod=source + more).abort()
+    assert (hub.table, hub.ordered, hub.events) == ({}, [], {"start": [module.a]})
+
+
+def test_what_running_code_counts_meanwhile_is_not_put_back(project: Project) -> None:
+    project.load(
+        "run_mod",
+        "class Run:\n    def __init__(self):\n        self.counts = {'n': 0}\n"
+        "        self.losses = []\n        self.by_name = {'train': []}\nrun = Run()\n",
+    )
+    project.load("gate_mod", "def passing():\n    pass\n")
+    run = sys.modules["run_mod"].run
+
+    def goes_on() -> None:
+        run.counts["n"] += 1
+        run.losses.append(0.5)
+        run.by_name["train"].append(run.counts["n"])
+
+    sys.modules["gate_mod"].passing = goes_on
+    project.load("net_mod", "from gate_mod import passing\n")
+    project.prepare(net_mod="from gate_mod import passing\npassing()\n").abort()
+    assert (run.counts, run.losses, run.by_name) == ({"n": 1}, [0.5], {"train": [1]})
+
+
+def test_an_entry_with_a_priority_is_replaced(project: Project) -> None:
+    project.load("hub_mod", HUB)
+    module = project.load(
+        "net_mod",
+        "from hub_mod import hub\n@hub.order(2)\ndef a():\n    return 1\n"
+        "@hub.order(1)\ndef b():\n    return 2\n",
+    )
+    hub, a, b = sys.modules["hub_mod"].hub, module.a, module.b
+    project.replace("net_mod", ("order(2)", "order(0)"))
+    assert hub.ordered == [(0, a), (1, b)]
+
+
+def test_a_handler_of_another_event_leaves_the_first(project: Project) -> None:
+    project.load("hub_mod", HUB)
+    module = project.load(
+        "net_mod",
+        "from hub_mod import hub\n@hub.on('start')\ndef a():\n    return 1\n"
+        "@hub.on('end')\ndef b():\n    return 2\n@hub.on('end')\ndef c():\n    return 3\n",
+    )
+    hub, a, b, c = sys.modules["hub_mod"].hub, module.a, module.b, module.c
+    starters = hub.events["start"]
+    report = project.replace("net_mod", ("'end')\ndef b", "'start')\ndef b"))
+    assert hub.events == {"start": [a, b], "end": [c]}
+    assert hub.events["start"] is starters
+    report.undo()
+    assert hub.events == {"start": [a], "end": [b, c]}
+    project.replace("net_mod", ("'end')\ndef c", "'stop')\ndef c"))
+    assert hub.events == {"start": [a, b], "end": [], "stop": [c]}
+
+
+def test_a_class_that_its_base_registered_goes_with_its_definition(project: Project) -> None:
+    project.load(
+        "base_mod",
+        "class Base:\n    known = []\n"
+        "    def __init_subclass__(cls):\n        Base.known.append(cls)\n",
+    )
+    source = "from base_mod import Base\nclass A(Base):\n    pass\n"
+    module = project.load("net_mod", source + "class B(A):\n    pass\n")
+    project.edit("net_mod", source + "class C(A):\n    pass\n")
+    assert sys.modules["base_mod"].Base.known == [module.A, module.C]
+
+
+def test_what_was_registered_with_an_operator_stays_when_its_body_changes(
+    project: Project,
+) -> None:
+    pytest.importorskip("torch")
+    import torch
+
+    module = project.load(
+        "operator_mod",
+        "import torch\n@torch.library.custom_op('registered_ops::twice', mutates_args=())\n"
+        "def twice(x: torch.Tensor) -> torch.Tensor:\n    return x * 2\n"
+        "def backward(ctx, grad):\n    return grad * 2\n"
+        "twice.register_autograd(backward)\n",
+    )
+    twice = module.twice
+    project.replace("operator_mod", ("x * 2", "x * 4"), ("grad * 2", "grad * 4"))
+    x = torch.ones(1, requires_grad=True)
+    y = twice(x)
+    y.backward()
+    assert (y.item(), x.grad) == (4, torch.tensor([4.0]))
