@@ -30,7 +30,7 @@ demo: $(STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, tra
 
 .PHONY: test
 test: $(STAMP) ## run the tests, with WORKERS (3) at a time
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: check
 check: $(STAMP) ## lint, types, layers

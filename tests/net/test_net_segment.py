@@ -107,8 +107,9 @@ def test_only_memory_that_stays_is_taken_from_a_peer(tmp_path: Path) -> None:
     for fd in bad.values():
         with pytest.raises((OSError, ValueError)):
             Segment.of_peer(fd)
-        # Still the caller's, and open: nobody else closes it, now or later.
-        gc.collect()
+    # Still the caller's, and open: nobody else closes it, now or later.
+    gc.collect()
+    for fd in bad.values():
         os.close(fd)
 
 

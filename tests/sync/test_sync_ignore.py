@@ -30,7 +30,7 @@ rule_files = st.lists(st.sampled_from(PATTERNS), max_size=5).map(lambda lines: b
 places = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(b"/".join)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     paths=st.lists(places, min_size=1, max_size=12),
     root_rules=rule_files,

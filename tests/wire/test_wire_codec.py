@@ -85,7 +85,7 @@ envelopes = st.builds(
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_every_message_comes_back_as_it_was(cls: type[Message], data: st.DataObject) -> None:
     message = data.draw(structs(cls))

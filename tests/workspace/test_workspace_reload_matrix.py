@@ -108,6 +108,7 @@ def test_matrix(project: Project, hosts: HostMesh) -> None:
     _walk_through(project, procs, CASES)
 
 
+@pytest.mark.slow  # tests/reload has it in one process
 def test_compiled_code_follows_on_all_ranks(project: Project, hosts: HostMesh) -> None:
     pytest.importorskip("torch")
     procs = hosts.spawn_procs({"gpus": 2}, name="trainers", preload=["torch", "torch._dynamo"])

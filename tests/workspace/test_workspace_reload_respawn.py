@@ -430,6 +430,7 @@ def test_a_proc_that_dies_while_it_gives_way(project: Project, procs: ProcMesh) 
     pusher.start()
     wait_for(lambda: (project.root.parent / str(pids[0])).exists(), 30, "its cleanup has begun")
     os.kill(pids[0], signal.SIGKILL)
+    (project.root.parent / "killed").touch()
     pusher.join(60)
     assert reports[0].ok, reports[0]
     assert {v[1] for v in _values(slow.step)}.isdisjoint(pids)
@@ -442,7 +443,8 @@ class SlowEnd(Bystander):
         import time
 
         open(os.path.join(FOLDER, str(os.getpid())), "w").close()
-        time.sleep(0.5)
+        while not os.path.exists(os.path.join(FOLDER, "killed")):
+            time.sleep(0.005)
 """
 
 
