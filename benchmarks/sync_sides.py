@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch_sync import HostView, Outgoing, Push, Replica, Scanner, Workspace
-from monarch_sync.messages import Commit, Message, decode, encode
+from monarch_sync.messages import AskHistory, Commit, Message, Told, decode, encode
 from monarch_sync.replica import SETTLE_SECONDS
 
 _HEAD = struct.Struct("<III")  # replica, bytes of the message, number of blobs
@@ -141,6 +141,8 @@ class Ours:
         scan = scanner.scan() if touched is None else scanner.rescan(touched)
         if all(view.manifest == scan.manifest for view in self.views):
             return
+        if not self.generation:
+            self._meet()
         self.generation += 1
         pushes = [
             Push(self.workspace, scan.manifest, view, self.generation, scanner.contents)
@@ -158,6 +160,15 @@ class Ours:
         for i, push in enumerate(pushes):
             push.committed(self._reply(i))
         self.committing.append(time.perf_counter() - started)
+
+    def _meet(self) -> None:
+        """Ask every host what it has, as the runtime does."""
+        for i in range(len(self.views)):
+            self._send(i, AskHistory(0))
+        for i, view in enumerate(self.views):
+            told = self._reply(i)
+            assert isinstance(told, Told)
+            view.is_empty = told.generation == 0
 
     def _send(self, i: int, message: Message, blobs: Sequence[Any] = ()) -> None:
         link, index = self._hosts[i]

@@ -26,6 +26,7 @@ __all__ = ["HostView", "Outgoing", "Push", "author_name"]
 
 _MAX_ROUNDS = 4
 _MAX_HELD = 200_000  # so many contents are remembered of a host's store
+_MAX_UNASKED_BYTES = 64 << 20
 
 _T = TypeVar("_T")
 
@@ -39,18 +40,22 @@ class Outgoing(NamedTuple):
 
 class HostView:
     """What the author knows of one host: the state it has, as far as we were told. ``is_near``:
-    bytes reach it at the speed of memory, as on one machine, so they are not compressed."""
+    bytes reach it at the speed of memory, as on one machine, so they are not compressed.
+    ``is_empty``: it said that nothing was pushed to it yet, so that it needs not be asked what it
+    lacks."""
 
-    def __init__(self, *, is_near: bool = False) -> None:
+    def __init__(self, *, is_near: bool = False, is_empty: bool = False) -> None:
         self.generation = 0
         self.manifest: Manifest | None = None
         self.is_near = is_near
+        self.is_empty = is_empty
         self.held: set[bytes] = set()  # contents that it had; its store should have them still
 
 
 class _Change(NamedTuple):
     """What leads from a host's state to the new one. ``contents`` are those of the files that
-    change, ``replaced`` those of the old state that are shown no more."""
+    change, as far as they may be sent unasked; ``replaced`` those of the old state that are shown
+    no more."""
 
     base: bytes
     entries: list[Entry]
@@ -80,6 +85,7 @@ class Push:
         self.bytes_sent = 0
         self._base = view.manifest
         self._is_near = view.is_near
+        self._is_empty = view.is_empty
         self._brings_content = False
         self._rounds = 0
 
@@ -119,16 +125,18 @@ class Push:
         view.held |= self._change().replaced
         if len(view.held) > _MAX_HELD:
             view.held.clear()
-        view.generation, view.manifest = self.generation, self._manifest
+        view.generation, view.manifest, view.is_empty = self.generation, self._manifest, False
         return [from_wire(name) for name in reply.kept]
 
     def _stage(self) -> Outgoing:
         change = self._change()
         wanted: frozenset[bytes] = frozenset()
-        if self._brings_content:
+        if self._brings_content and self._base is not None:
             wanted = change.contents - self._view.held
-            if wanted and self._base is not None:
+            if wanted:
                 wanted -= self._elsewhere(change, wanted)
+        elif self._brings_content and self._is_empty:
+            wanted = change.contents
         key = (self.generation, self._manifest.digest, change.base, wanted, self._is_near)
         return self._send(self._shared(key, lambda: self._make_stage(change, wanted)))
 
@@ -164,9 +172,12 @@ class Push:
     def _make_change(self) -> _Change:
         manifest, base = self._manifest, self._base
         if base is None:
-            return _Change(
-                b"", list(manifest), manifest.rows(), [], [], frozenset(), frozenset()
-            )  # fmt: skip
+            entries = list(manifest)
+            files = [entry for entry in entries if entry.is_file]
+            # More than a round trip is worth is only sent to who asks for it.
+            is_little = sum(entry.size for entry in files) <= _MAX_UNASKED_BYTES
+            contents = frozenset(entry.digest for entry in files if is_little)
+            return _Change(b"", entries, manifest.rows(), [], [], contents, frozenset())
         moves = find_moved_folders(base, manifest)
         moved = base.replace(moves=moves) if moves else base
         changes = manifest.changes(moved)

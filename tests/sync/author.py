@@ -17,6 +17,7 @@ class Author:
         self.scanner = Scanner(self.workspace)
         self.view = HostView()
         self.replica = replica
+        self.num_messages = 0  # on the way to commits
 
     def push(self, touched: Iterable[Path] | None = None) -> Push:
         scanner = self.scanner
@@ -26,6 +27,7 @@ class Author:
         push = Push(self.workspace, scan.manifest, self.view, generation, scanner.contents)
         step = push.first()
         while isinstance(step, Outgoing):
+            self.num_messages += 1
             reply = self.replica.handle(decode(encode(step.message)), step.blobs)
             step = push.receive(decode(encode(reply)))
         push.committed(self.replica.handle(Commit(generation)))

@@ -13,7 +13,6 @@ from monarch_sync import (
     HostReport,
     HostView,
     MovedUnderfoot,
-    Outgoing,
     Problem,
     Push,
     PushRefused,
@@ -27,7 +26,8 @@ from monarch_sync import (
     WorkspaceMissing,
     sync_local,
 )
-from monarch_sync.messages import Commit, Refused, Stage
+from monarch_sync.messages import Refused, Stage
+from tests.sync.author import Author
 from tests.sync.trees import push_tree, read_tree
 
 
@@ -40,27 +40,6 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-class Author:
-    """One author with one host, and a count of the messages between them."""
-
-    def __init__(self, folder: Path, replica: Replica) -> None:
-        self.workspace = Workspace({folder: ""})
-        self.scanner = Scanner(self.workspace)
-        self.view = HostView()
-        self.replica = replica
-        self.num_messages = 0
-
-    def push(self) -> Push:
-        manifest = self.scanner.scan().manifest
-        push = Push(self.workspace, manifest, self.view, self.replica.generation + 1)
-        step = push.first()
-        while isinstance(step, Outgoing):
-            self.num_messages += 1
-            step = push.receive(self.replica.handle(step.message, step.blobs))
-        push.committed(self.replica.handle(Commit(push.generation)))
-        return push
-
-
 def test_the_usual_edit_is_one_message_with_one_file(folder: Path, replica: Replica) -> None:
     author = Author(folder, replica)
     author.push()
@@ -69,6 +48,38 @@ def test_the_usual_edit_is_one_message_with_one_file(folder: Path, replica: Repl
     push = author.push()
     assert (author.num_messages, push.bytes_sent) == (1, 5)
     assert (replica.root / "a.py").read_text() == "three"
+
+
+def test_a_host_that_said_it_is_empty_is_not_asked(folder: Path, replica: Replica) -> None:
+    author = Author(folder, replica)
+    author.view.is_empty = True
+    push = author.push()
+    assert author.num_messages == 1
+    assert push.bytes_sent == 2
+    assert read_tree(replica.root) == read_tree(folder)
+    (folder / "a.py").rename(folder / "c.py")
+    assert author.push().bytes_sent == 0
+
+
+def test_an_empty_host_asks_for_much(
+    folder: Path, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch_sync.push._MAX_UNASKED_BYTES", 1)
+    author = Author(folder, replica)
+    author.view.is_empty = True
+    author.push()
+    assert author.num_messages == 2
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+def test_a_host_that_is_not_as_empty_as_it_said_keeps_what_it_has(
+    folder: Path, replica: Replica
+) -> None:
+    push_tree(replica, 1, {"a.py": b"1", "old": b"1"})
+    author = Author(folder, replica)
+    author.view.is_empty = True
+    author.push()
+    assert read_tree(replica.root) == read_tree(folder)
 
 
 def test_a_rename_sends_no_content(folder: Path, replica: Replica) -> None:

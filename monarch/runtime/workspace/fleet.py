@@ -93,9 +93,10 @@ class Fleet:
             body = self._body(address, answer)
             if body is None:
                 continue
-            view = HostView(is_near=not is_far(address))
+            generation = int(body["generation"])
+            view = HostView(is_near=not is_far(address), is_empty=generation == 0)
             memory.views[address.uid] = view
-            view.generation = int(body["generation"])
+            view.generation = generation
             memory.host_names[address.uid] = str(body["host"])
             memory.found[address.uid] = str(body["digest"])
             memory.sharing.met(address.uid, body)
