@@ -237,7 +237,7 @@ class ActorCell:
             self.answers.raised(call, ActorError(error, message))
             return
         self._mark_failed(f"{message}\n{format_remote(error)}")
-        if self._tasks.any or hasattr(self.instance, "__cleanup__"):
+        if self._tasks.has_any or hasattr(self.instance, "__cleanup__"):
             # That takes its time, and the caller need not wait for it.
             self._refuse(call)
             await self._end_failed(error)

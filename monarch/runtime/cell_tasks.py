@@ -19,7 +19,7 @@ class CellTasks:
         self._tasks: dict[asyncio.Task[None], tuple[Call, Coroutine[Any, Any, Any]]] = {}
 
     @property
-    def any(self) -> bool:
+    def has_any(self) -> bool:
         return bool(self._tasks)
 
     def start(

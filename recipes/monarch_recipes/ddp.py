@@ -28,13 +28,11 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
+from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
+from monarch.runs.attempts import Attempt, with_attempts
 from monarch.runs.ranks import asking, check_num_ranks, when_up
-from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
-from monarch.runs.restarts import Restarts
-from monarch.runs.saving import Saving
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import checkpoint_path, save_checkpoint, set_random_state
 from monarch_recipes.collective import (
@@ -384,19 +382,16 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> Outcome:
     """
     check(config, len(hosts), record.procs_per_host)
     ranks_per_host = (config.num_ranks or len(hosts) * record.procs_per_host) // len(hosts)
-    restarts = Restarts(config.max_restarts)
-
-    def attempt(step_made: StepMade) -> Outcome:
-        with procs_to_lose(hosts, ranks_per_host, "ddp", PRELOAD) as procs:
-            return train(record.live(config), procs, record, restarts, step_made)
-
-    return with_restarts(attempt, restarts, record)
+    return with_attempts(
+        lambda attempt: train(record.live(config), record, attempt),
+        hosts, ranks_per_host, record,
+        name="ddp", preload=PRELOAD, max_restarts=config.max_restarts,
+    )  # fmt: skip
 
 
-def train(
-    config: DDPConfig, procs: ProcMesh, record: Record, restarts: Restarts, step_made: StepMade
-) -> Outcome:
+def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
     """Drive the ranks from the client, to the end or until the record is stopping."""
+    procs, saving = attempt.procs, attempt.saving
     trainers = procs.spawn("trainer", DDPTrainer, config, record.checkpoint_dir.absolute())
     # Who stops before the first step has learned nothing, and need not wait.
     store = when_up(trainers.flatten("rank").slice(rank=0).open_store, record)
@@ -409,7 +404,6 @@ def train(
         f"{plan.batch.num_micro_batches} x {plan.batch.micro_batch_size} samples of each"
     )
     record.message(f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch")
-    saving = Saving(record, restarts)
     saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
 
     def save(must: bool = False) -> None:
@@ -428,7 +422,7 @@ def train(
             ask(trainers.configure, config, doing="changing the config")
         results: list[StepResult] = ask(trainers.step, doing=f"step {step + 1}")
         step = results[0].step
-        step_made(step)
+        attempt.step_made(step)
         is_end = step >= plan.num_steps
         if is_end or is_due(step, config.log_every):
             record.metrics(step, plan.num_steps, measured(results))
@@ -444,7 +438,7 @@ def train(
         record.message(f"held-out accuracy {accuracy:.1%} after step {step}")
     elif saving.latest:
         record.message(f"stopped after step {step}; the last checkpoint is {saving.latest}")
-    return Outcome(step, accuracy, saving.latest, restarts.num_in_all)
+    return Outcome(step, accuracy, saving.latest, attempt.num_restarts)
 
 
 def measured(results: Sequence[StepResult]) -> dict[str, float]:

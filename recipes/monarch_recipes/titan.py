@@ -22,10 +22,8 @@ from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import ActorError
 from monarch.runs import Record
+from monarch.runs.attempts import Attempt, with_attempts
 from monarch.runs.ranks import RunFailed, Unless, ask_all
-from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
-from monarch.runs.restarts import Restarts
-from monarch.runs.saving import Saving
 from monarch.runs.witness import Witness
 from monarch.runs.words import in_words
 from monarch.spmd import setup_torch_elastic_env
@@ -212,26 +210,22 @@ def run(config: TitanConfig, hosts: HostMesh, record: Record) -> Outcome:
     record is stopping, a checkpoint is saved first; the same command then goes on from there.
     """
     check(config, len(hosts), record.procs_per_host)
-    restarts = Restarts(config.fault_tolerance.max_restarts)
-
-    def attempt(step_made: StepMade) -> Outcome:
-        with procs_to_lose(hosts, record.procs_per_host, "titan", PRELOAD) as procs:
-            return train(record.live(config), Driver(procs), record, restarts, step_made)
-
-    return with_restarts(attempt, restarts, record)
+    return with_attempts(
+        lambda attempt: train(record.live(config), record, attempt),
+        hosts, record.procs_per_host, record,
+        name="titan", preload=PRELOAD, max_restarts=config.fault_tolerance.max_restarts,
+    )  # fmt: skip
 
 
-def train(
-    config: TitanConfig, driver: Driver, record: Record, restarts: Restarts, step_made: StepMade
-) -> Outcome:
+def train(config: TitanConfig, record: Record, attempt: Attempt) -> Outcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
+    driver, saving = Driver(attempt.procs), attempt.saving
     # Who stops now has learned nothing yet, and need not wait.
     setup = driver.setup(in_folder(config, record.folder), unless=lambda: record.is_stopping)
     record.message(
         f"{config.model.name} {config.model.flavor}: {setup.num_parameters:,} parameters, "
         f"{setup.layout}, on {setup.device}; ready in {setup.seconds:.1f} s"
     )
-    saving = Saving(record, restarts)
     saving.resumed(setup.resumed_from, setup.first_step, setup.notes)
     step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}
@@ -244,7 +238,7 @@ def train(
         results = driver.step()
         result = next(each for each in results if each.rank == setup.metrics_rank)
         step, values = result.step, dict(result.values)
-        step_made(step)
+        attempt.step_made(step)
         slowest = min(each.generation for each in results)
         if values or slowest != generation:
             generation = slowest
@@ -266,7 +260,7 @@ def train(
             saving.saved(step, path)
         record.message(f"stopped after step {step}; the last checkpoint is {saving.latest}")
     driver.close()
-    return Outcome(step, last["loss"], last["validation_loss"], saving.latest, restarts.num_in_all)
+    return Outcome(step, last["loss"], last["validation_loss"], saving.latest, attempt.num_restarts)
 
 
 def check(config: TitanConfig, num_hosts: int, procs_per_host: int) -> None:

@@ -1,0 +1,54 @@
+"""Attempts at a training: each in procs of its own, and another one when ranks are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from monarch.actor import HostMesh, ProcMesh
+from monarch.runs.record import Record
+from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
+from monarch.runs.restarts import Restarts
+from monarch.runs.saving import Saving
+
+__all__ = ["Attempt", "with_attempts"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """``procs`` end with it. ``step_made`` is to be told of each step that all ranks have made,
+    ``saving`` of the checkpoints. ``num_restarts`` is how often the run was begun again."""
+
+    procs: ProcMesh
+    saving: Saving
+    step_made: StepMade
+    num_restarts: int
+
+
+def with_attempts(
+    train: Callable[[Attempt], T],
+    hosts: HostMesh,
+    procs_per_host: int,
+    record: Record,
+    *,
+    name: str,
+    preload: Sequence[str] = (),
+    max_restarts: int,
+) -> T:
+    """What ``train`` returns, begun again whenever a rank dies or hangs: in new procs, so from
+    the last checkpoint.
+
+    ``max_restarts`` are in a row without a new checkpoint. Raises ``RunFailed`` beyond them, and
+    where beginning again would not help.
+    """
+    restarts = Restarts(max_restarts)
+
+    def attempt(step_made: StepMade) -> T:
+        with procs_to_lose(hosts, procs_per_host, name, preload) as procs:
+            saving = Saving(record, restarts)
+            return train(Attempt(procs, saving, step_made, restarts.num_in_all))
+
+    return with_restarts(attempt, restarts, record)
