@@ -61,6 +61,8 @@ def push(
     """
     if mode not in MODES:
         raise ValueError(f"reload is one of {', '.join(MODES)}, not {mode!r}")
+    if not isinstance(workspace, Workspace):
+        raise TypeError(f"a workspace is Workspace(dirs=[...]), not {workspace!r}")
     agent = process.current()
     if isinstance(agent, ClientAgent):
         agent.relink(host.uid for host in hosts)

@@ -138,8 +138,10 @@ class Committer:
         status = lstat(path)
         if status is None or stat.S_ISDIR(status.st_mode) != entry.is_dir:
             return  # Taken away, or replaced, on the host: theirs now.
-        if not stat.S_ISLNK(status.st_mode) and stat.S_IMODE(status.st_mode) != entry.mode:
-            self._disk.chmod(path, entry.mode)
+        # A folder that we may not enter is one that no later push could mend.
+        mode = entry.mode | 0o500 if entry.is_dir else entry.mode
+        if not stat.S_ISLNK(status.st_mode) and stat.S_IMODE(status.st_mode) != mode:
+            self._disk.chmod(path, mode)
 
     def _remove(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"

@@ -20,6 +20,10 @@ from monarch_sync.errors import BadManifest
 
 RESERVED = ".monarch"  # the state of replicas and sessions lives under this name
 
+_MAX_NAME_BYTES = 255
+_MAX_PATH_BYTES = 4095
+_SURELY_SHORT = _MAX_NAME_BYTES // 4  # characters
+
 Row = tuple[bytes, str, int, int, bytes, bytes, tuple[tuple[bytes, int], ...]]
 
 
@@ -108,6 +112,8 @@ def check(entry: Entry) -> None:
 
 def path_fault(path: str) -> str:
     """Why this cannot be a manifest path; "" if it can."""
+    if len(path) > _SURELY_SHORT and _is_too_long(path):
+        return "has a name that is too long for any file system"
     if path and path[0] not in "./" and path[-1] != "/" and "/." not in path and "//" not in path:
         return "holds a NUL" if "\0" in path else ""  # nearly all are so plain
     parts = path.split("/")
@@ -124,6 +130,14 @@ def path_fault(path: str) -> str:
     return ""
 
 
+def _is_too_long(path: str) -> bool:
+    raw = path if path.isascii() else to_wire(path)
+    if len(raw) <= _MAX_NAME_BYTES:
+        return False
+    names = raw.split("/") if isinstance(raw, str) else raw.split(b"/")
+    return len(raw) > _MAX_PATH_BYTES or any(len(name) > _MAX_NAME_BYTES for name in names)
+
+
 def target_fault(path: str, target: str, *, depth: int = 0) -> str:
     """Why a link at `path` may not point to `target`; "" if it may.
 
@@ -131,6 +145,8 @@ def target_fault(path: str, target: str, *, depth: int = 0) -> str:
     """
     if not target or "\0" in target:
         return "is a link to nothing"
+    if len(target) > _SURELY_SHORT and _is_too_long(target):
+        return "is a link to a name that is too long for any file system"
     if target.startswith("/"):
         return f"is a link to the absolute path {target!r}; make it relative"
     parts = [part for part in target.split("/") if part not in ("", ".")]

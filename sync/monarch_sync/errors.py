@@ -25,7 +25,7 @@ class SyncError(Exception):
 
 
 class WorkspaceMissing(SyncError):
-    """A workspace folder does not exist, or is not a directory."""
+    """A workspace folder does not exist, is not a directory, or cannot be listed."""
 
     def __init__(self, folder: str, reason: str = "does not exist") -> None:
         super().__init__(folder, reason)
@@ -35,7 +35,7 @@ class WorkspaceMissing(SyncError):
     def __str__(self) -> str:
         return (
             f"workspace folder {self.folder!r} {self.reason}. "
-            "Create it, or take it out of Workspace(dirs=...)."
+            "Mend that, or take it out of Workspace(dirs=...)."
         )
 
 

@@ -27,10 +27,25 @@ class Folder:
     follows_git: bool = True
 
     def check(self) -> None:
-        """Raise `WorkspaceMissing` unless the local folder is there."""
-        if not self.local.is_dir():
-            reason = "is not a directory" if self.local.exists() else "does not exist"
-            raise WorkspaceMissing(str(self.local), reason)
+        """Raise `WorkspaceMissing` unless the local folder is there and can be listed: one that
+        seems to be empty would empty the hosts, too."""
+        try:
+            os.scandir(self.local).close()
+        except FileNotFoundError:
+            raise WorkspaceMissing(str(self.local), "does not exist") from None
+        except NotADirectoryError:
+            raise WorkspaceMissing(str(self.local), "is not a directory") from None
+        except OSError as error:
+            raise WorkspaceMissing(str(self.local), f"cannot be listed: {error.strerror}") from None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether `check` passes."""
+        try:
+            self.check()
+        except WorkspaceMissing:
+            return False
+        return True
 
     def remote_of(self, relative: str) -> str:
         """The manifest path of a path relative to this folder."""

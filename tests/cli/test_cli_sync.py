@@ -362,6 +362,22 @@ def test_diff(up: Folder, say: Say) -> None:
     assert "+AMOUNT = 2" in say("sync", "diff", "1").out
 
 
+def test_programs_are_answered_in_objects_by_every_command(up: Folder, say: Say) -> None:
+    say("sync")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    found = say("sync", "--json", "diff").json
+    assert (found["event"], found["generation"], found["differs"]) == ("diff", 1, True)
+    assert "+AMOUNT = 2" in found["diff"].splitlines()
+    assert say("sync", "--json", "diff", "--exit-code").status == 1
+    assert say("sync", "--json", "diff", "99").json["event"] == "error"
+    for host in up.job.hosts:
+        os.kill(host.pid, signal.SIGKILL)
+    wait_for(lambda: not up.job.is_running(), what="the hosts to end")
+    for command in ("status", "history", "diff", "rollback"):
+        said = say("sync", "--json", command)
+        assert (said.status, said.json["event"]) == (1, "error")
+
+
 def test_status_before_anything_was_pushed(up: Folder, say: Say) -> None:
     assert "nothing was pushed yet" in say("sync", "status").out
     say("sync")

@@ -145,3 +145,10 @@ def test_the_report_is_data_and_a_table(project: Project) -> None:
     ]
     again = pickle.loads(pickle.dumps(report))
     assert str(again) == str(report)
+
+
+def test_a_lone_root_is_not_taken_for_many() -> None:
+    """A string would be as many folders as it has letters, and nothing would ever reload."""
+    for root in ("/somewhere", Path("/somewhere")):
+        with pytest.raises(TypeError, match="roots is a list of folders: "):
+            Reloader(root)  # type: ignore[arg-type]

@@ -118,6 +118,11 @@ def a_file(path: str) -> Entry:
         ([Entry("a", Kind.LINK, target="/etc")], "a", "absolute"),
         ([Entry("a", Kind.LINK, target="../b")], "a", "leads out"),
         ([Entry("a", Kind.LINK, target="b/../../c")], "a", "after a name"),
+        # One that gets this far would be found out in the middle of a commit.
+        ([a_file("é" * 128)], "é" * 128, "too long"),
+        ([Entry("n" * 256, Kind.DIR)], "n" * 256, "too long"),
+        ([Entry("a", Kind.LINK, target="b/" * 3000)], "a", "too long"),
+        ([Entry("a", Kind.LINK, target="n" * 256)], "a", "too long"),
         ([Entry("a", Kind.FILE, 0o4755, 1, digest_bytes(b"1"))], "a", "permission bits"),
         ([Entry("a", Kind.FILE, 0o644, 1, b"short")], "a", "digest"),
         ([Entry("a", Kind.DIR, 0o755, 0, digest_bytes(b""))], "a", "no file"),

@@ -65,6 +65,19 @@ def test_modes_arrive_and_change_without_content(replica: Replica, root: Path) -
     assert stat.S_IMODE((root / "run.sh").stat().st_mode) == 0o755
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_folder_that_nobody_may_enter_can_be_entered_on_a_host(
+    replica: Replica, root: Path, is_new: bool
+) -> None:
+    """Else no later push could look into it, unless by the superuser."""
+    if not is_new:
+        push_tree(replica, 1, {"d": None})
+    shut = Manifest([Entry("d", Kind.DIR, 0o044)])
+    assert isinstance(replica.handle(stage_message(2, shut, []), []), Staged)
+    assert isinstance(replica.handle(Commit(2)), Committed)
+    assert stat.S_IMODE((root / "d").stat().st_mode) == 0o544
+
+
 def test_files_of_the_host_stay(replica: Replica, root: Path) -> None:
     push_tree(replica, 1, {"pkg/a.py": b"1"})
     (root / "pkg/checkpoint.pt").write_bytes(b"weights")

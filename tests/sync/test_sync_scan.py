@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -87,6 +89,28 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WorkspaceMissing, match="is not a directory"):
         scan_once(Workspace([tmp_path / "file"]))
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one moment without permission, or a stale mount, would empty all hosts."""
+    write(folder, "a.py")
+    real = os.scandir
+
+    def refuse(path: Any = ".") -> Any:
+        if os.fspath(path) == os.fspath(folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path)
+
+    scanner = Scanner(flat(folder))
+    scanner.scan()
+    with monkeypatch.context() as shut:
+        shut.setattr(os, "scandir", refuse)
+        for look in (scanner.scan, lambda: scanner.rescan([folder / "a.py"])):
+            with pytest.raises(WorkspaceMissing, match="cannot be listed: Permission denied"):
+                look()
+    assert paths_of(scanner.scan()) == ["a.py"]
 
 
 def test_what_is_never_taken(folder: Path) -> None:

@@ -42,6 +42,8 @@ def test_it_is_awaited_by_many_and_as_a_task(project: Project, procs: ProcMesh) 
 def test_a_wrong_word_is_told_where_it_was_typed(project: Project, procs: ProcMesh) -> None:
     with pytest.raises(ValueError, match="reload is one of auto, patch, respawn, off"):
         procs.sync_workspace(project.workspace, reload="always")
+    with pytest.raises(TypeError, match=r"a workspace is Workspace\(dirs=\[...\]\), not 'x'"):
+        procs.sync_workspace("x")  # type: ignore[arg-type]
 
 
 def test_what_fails_is_raised_by_either(procs: ProcMesh) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple, NoReturn
 
@@ -15,7 +16,7 @@ from monarch.cli.sync.setting import find_project, whole_of, workspace_of
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import timeline, timeline_lines
-from monarch.cli.sync.visitor import find_visitor, visit
+from monarch.cli.sync.visitor import Visitor, find_visitor, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice
 from monarch.cli.sync.watching import Watching
 from monarch.config_file import ConfigError
@@ -63,7 +64,7 @@ def sync(
     if sum((watch, dry_run, explained is not None)) > 1:
         raise click.UsageError("choose one of --watch, --dry-run and --explain", context)
     voice: Voice = JsonLines() if is_json else Lines(Terminal(), verbose)
-    try:
+    with _errors(context.obj):
         if explained is not None:
             _explain(context.obj, explained)
         elif dry_run:
@@ -75,8 +76,6 @@ def sync(
             Watching(project, visitor, voice, best_effort=best_effort, env=env).run()
         else:
             _push(context.obj, voice, best_effort=best_effort, env=env)
-    except (MonarchError, SyncError, ConfigError) as error:
-        _end_with(error, is_json)
 
 
 def _push(chosen: _Chosen, voice: Voice, *, best_effort: bool, env: bool) -> NoReturn:
@@ -98,6 +97,19 @@ def _end_with(error: Exception, is_json: bool) -> NoReturn:
         raise error
     JsonLines().failed(str(error))
     sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+@contextmanager
+def _errors(chosen: _Chosen) -> Iterator[None]:
+    try:
+        yield
+    except (MonarchError, SyncError, ConfigError) as error:
+        _end_with(error, chosen.is_json)
+
+
+def _silence(visitor: Visitor) -> list[str]:
+    """Which hosts have said nothing to what is shown, and why."""
+    return [f"{url}: {error}" for url, error in visitor.silent.items()]
 
 
 def _explain(chosen: _Chosen, path: str) -> NoReturn:
@@ -127,17 +139,18 @@ def _preview(chosen: _Chosen) -> None:
             terminal.line(line)
     for problem in scan.problems:
         terminal.line(f"left out {problem}", "yellow")
-    for url, error in visitor.silent.items() if visitor is not None else ():
-        terminal.line(f"{url}: {error}", "yellow")
+    for line in _silence(visitor) if visitor is not None else ():
+        terminal.line(line, "yellow")
 
 
 @sync.command("status")
 @click.pass_obj
 def _status(chosen: _Chosen) -> None:
     """Which host and which proc runs which generation, and what is stale."""
-    visitor = visit(partly=True)
-    found = visitor.ask()
-    standing = standings(found, visitor.proc_generations(found))
+    with _errors(chosen):
+        visitor = visit(partly=True)
+        found = visitor.ask()
+        standing = standings(found, visitor.proc_generations(found))
     if chosen.is_json:
         hosts = [
             {
@@ -164,9 +177,10 @@ def _history(chosen: _Chosen, limit: int) -> None:
 
     A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
     """
-    visitor = visit(partly=True)
-    past = visitor.past(visitor.answering())
-    rows = timeline(past.histories(limit))[:limit]
+    with _errors(chosen):
+        visitor = visit(partly=True)
+        past = visitor.past(visitor.answering())
+        rows = timeline(past.histories(limit))[:limit]
     now = datetime.now().astimezone()
     if chosen.is_json:
         JsonLines().say("history", {"generations": [row.to_dict(now) for row in rows]})
@@ -174,7 +188,7 @@ def _history(chosen: _Chosen, limit: int) -> None:
     if not rows:
         _lines(["nothing was pushed yet: `monarch sync` brings your files to the hosts"])
         return
-    _lines(timeline_lines(rows, now, len(past.hosts), Terminal().width))
+    _lines([*timeline_lines(rows, now, len(past.hosts), Terminal().width), *_silence(visitor)])
 
 
 @sync.command("rollback")
@@ -189,7 +203,7 @@ def _rollback(chosen: _Chosen, generation: int | None, best_effort: bool, verbos
     your own files stay as they are, so that `monarch sync` goes forward again.
     """
     voice: Voice = JsonLines() if chosen.is_json else Lines(Terminal(), verbose)
-    try:
+    with _errors(chosen):
         workspace = whole_of(find_project(chosen.file))
         visitor = visit(partly=best_effort)
         found = visitor.answering() if best_effort else visitor.inspect()
@@ -201,8 +215,6 @@ def _rollback(chosen: _Chosen, generation: int | None, best_effort: bool, verbos
         except KeyboardInterrupt:
             voice.note("interrupted", f"interrupted; {visitor.generations()}", ok=False)
             sys.exit(130)
-    except (MonarchError, SyncError, ConfigError) as error:
-        _end_with(error, chosen.is_json)
     voice.pushed(report)
     if report.ok and report.changed_files:
         was = current.told.generation if current else report.generation - 1
@@ -238,12 +250,13 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
 
     Lines with a `-` are there, those with a `+` are yours.
     """
-    workspace = whole_of(find_project(chosen.file))
-    visitor = visit(partly=True)
-    past = visitor.past(visitor.answering())
-    held = past.state(generation or 0)
-    scanner = Scanner(workspace)
-    mine = scanner.scan().manifest
+    with _errors(chosen):
+        workspace = whole_of(find_project(chosen.file))
+        visitor = visit(partly=True)
+        past = visitor.past(visitor.answering())
+        held = past.state(generation or 0)
+        scanner = Scanner(workspace)
+        mine = scanner.scan().manifest
 
     def theirs(entry: Entry) -> bytes | None:
         try:
@@ -255,7 +268,13 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
         return bytes(scanner.contents.whole(entry))
 
     name = f"gen {held.generation}"
-    found = differences(held.manifest, mine, theirs, ours, name)
+    with _errors(chosen):
+        found = differences(held.manifest, mine, theirs, ours, name)
+        if chosen.is_json:
+            text = "\n".join(found)
+            data = {"generation": held.generation, "differs": bool(text), "diff": text}
+            JsonLines().say("diff", data)
+            sys.exit(1 if exit_code and text else 0)
     terminal = Terminal()
     any_found = False
     for line in found:
@@ -265,6 +284,8 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
         )
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
         terminal.line(shown, colour)
+    for line in _silence(visitor):
+        click.echo(line, err=True)  # The rest can be given to `patch`.
     sys.exit(1 if exit_code and any_found else 0)
 
 

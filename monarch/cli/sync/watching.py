@@ -175,16 +175,17 @@ class Watching:
             following.close()
 
     def _workspace_is_there(self) -> bool:
-        return all(folder.local.is_dir() for folder in self._workspace.folders)
+        return all(folder.is_there for folder in self._workspace.folders)
 
     def _lose_folder(self) -> None:
         self._unfollow()
-        gone = [str(f.local) for f in self._workspace.folders if not f.local.is_dir()]
+        gone = [str(folder.local) for folder in self._workspace.folders if not folder.is_there]
         if not gone:
             return  # Replaced rather than gone: the next step follows the new one.
+        what = "cannot be listed" if all(map(os.path.isdir, gone)) else "is gone"
         self._voice.note(
             "folder-lost",
-            f"{listed(gone)} is gone; hosts keep what they have. Waiting for it to come back",
+            f"{listed(gone)} {what}; hosts keep what they have. Waiting for it to come back",
             folders=gone,
         )
 

@@ -31,6 +31,8 @@ class Reloader:
     """
 
     def __init__(self, roots: Iterable[PathLike]) -> None:
+        if isinstance(roots, str | bytes | os.PathLike):
+            raise TypeError(f"roots is a list of folders: [{roots!r}]")
         self._process = Process()
         self._sources, self._hook = self._process.sources, self._process.hook
         self._lock = self._process.lock
