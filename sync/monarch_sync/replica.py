@@ -18,8 +18,10 @@ of ours that was changed on the host is kept under another name before it is rep
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -58,6 +60,8 @@ __all__ = ["SETTLE_SECONDS", "Replica"]
 # After a commit, until `settle` is due: while all that waited for the new files gets to work, the
 # disk and the processor are theirs.
 SETTLE_SECONDS = 0.05
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_ANEW = Need([], whole=True)
 
 
 class Replica:
@@ -136,7 +140,10 @@ class Replica:
             if isinstance(message, Abort):
                 return self.abort(message.generation)
         except OSError as error:
-            return self._disk_fault(error)
+            fault = self._disk_fault(error)
+            if error.errno in _FULL and self._make_room(message, blobs):
+                return self.handle(message, blobs) if isinstance(message, Stage) else _ANEW
+            return fault
         if isinstance(message, Question):
             try:
                 return answer(self, message)
@@ -170,7 +177,9 @@ class Replica:
     def _disk_fault(self, error: OSError) -> Refused:
         where = os.fspath(error.filename) if error.filename else str(self.root)
         reason = error.strerror or str(error)
-        if self._is_interrupted():
+        if not self._state.is_dir():
+            where, reason = str(self._state), "it was removed while in use: start it anew"
+        elif self._is_interrupted():
             # Past the point of no return: what is staged is needed to get to the end.
             reason += "; the commit was cut short, and goes on with the next message"
             return Refused("interrupted", reason, where, self.generation)
@@ -178,6 +187,18 @@ class Replica:
             with contextlib.suppress(OSError):  # It may be the stage that is broken.
                 self._drop_stage()
         return Refused("disk", reason, where, self.generation)
+
+    def _make_room(self, message: Message, blobs: Sequence[Content]) -> bool:
+        """On a full disk: whether what is kept of earlier states has given way to a new one, which
+        could fit then."""
+        is_staging = isinstance(message, Stage | Supply) and self._pending is None
+        room = self._store.num_bytes
+        if not is_staging or not room or self._is_interrupted() or self._unsettled is not None:
+            return False
+        if room + shutil.disk_usage(self.root).free < sum(map(len, blobs)):
+            return False
+        self._store.trim(0)
+        return True
 
     def _is_interrupted(self) -> bool:
         return self._log.interrupted is not None
@@ -222,7 +243,7 @@ class Replica:
         """Take in more for what is being staged."""
         pending = self._pending
         if pending is None or pending.stage.generation != supply.generation:
-            return Need([], whole=True)
+            return _ANEW
         return self._go_on(pending, supply.blobs, blobs)
 
     def _plan(self, new: Manifest, stage: Stage) -> Plan:

@@ -123,9 +123,10 @@ class Store:
             if found is not None:
                 self.take(path, found, size)
 
-    def trim(self) -> None:
-        """Drop the least recently used until the bound is kept."""
-        while self._num_bytes > self._max_bytes and self._sizes:
+    def trim(self, max_bytes: int | None = None) -> None:
+        """Drop the least recently used until the bound is kept, its own or another."""
+        bound = self._max_bytes if max_bytes is None else max_bytes
+        while self._num_bytes > bound and self._sizes:
             name, size = self._sizes.popitem(last=False)
             self._num_bytes -= size
             with contextlib.suppress(OSError):

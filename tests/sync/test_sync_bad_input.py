@@ -241,6 +241,37 @@ def test_a_full_disk_in_the_middle_changes_nothing(tmp_path: Path, room: int) ->
     again.close()
 
 
+class SmallDisk(Disk):
+    """Has room for so many bytes below a folder."""
+
+    def __init__(self, folder: Path, room: int) -> None:
+        self.folder = folder
+        self.room = room
+
+    def put(self, path: AnyPath, content: Content, mode: int, mtime: int | None = None) -> None:
+        files = [file for file in self.folder.rglob("*") if file.is_file()]
+        if sum(file.stat().st_size for file in files) + len(content) > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+        super().put(path, content, mode, mtime)
+
+
+def test_what_is_kept_of_earlier_states_gives_way_on_a_full_disk(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 50_000)
+    replica = Replica(tmp_path, disk)
+    for number in range(1, 20):
+        reply = push_tree(replica, number, {"a": os.urandom(9_000), "b": os.urandom(9_000)})
+        assert isinstance(reply, Committed), reply
+    kept = list(replica.past())
+    assert kept[0].generation == 19
+
+    # What cannot fit is refused.
+    reply = push_tree(replica, 20, {"a": os.urandom(60_000)})
+    assert isinstance(reply, Refused)
+    assert "space" in reply.reason
+    assert replica.generation == 19
+    replica.close()
+
+
 def file_at(path: str) -> Entry:
     return Entry(path, Kind.FILE, 0o644, 1, digest_bytes(b"1"))
 

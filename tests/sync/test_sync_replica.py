@@ -78,6 +78,20 @@ def test_a_folder_that_nobody_may_enter_can_be_entered_on_a_host(
     assert stat.S_IMODE((root / "d").stat().st_mode) == 0o544
 
 
+def test_a_replica_that_was_removed_says_what_to_do(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"a": b"1"})
+    shutil.rmtree(root)
+    reply = push_tree(replica, 2, {"a": b"2"})
+    assert isinstance(reply, Refused)
+    assert (reply.path, reply.reason.partition(":")[0]) == (
+        str(root / ".monarch"), "it was removed while in use",
+    )  # fmt: skip
+    replica.close()
+    again = Replica(root)
+    assert isinstance(push_tree(again, 1, {"a": b"2"}), Committed)
+    again.close()
+
+
 def test_files_of_the_host_stay(replica: Replica, root: Path) -> None:
     push_tree(replica, 1, {"pkg/a.py": b"1"})
     (root / "pkg/checkpoint.pt").write_bytes(b"weights")
