@@ -108,6 +108,24 @@ def test_an_entry_with_a_priority_is_replaced(project: Project) -> None:
     assert hub.ordered == [(0, a), (1, b)]
 
 
+def test_a_decorator_that_is_taken_away_takes_its_entry_along(project: Project) -> None:
+    project.load("hub_mod", HUB + "TOOLS = {}\ndef tool(f):\n    TOOLS['f'] = f\n    return f\n")
+    module = project.load(
+        "net_mod",
+        "import hub_mod\nfrom hub_mod import hub, tool\n"
+        "@hub_mod.hub.on('start')\ndef a():\n    return 1\n"
+        "@hub.on('start')\ndef b():\n    return 2\n@tool\ndef c():\n    return 3\nTABLE = [a, c]\n",
+    )
+    shared = sys.modules["hub_mod"]
+    a, b, c = module.a, module.b, module.c
+    report = project.replace(
+        "net_mod", ("@hub_mod.hub.on('start')\ndef a", "def a"), ("@tool\ndef c", "def c")
+    )
+    assert (shared.hub.events, shared.TOOLS, module.TABLE) == ({"start": [b]}, {}, [a, c])
+    report.undo()
+    assert (shared.hub.events, shared.TOOLS) == ({"start": [a, b]}, {"f": c})
+
+
 def test_a_handler_of_another_event_leaves_the_first(project: Project) -> None:
     project.load("hub_mod", HUB)
     module = project.load(

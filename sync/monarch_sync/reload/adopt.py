@@ -16,6 +16,7 @@ from .flips import MISSING, Flip, Item
 from .graph import Kind, ModuleEdit, absolute_name
 from .marks import ModulePlan, Plan
 from .patch import FunctionPatch, made_alike, moved_alike
+from .registrars import taken_away
 from .settle import rehome, replace_inside, sort_in_again
 from .source import Source
 from .stage import Stage
@@ -35,6 +36,7 @@ class Adoption:
         self._edits: dict[str, ModuleEdit] = {}
         self._displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
         self.gone: list[Any] = []  # decorated definitions that are in no source any more
+        self.undecorated: list[tuple[Any, list[Any]]] = []  # with what decorated them
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
 
     def adopt(self, plan: Plan, live: Mapping[str, LiveModule]) -> None:
@@ -72,6 +74,10 @@ class Adoption:
             statement = edit.new[index]
             origin = edit.alignment.source_of(index)
             old = None if origin is None else edit.old[origin]
+            if old is not None and index in plan.run and statement.is_definition:
+                lost = list(taken_away(old, statement, live_names))
+                if lost:
+                    self.undecorated.append((live_names.get(old.name or ""), lost))
             stranger = statement.is_definition and _has_another_heir(edit, statement, origin)
             if stranger and module is not None and old is not None:
                 self._same_place(module, old, self._stage.defined.get((name, index)))

@@ -27,6 +27,7 @@ from .operators import leave_out
 from .patch import FunctionPatch, parts_of
 from .plan import make_plan
 from .reading_ahead import reading_ahead
+from .registrars import reached
 from .registries import registries, unregister
 from .report import ReloadReport, Verdict
 from .reshaping import reshaped
@@ -225,17 +226,23 @@ class Prepared:
         return report
 
     def _flips(self) -> Iterator[Flip]:
-        known = registries(self._process.sources.loaded())
+        adoption = self._adoption
+        asked = self._stage.held_back or adoption.gone or adoption.undecorated
+        known = list(registries(self._process.sources.loaded())) if asked else []
         yield from self._functions.flips
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
+        for live, registrars in adoption.undecorated:
+            places = {id(one) for registrar in registrars for one in reached(registrar)}
+            ids = {id(part) for part in parts_of(live, getattr(live, "__module__", ""))}
+            yield from unregister([one for one in known if one.family in places], ids)
         for held in self._stage.held_back:
             yield held.flip(self._functions.live_of, self._adoption.before_of)
         yield from left_behind(known, self._stage.held_back, self._functions.live_of)
         yield from self._stage.outside.flips(self._functions.live_of)
         for store in self._stage.stores:
             yield store.flip(self._functions.live_of)
-        yield from unregister(self._process.sources.loaded(), self._adoption.gone)
+        yield from unregister(known, {id(thing) for thing in adoption.gone})
         for name, source in self._sources.items():
             yield Action(lambda name=name, source=source: self._record(name, source))  # type: ignore[misc]
 

@@ -82,12 +82,9 @@ def changed(registry: Registry, before: Any) -> Callable[[], None]:
     return undo
 
 
-def unregister(
-    modules: Iterable[tuple[str, ModuleType]], gone: Collection[Any]
-) -> Iterator[Action]:
-    """Takes definitions that are gone from the source out of the registries."""
-    ids = {id(thing) for thing in gone}
-    for registry in registries(modules) if ids else ():
+def unregister(known: Iterable[Registry], ids: Collection[int]) -> Iterator[Action]:
+    """Takes definitions (by their ids) out of registries."""
+    for registry in known if ids else ():
         if registry.names(ids):
             yield without(registry, ids)
 

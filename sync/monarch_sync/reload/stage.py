@@ -31,6 +31,7 @@ from .outside import Outside
 from .patch import parts_of
 from .registries import Registry, registries
 from .source import ImportHook, Source
+from .staged_module import StagedModule
 from .targets import HeldStore, Target, targets_of
 
 _FUTURE_FLAGS = functools.reduce(
@@ -226,7 +227,7 @@ class Stage:
         staged = name in self.namespaces or any(n.startswith(f"{name}.") for n in self.namespaces)
         if type(module) is StagedModule or not staged or not self._open:
             return module
-        return StagedModule(module, self)
+        return StagedModule(module, self.attribute)
 
     def _import(
         self,
@@ -279,21 +280,6 @@ class Stage:
             parent, _, child = name.rpartition(".")
             if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
                 delattr(sys.modules[parent], child)
-
-
-class StagedModule(ModuleType):
-    """A module as it will be after the commit."""
-
-    def __init__(self, module: ModuleType, stage: Stage) -> None:
-        super().__init__(module.__name__)
-        object.__setattr__(self, "__reload_module__", module)
-        object.__setattr__(self, "__reload_stage__", stage)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("__class__", "__reload_module__", "__reload_stage__"):
-            return object.__getattribute__(self, name)
-        stage: Stage = object.__getattribute__(self, "__reload_stage__")
-        return stage.attribute(object.__getattribute__(self, "__reload_module__"), name)
 
 
 def _num_collections() -> int:
