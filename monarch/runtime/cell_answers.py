@@ -44,8 +44,9 @@ class CellAnswers:
     def returned(self, call: Call, spec: EndpointSpec, value: Any) -> None:
         """An endpoint has returned; one with a port of its own has sent what it has to say."""
         if call.port and not spec.explicit_response_port:
-            reply = Reply(call.port, call.rank, self._host.uid, generation=call.generation)
-            self._host.send_reply(self.receiver_of(call), reply, payload.dump(value))
+            host = self._host
+            reply = Reply(call.port, call.rank, host.uid, False, False, call.generation)
+            host.send_reply(self.receiver_of(call), reply, payload.dump(value))
 
     def raised(self, call: Call, error: Exception) -> None:
         self._fail(call, dump_error(error), refused=False)
