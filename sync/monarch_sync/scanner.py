@@ -67,6 +67,7 @@ class Scanner:
             # All other folders on the way to a path are listed themselves.
             _add_parents(folder.remote, entries)
         self._readings.end()
+        _drop_orphans(entries)
         return Scan(self._update(entries), self._all_problems())
 
     def rescan(self, paths: Iterable[str | os.PathLike[str]]) -> Scan:
@@ -305,6 +306,16 @@ class Scanner:
             target = os.readlink(local)
             return target_fault(path, target) or Entry(path, Kind.LINK, target=target)
         return "is neither a file nor a folder nor a link"
+
+
+def _drop_orphans(entries: dict[str, Entry]) -> None:
+    """Take out what lies in a folder that went, or became something else, while it was looked at:
+    the next look tells what is there now."""
+    folders = {path for path, entry in entries.items() if entry.is_dir}
+    gone = {parent_of(path) for path in entries} - folders - {""}
+    above = tuple(f"{path}/" for path in gone)
+    for path in [path for path in entries if path.startswith(above)] if gone else ():
+        del entries[path]
 
 
 def _inside(folder: Folder, path: str) -> str:

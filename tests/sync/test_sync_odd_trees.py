@@ -171,6 +171,31 @@ def test_a_file_that_vanishes_between_the_listing_and_the_look(
     assert scan.problems == []
 
 
+@pytest.mark.parametrize("becomes", ["nothing", "a link to another folder"])
+def test_a_folder_goes_and_its_name_leads_elsewhere_between_two_looks(
+    folder: Path, becomes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No host takes a file whose folder has no entry."""
+    for name in ("a", "d/e/f", "other/e/f"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"1")
+    real = Scanner._entry
+
+    def look(self: Scanner, path: str, *more: object) -> object:
+        if path == "d" and becomes == "nothing":
+            raise FileNotFoundError
+        if path == "d":
+            (folder / "d").rename(folder / "gone")
+            (folder / "d").symlink_to("other")
+        return real(self, path, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Scanner, "_entry", look)
+    manifest = scan_once(Workspace({folder: ""})).manifest
+    manifest.check()
+    assert "d/e/f" not in manifest
+    assert {"a", "other/e/f"} <= {entry.path for entry in manifest}
+
+
 def test_a_file_becomes_a_pipe_between_the_stat_and_the_opening(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
