@@ -314,13 +314,13 @@ def test_ten_thousand_lines(project: Project) -> None:
     ]
     module = project.load("long_mod", "\n".join(parts))
     k, f = module.K500(), module.f500
-    started = time.process_time()
+    started = time.thread_time()
     project.replace("long_mod", ("return c * 500\n", "return c * -500\n"))
-    narrow = time.process_time() - started
+    narrow = time.thread_time() - started
     assert f(1) == -1000
-    started = time.process_time()
+    started = time.thread_time()
     project.replace("long_mod", ("limit = 500\n", "limit = -500\n"))
-    wide = time.process_time() - started
+    wide = time.thread_time() - started
     assert k.limit == -500
     assert (narrow < 5, wide < 5) == (True, True)
 
