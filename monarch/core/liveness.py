@@ -44,7 +44,7 @@ class Liveness:
 
     def lost(self, now: float) -> list[tuple[str, float]]:
         """Peers that were silent for too long, with the seconds; they are watched no longer."""
-        silent = [(uid, now - heard) for uid, heard in list(self._heard.items())]
+        silent = [(uid, now - heard) for uid, heard in dict(self._heard).items()]
         lost = [(uid, seconds) for uid, seconds in silent if seconds >= self._timeout]
         for uid, _ in lost:
             self.forget(uid)

@@ -226,10 +226,10 @@ def exit_quietly(code: int) -> NoReturn:
 def _let_go() -> None:
     """Drop what the user's own modules hold that has a finalizer, as a teardown would."""
     installed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
-    for module in list(sys.modules.values()):
+    for module in sys.modules.copy().values():
         path = getattr(module, "__file__", None) or ""
         if path.startswith(installed) or f"{os.sep}site-packages{os.sep}" in path:
             continue
-        for name, value in list(vars(module).items()):
+        for name, value in dict(vars(module)).items():
             if hasattr(type(value), "__del__"):
                 setattr(module, name, None)

@@ -243,7 +243,7 @@ class BulkSender:
         self._node.loop.call_soon(lambda: self._drop(uid))
 
     def _drop(self, uid: Uid) -> None:
-        for number in [n for n, out in list(self._outbound.items()) if out.uid == uid]:
+        for number in [n for n, out in dict(self._outbound).items() if out.uid == uid]:
             self._outbound.pop(number, None)
         for told in list(self._told.values()):
             told.discard(uid)

@@ -107,7 +107,7 @@ class ClientAgent(ProcAgent):
     def relink(self, hosts: Iterable[Uid]) -> None:
         """Attach again to those of ``hosts`` that were lost: they may be back."""
         wanted = set(hosts)
-        for url, link in list(self.links.items()):
+        for url, link in dict(self.links).items():
             if link.is_lost and link.address.uid in wanted:
                 self.link(url)
 

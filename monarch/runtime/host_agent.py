@@ -69,6 +69,7 @@ class HostAgent:
         self.directory = directory
         self.procs: dict[Uid, HostProc] = {}
         self.workspace = ""
+        self.state_folder = ""  # of the replica
         self.packages: Callable[[], dict[str, Any]] = dict
         self.workspace_path: Callable[[], tuple[str, ...]] = lambda: ()
         self.generation: Callable[[], int] = lambda: 0
@@ -315,6 +316,7 @@ class HostAgent:
             "pid": os.getpid(),
             "machine": self.node.address.machine,
             "workspace": self.workspace,
+            "state": self.state_folder,
             "generation": self.generation(),
             "digest": self.workspace_digest(),
             "staged_bytes": self.staged_bytes(),

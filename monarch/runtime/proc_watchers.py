@@ -141,6 +141,6 @@ class ProcWatchers:
         """Whoever is gone need not be told of anybody's end."""
         for watchers in self._watchers.values():
             watchers.pop(gone, None)
-        for uid, mourners in list(self._mourners.items()):
+        for uid, mourners in dict(self._mourners).items():
             if mourners.pop(gone, None) is not None and not mourners:
                 del self._mourners[uid]

@@ -18,7 +18,7 @@ import msgspec
 from monarch_sync.digest import DIGEST_BYTES
 from monarch_sync.errors import BadManifest
 
-RESERVED = ".monarch"  # the state of replicas and sessions lives under this name
+RESERVED = ".monarch"  # the state of replicas and sessions lives under names that end in this
 
 _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4095
@@ -125,9 +125,15 @@ def path_fault(path: str) -> str:
         return "holds `..`"
     if "" in parts or "." in parts:
         return "has an empty part"
-    if RESERVED in parts:
-        return f"lies in {RESERVED}/, which is the replica's own"
+    for part in parts:
+        if is_reserved(part):
+            return f"lies in {part}/, which is the replica's own"
     return ""
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a file's or folder's name is one that we keep for ourselves."""
+    return name.endswith(RESERVED) and name.startswith(".")
 
 
 def _is_too_long(path: str) -> bool:

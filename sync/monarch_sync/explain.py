@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from monarch_sync.entry import RESERVED, path_fault, target_fault
+from monarch_sync.entry import is_reserved, path_fault, target_fault
 from monarch_sync.git_index import find_git_dir
 from monarch_sync.gitignore import rules_of
 from monarch_sync.ignore import (
@@ -86,8 +86,8 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
     if not os.path.lexists(local):
         return out("missing", "there is no such file")
     parts = relative.split("/")
-    if RESERVED in parts:
-        return out("reserved", f"{RESERVED}/ belongs to monarch itself, here and on the hosts")
+    if reserved := next(filter(is_reserved, parts), None):
+        return out("reserved", f"{reserved}/ belongs to monarch itself, here and on the hosts")
     kept_by_git = ""
     for depth in range(1, len(parts) + 1):
         part = "/".join(parts[:depth])

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
-NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".monarch", *_OF_EDITORS)
+NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF_EDITORS)
 _ENVIRONMENT = "pyvenv.cfg"
 IGNORE_FILE, _GIT = ".monarchignore", ".gitignore"
 _EXCLUDES = re.compile(rb"^\s*excludesfile\s*=\s*\"?([^\"\r\n]+)", re.IGNORECASE | re.MULTILINE)

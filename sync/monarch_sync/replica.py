@@ -1,6 +1,6 @@
 """The host's end: a folder that mirrors a workspace.
 
-What is staged lies beside the folder's content, in its own `.monarch`, on the same file system.
+What is staged lies beside the folder (`state_folder.py`), on the same file system.
 A commit writes a journal first and then renames; if it is cut short at any point, the next start
 (or, where the disk failed, the next message) carries the journal out to its end. So the folder
 holds the old state or, after recovery, the new one. What can be done after the answer, to keep
@@ -28,7 +28,7 @@ from pathlib import Path
 from monarch_sync.commit import Committer
 from monarch_sync.diff import Plan, diff
 from monarch_sync.disk import Content, Disk
-from monarch_sync.entry import RESERVED, to_wire
+from monarch_sync.entry import to_wire
 from monarch_sync.errors import BadManifest, BadMessage, ReplicaBusy
 from monarch_sync.ground import Ground
 from monarch_sync.history import History, Past
@@ -50,6 +50,7 @@ from monarch_sync.pending import Pending
 from monarch_sync.recall import answer
 from monarch_sync.staging import Staging
 from monarch_sync.stamps import Stamps, digest_of
+from monarch_sync.state_folder import make_state_folder
 from monarch_sync.state_log import StateLog
 from monarch_sync.states import States, manifest_of
 from monarch_sync.store import Store
@@ -73,8 +74,7 @@ class Replica:
     def __init__(self, root: str | os.PathLike[str], disk: Disk | None = None) -> None:
         self.root = Path(root)
         self._disk = disk or Disk()
-        self._state = self.root / RESERVED
-        self._state.mkdir(parents=True, exist_ok=True)
+        self._state = make_state_folder(self.root)
         self._lock = open(self._state / "lock", "w")  # noqa: SIM115  held as long as we live
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,6 +100,11 @@ class Replica:
         self._note_reboot()
         with contextlib.suppress(OSError):  # The next message tries again, and says why not.
             self._recover()
+
+    @property
+    def state_folder(self) -> Path:
+        """Where it keeps what it knows, and what is not shown."""
+        return self._state
 
     @property
     def generation(self) -> int:
@@ -223,6 +228,9 @@ class Replica:
                 "stale", f"generation {self.generation} is here already, pushed by {self.author}",
                 current=self.generation,
             )  # fmt: skip
+        if not self.root.is_dir():
+            self.root.mkdir(parents=True)
+            self._forget_missing()
         if stage.base and stage.base != self.manifest.digest:
             return Need([], whole=True)
         known = self._states.find(stage)

@@ -15,18 +15,19 @@ import stat
 from collections.abc import Iterator
 
 from monarch_sync import inotify
+from monarch_sync.entry import is_reserved
 from monarch_sync.inotify import Event, Inotify
 
 __all__ = ["WatchedFolders", "is_never_taken"]
 
-_NEVER = frozenset({".git", "__pycache__", ".monarch"})
+_NEVER = frozenset({".git", "__pycache__"})
 _ENDS = (".pyc", ".pyo")
 _NOBODY = (0, "")  # else the cookie and the path of a folder that the event before saw leave
 
 
 def is_never_taken(name: str) -> bool:
     """Whether a file or folder of this name never belongs to a workspace."""
-    return name in _NEVER or name.endswith(_ENDS)
+    return name in _NEVER or name.endswith(_ENDS) or is_reserved(name)
 
 
 class _Node:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from monarch_sync.entry import RESERVED
+from monarch_sync.entry import is_reserved
 from monarch_sync.errors import WorkspaceMissing
 
 Local = str | os.PathLike[str]
@@ -164,6 +164,6 @@ def _remote(remote: str) -> str:
     parts = [part for part in remote.split("/") if part not in ("", ".")]
     if remote.startswith("/") or ".." in parts or "\0" in remote:
         raise ValueError(f"remote path {remote!r} must be relative to the replica, without `..`")
-    if RESERVED in parts:
-        raise ValueError(f"remote path {remote!r} lies in {RESERVED}/, which is the replica's own")
+    if reserved := next(filter(is_reserved, parts), None):
+        raise ValueError(f"remote path {remote!r} lies in {reserved}/, which is the replica's own")
     return "/".join(parts)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from monarch.job import ProcessJob, job_load
+from monarch_sync.state_folder import find_state_folder
 from tests.cli.command_folder import CommandFolder
 from tests.support import Program
 
@@ -83,6 +84,12 @@ class Folder(CommandFolder):
 
     def replica(self, index: int = 0) -> Path:
         return Path(self.job.hosts[index].workspace)
+
+    def state(self, index: int = 0) -> Path:
+        """Where a replica keeps what it knows."""
+        state = find_state_folder(self.replica(index))
+        assert state is not None
+        return state
 
 
 @pytest.fixture

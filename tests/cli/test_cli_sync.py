@@ -87,7 +87,7 @@ def test_a_push_is_a_line(up: Folder, say: Say) -> None:
     (up.path / "runs/1.txt").write_text("mine")
     said = say("sync")
     assert re.fullmatch(r"✓ gen 1  3 files → 2 hosts  \d+ ms\n", said.out)
-    assert sorted(p.name for p in up.replica(1).iterdir() if p.name != ".monarch") == [
+    assert sorted(p.name for p in up.replica(1).iterdir()) == [
         "adding.py", "amounts.py", "monarch.toml",
     ]  # fmt: skip
     assert re.fullmatch(r"✓ gen 1  0 files → 2 hosts  [\d.]+ ms\n", say("sync").out)
@@ -124,7 +124,7 @@ def test_what_a_host_kept_and_what_was_left_out_is_told(up: Folder, say: Say) ->
 
 def test_a_host_that_cannot_follow_stops_all_or_is_left_behind(up: Folder, say: Say) -> None:
     say("sync")
-    stage = up.replica(1) / ".monarch/stage"
+    stage = up.state(1) / "stage"
     shutil.rmtree(stage)
     stage.write_text("in the way")
     up.write("amounts.py", "AMOUNT = 2\n")
@@ -304,15 +304,15 @@ def test_a_rollback_that_cannot_be_says_why(up: Folder, say: Say) -> None:
     assert "no host can tell what was in generation 9" in unknown.out
     assert "monarch sync history" in unknown.out
     # A store that was trimmed on one host: the other one has it.
-    for content in (up.replica(0) / ".monarch/store").iterdir():
+    for content in (up.state(0) / "store").iterdir():
         content.unlink()
     assert say("sync", "rollback").status == 0
     assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 1\n"
     # On both: nothing changes.
     for index in (0, 1):
-        staged = up.replica(index) / ".monarch/stage"
+        staged = up.state(index) / "stage"
         wait_for(lambda at=staged: not list(at.iterdir()), what="what was replaced to be stored")
-        for content in (up.replica(index) / ".monarch/store").iterdir():
+        for content in (up.state(index) / "store").iterdir():
             content.unlink()
     gone = say("sync", "rollback", "2")
     assert gone.status == 1

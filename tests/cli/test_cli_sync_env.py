@@ -68,7 +68,7 @@ def test_packages_come_change_and_go_back(folder: Folder, wheels: Path) -> None:
     # They are part of a generation.
     assert "is what 1 was" in folder.monarch("sync", "rollback", "1")
     for index in range(2):
-        text = (folder.replica(index) / ".monarch/environment/tinylib.py").read_text()
+        text = (folder.state(index) / "environment/tinylib.py").read_text()
         assert text.startswith("VALUE = '1.0'")
 
 

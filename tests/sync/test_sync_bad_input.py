@@ -422,7 +422,7 @@ def test_a_disk_that_really_is_full_changes_nothing(folder: Path, small_disk: Pa
         author.push()
     assert caught.value.code == "disk"
     assert read_tree(replica.root) == before
-    assert not any((replica.root / ".monarch/stage").iterdir())
+    assert not any((replica.state_folder / "stage").iterdir())
     for i in range(5, 10):
         (folder / f"f{i}").unlink()
     author.push()

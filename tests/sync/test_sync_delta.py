@@ -287,7 +287,7 @@ def test_what_a_host_has_had_is_not_sent_again(folder: Path, replica: Replica) -
         assert read_tree(replica.root) == read_tree(folder)
     # A host whose store was emptied says what it needs.
     replica.settle()
-    for stored in (replica.root / ".monarch/store").iterdir():
+    for stored in (replica.state_folder / "store").iterdir():
         stored.unlink()
     for name, content in states[0].items():
         (folder / name).write_bytes(content)

@@ -88,7 +88,7 @@ def test_a_trimmed_store_is_seen(folder: Path, workspace: Workspace, replica: Re
     (folder / "a.py").write_text("1\n")
     sync_local(workspace, replica)
     replica.close()
-    for content in (replica.root / ".monarch/store").iterdir():
+    for content in (replica.state_folder / "store").iterdir():
         content.unlink()
     again = Replica(replica.root)
     # 4 and 2 are one state, and it is the one that is there.

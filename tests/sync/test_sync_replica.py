@@ -81,10 +81,11 @@ def test_a_folder_that_nobody_may_enter_can_be_entered_on_a_host(
 def test_a_replica_that_was_removed_says_what_to_do(replica: Replica, root: Path) -> None:
     push_tree(replica, 1, {"a": b"1"})
     shutil.rmtree(root)
+    shutil.rmtree(replica.state_folder)
     reply = push_tree(replica, 2, {"a": b"2"})
     assert isinstance(reply, Refused)
     assert (reply.path, reply.reason.partition(":")[0]) == (
-        str(root / ".monarch"), "it was removed while in use",
+        str(replica.state_folder), "it was removed while in use",
     )  # fmt: skip
     replica.close()
     again = Replica(root)
@@ -272,7 +273,7 @@ def test_a_torn_state_file_does_not_keep_the_replica_from_opening(root: Path) ->
     first = Replica(root)
     push_tree(first, 1, {"a": b"1"})
     first.close()
-    (root / ".monarch/current").write_bytes(b"")
+    (first.state_folder / "current").write_bytes(b"")
     second = Replica(root)
     assert push_tree(second, 2, {"a": b"1"}) == Committed(2, [])
     second.close()
@@ -306,7 +307,7 @@ def test_what_the_store_has_no_more_is_taken_from_where_it_stands(
 ) -> None:
     for generation, tree in enumerate(({"a": b"1", "b": b"1"}, {"a": b"2", "b": b"1"}), 1):
         assert isinstance(push_tree(replica, generation, tree), Committed)
-    stored = root / ".monarch/store" / digest_bytes(b"1").hex()
+    stored = replica.state_folder / "store" / digest_bytes(b"1").hex()
     assert stored.read_bytes() == b"1"
     stored.write_bytes(b"damaged")
     new: Tree = {"a": b"2", "b": b"1", "c": b"1"}

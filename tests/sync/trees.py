@@ -36,10 +36,9 @@ def _folders(tree: Tree) -> set[str]:
 
 
 def read_tree(root: Path) -> Tree:
-    """What stands below a folder, without the replica's own state."""
+    """What stands below a folder."""
     tree: Tree = {}
     for folder, names, files in os.walk(root):
-        names[:] = [name for name in names if name != ".monarch"]
         for name in (*names, *files):
             path = Path(folder, name)
             key = str(path.relative_to(root))

@@ -23,6 +23,7 @@ from monarch.job import ProcessJob
 from monarch.job.process import process_start
 from monarch.runtime.client_agent import client
 from monarch_sync import SyncReport, Workspace
+from monarch_sync.state_folder import find_state_folder
 from tests.support import wait_for
 
 STEPPER = """
@@ -148,3 +149,10 @@ def restart(job: ProcessJob, index: int, meanwhile: Callable[[], object] = lambd
 
 def replica_of(job: ProcessJob, index: int = 0) -> Path:
     return Path(job.hosts[index].workspace)
+
+
+def state_of(job: ProcessJob, index: int = 0) -> Path:
+    """Where the replica keeps what it knows."""
+    state = find_state_folder(replica_of(job, index))
+    assert state is not None
+    return state

@@ -58,7 +58,7 @@ def _branch(project: Project, num_files: int, mark: int) -> None:
 
 
 def _ours(root: Path) -> dict[str, str]:
-    kept = {".monarch", "__pycache__", "checkpoints"}
+    kept = {"__pycache__", "checkpoints"}
     return {
         str(path.relative_to(root)): path.read_text()
         for path in root.rglob("*")

@@ -27,7 +27,7 @@ from monarch_sync import Workspace
 from monarch_sync.editable import editable_folders, editable_installs
 from tests.support import wait_for
 from tests.wheels import make_wheel
-from tests.workspace.conftest import Project, replica_of, restart
+from tests.workspace.conftest import Project, replica_of, restart, state_of
 
 
 class Importer(Actor):
@@ -128,7 +128,7 @@ def test_an_editable_install_inside_the_workspace_is_there_already(tmp_path: Pat
 
 
 def environment_of(job: ProcessJob, index: int = 0) -> Path:
-    return replica_of(job, index) / ".monarch/environment"
+    return state_of(job, index) / "environment"
 
 
 def test_hosts_install_the_packages_of_a_lock_file(
@@ -188,7 +188,7 @@ def test_hosts_install_the_packages_of_a_lock_file(
     assert project.sync(hosts).notes == []
     assert not (environment_of(job) / "tinydep.py").exists()
     assert not list((own_cache / "wheels").glob("unfinished-*"))
-    state = replica_of(job) / ".monarch"
+    state = state_of(job)
     wait_for(lambda: {path.name for path in state.glob("environment*")} == {"environment"})
 
 
@@ -205,7 +205,7 @@ def test_a_host_that_cannot_install_keeps_all_from_switching(
     project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
 
     # One of them finds no room beside its environment.
-    (replica_of(job, 1) / ".monarch/environment.next").write_text("in the way")
+    (state_of(job, 1) / "environment.next").write_text("in the way")
     report = project.sync(hosts, conda=True)
     assert not report.ok
     [error] = report.errors
@@ -216,7 +216,7 @@ def test_a_host_that_cannot_install_keeps_all_from_switching(
         0
     }
 
-    (replica_of(job, 1) / ".monarch/environment.next").unlink()
+    (state_of(job, 1) / "environment.next").unlink()
     report = project.sync(hosts)
     assert report.ok, report
     assert {v for v, _ in importers.value_of.call("tinylib").get(timeout=30).values()} == {"2.0"}
@@ -393,7 +393,7 @@ def test_a_lock_file_that_asks_for_nothing(tmp_path: Path, wheels: Path) -> None
 
 def test_packages_for_another_python_are_refused_on_a_host(tmp_path: Path) -> None:
     """One that came late, or sees a folder that another host writes."""
-    environment = HostEnvironment(str(tmp_path))
+    environment = HostEnvironment(str(tmp_path), str(tmp_path / "state"))
     assert environment.why_unfit() == ""
     wheels = tmp_path / FOLDER
     wheels.mkdir()
@@ -406,19 +406,19 @@ def test_packages_for_another_python_are_refused_on_a_host(tmp_path: Path) -> No
     (wheels / LIST).write_text(f'{{"{python_tag()}": [{{"file": "a.whl", "digest": ""}}]}}')
     with pytest.raises(UnfitEnvironment, match="do ignore rules leave it out"):
         environment.stage(paths)
-    place = tmp_path / ".monarch/environment"
+    place = tmp_path / "state/environment"
     place.mkdir(parents=True)
     index = {"digest": "", "tag": "cpython-27 on pdp11", "files": {"a.py": 1}}
     (place / ".monarch-index").write_text(json.dumps(index))
-    again = HostEnvironment(str(tmp_path))
+    again = HostEnvironment(str(tmp_path), str(tmp_path / "state"))
     assert "packages for cpython-27 on pdp11" in again.why_unfit()
 
     # When no packages come along any more, those that were there go.
-    assert again.stage([(f"{FOLDER}/{LIST}".encode(), b"")]) == [(".monarch/environment/a.py", "")]
+    assert again.stage([(f"{FOLDER}/{LIST}".encode(), b"")]) == [("environment/a.py", "")]
     (wheels / LIST).unlink()
     again.follow()
     again.settle()
-    assert not any((tmp_path / ".monarch").iterdir())
+    assert not any((tmp_path / "state").iterdir())
 
 
 def test_what_is_unpacked_of_a_wheel(tmp_path: Path) -> None:
@@ -475,7 +475,7 @@ def unpacked_at(root: Path, version: str) -> HostEnvironment:
     (root / FOLDER).mkdir()
     make_wheel(root / "made", "tinylib", version)
     collect({python_tag(): root / "made"}, root / FOLDER)
-    environment = HostEnvironment(str(root))
+    environment = HostEnvironment(str(root), str(root / "state"))
     environment.follow()
     return environment
 
@@ -488,9 +488,9 @@ def test_the_cache_of_unpacked_packages_is_bounded(
         root = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         unpacked_at(root, version)
         assert [path.name for path in (own_cache / "unpacked").iterdir() if path.is_dir()] == [
-            json.loads((root / ".monarch/environment/.monarch-index").read_text())["digest"]
+            json.loads((root / "state/environment/.monarch-index").read_text())["digest"]
         ]
-        text = (root / ".monarch/environment/tinylib.py").read_text()
+        text = (root / "state/environment/tinylib.py").read_text()
         assert text.startswith(f"VALUE = {version!r}")
 
 

@@ -10,15 +10,15 @@ import pytest
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
 from tests.support import wait_for
-from tests.workspace.conftest import Project, replica_of
+from tests.workspace.conftest import Project, replica_of, state_of
 
 
 def _tree(root: Path) -> dict[str, str]:
-    """The files of a folder, but for those of the replica itself."""
+    """The files of a folder."""
     return {
         str(path.relative_to(root)): path.read_text()
         for path in root.rglob("*")
-        if path.is_file() and ".monarch" not in path.parts and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
@@ -50,7 +50,7 @@ def test_what_was_replaced_is_filed_once_nothing_else_comes(
         project.write("notes.txt", text)
         assert project.sync(hosts).ok
     for number in (0, 1):
-        store = replica_of(job, number) / ".monarch/store"
+        store = state_of(job, number) / "store"
         wait_for(
             lambda store=store: "old\n" in [path.read_text() for path in store.iterdir()],
             what="the old file in the store",

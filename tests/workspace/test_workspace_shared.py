@@ -11,8 +11,9 @@ import pytest
 
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
-from monarch.runtime.workspace.shared_folder import SharedFolder
+from monarch.runtime.workspace.shared_folder import SharedFolder, folder_id
 from monarch_sync.digest import digest_bytes
+from monarch_sync.state_folder import make_state_folder
 from tests.workspace.conftest import Project, restart
 from tests.workspace.steps import PLAYER, Stamps
 
@@ -103,8 +104,9 @@ def test_a_host_on_the_authors_own_folder(
 
 def test_each_looks_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.runtime.workspace.shared_folder._PATIENCE_SECONDS", 0.0)
-    folder = SharedFolder(str(tmp_path))
-    assert SharedFolder(str(tmp_path)).id == folder.id
+    state = str(make_state_folder(tmp_path))
+    folder = SharedFolder(str(tmp_path), state)
+    assert SharedFolder(str(tmp_path), state).id == folder.id == folder_id(tmp_path)
     (tmp_path / "a.py").write_bytes(b"new")
     good, gone = (b"a.py", digest_bytes(b"new")), (b"b.py", b"")
     assert folder.verify(3, "d3", [good, gone]) == ""

@@ -28,20 +28,21 @@ from monarch.runtime.workspace.cache_trimming import UNFINISHED, trim, used
 from monarch.runtime.workspace.python_here import python_tag
 from monarch.runtime.workspace.wheels import FOLDER, LIST, BadWheel, Wheel, read_list, unpack
 from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import RESERVED, from_wire
+from monarch_sync.entry import from_wire
 from monarch_sync.stamps import digest_of
 
 __all__ = ["HostEnvironment", "UnfitEnvironment", "import_place"]
 
-_PLACE = f"{RESERVED}/environment"
+_PLACE = "environment"  # in the replica's state folder
 _INDEX = ".monarch-index"
 _MAX_CACHE_BYTES = 4 * 2**30
 
 
-def import_place(root: str, folder: str) -> str:
-    """What to import from, of a folder of a workspace that landed below ``root``."""
+def import_place(root: str, state: str, folder: str) -> str:
+    """What to import from, of a folder of a workspace that landed below ``root``; ``state`` is the
+    replica's state folder."""
     if folder == FOLDER:
-        folder = _PLACE
+        return os.path.join(state, _PLACE)
     return os.path.join(root, folder) if folder else root
 
 
@@ -60,9 +61,9 @@ class _Index(msgspec.Struct):
 class HostEnvironment:
     """Of one replica. Its agent's thread alone calls it."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, state: str) -> None:
         self._root = root
-        self._place = os.path.join(root, _PLACE)
+        self._place = os.path.join(state, _PLACE)
         self._next = f"{self._place}.next"
         self._old = f"{self._place}.old"
         self._index = _read_index(self._place)
@@ -70,8 +71,8 @@ class HostEnvironment:
     def stage(self, files: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         """Get ready what a staged state wants; ``files`` are as in ``Staged``.
 
-        Gives, for each file that will be another, by its path below the root, where its content
-        lies now; "" for one that will be gone. Raises ``UnfitEnvironment``.
+        Gives, for each file that will be another, by its path below the state folder, where its
+        content lies now; "" for one that will be gone. Raises ``UnfitEnvironment``.
         """
         below = f"{FOLDER}/"
         places = {from_wire(path): from_wire(place) for path, place in files}

@@ -42,17 +42,22 @@ def plan_of(
     changed: dict[str, None] = {}
     by_uid = {host.uid: host for host in hosts}
     own = _own_changes(memory.last, manifest)
+    sharing = memory.sharing
     for host in hosts:
         plan.covers.append(host.uid)
         writer = by_uid.get(host.writer, host)
         push = writer.push
-        root = memory.sharing.roots.get(host.uid, "")
+        root, state = sharing.roots.get(host.uid, ""), sharing.states.get(host.uid, "")
         left = _changes_since(memory.left.get(host.uid), manifest)
         if push is not None and push.staged is not None:
             found = [(from_wire(path), from_wire(place)) for path, place in push.files()]
+            places = {
+                sharing.states.get(writer.uid, ""): state, roots[writer.uid]: root
+            }  # fmt: skip
             plan.hosts[host.uid] = [
-                FileChange(os.path.join(root, path), _seen_from(place, roots[writer.uid], root))
-                for path, place in (*found, *packages[writer.uid])
+                FileChange(os.path.join(above, path), _seen_from(place, places, root))
+                for above, some in ((root, found), (state, packages[writer.uid]))
+                for path, place in some
             ]
             changed.update((path, None) for path, _ in found)
             left = {path: left[path] for path in left.keys() - dict(found).keys()}
@@ -62,7 +67,7 @@ def plan_of(
             continue
         # These have been shown already, to nobody who runs there.
         plan.hosts.setdefault(host.uid, []).extend(_in_place(root, left))
-        plan.paths[host.uid] = [import_place(root, folder.remote) for folder in folders]
+        plan.paths[host.uid] = [import_place(root, state, f.remote) for f in folders]
     plan.author, plan.author_machine = author_name(), machine_id()
     plan.folders = [folder.remote for folder in folders]
     plan.behind = list(behind)
@@ -75,10 +80,12 @@ def plan_of(
     return Planned(plan, sorted({*changed, *own} if memory.last else changed or own))
 
 
-def _seen_from(place: str, writers_root: str, root: str) -> str:
-    """A place that the writer of a folder told, as a host that may have it elsewhere sees it."""
-    if place.startswith(writers_root):
-        return root + place[len(writers_root) :]
+def _seen_from(place: str, places: Mapping[str, str], root: str) -> str:
+    """A place that the writer of a folder told, as a host that may have it elsewhere sees it:
+    ``places`` are the writer's folders, and what they are there."""
+    for theirs, ours in places.items():
+        if theirs and place.startswith(f"{theirs}/"):
+            return ours + place[len(theirs) :]
     return place and os.path.join(root, place)
 
 

@@ -26,7 +26,6 @@ from monarch.runtime.workspace.shared_folder import SharedFolder
 from monarch.runtime.workspace.spreading import pass_on
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Share, Sync, TakeBack
-from monarch_sync.entry import RESERVED
 from monarch_sync.errors import BadMessage, ReplicaBusy
 from monarch_sync.manifest import Manifest, encode_paths
 from monarch_sync.messages import (
@@ -43,6 +42,7 @@ from monarch_sync.messages import (
     encode,
 )
 from monarch_sync.replica import SETTLE_SECONDS, Replica
+from monarch_sync.state_folder import make_state_folder
 
 __all__ = ["ReplicaAgent"]
 
@@ -58,14 +58,15 @@ class ReplicaAgent:
     def __init__(self, agent: HostAgent, root: str) -> None:
         self._agent = agent
         self._root = root
-        self._folder = SharedFolder(root)
+        state = str(make_state_folder(root))
+        self._folder = SharedFolder(root, state)
         self._replica: Replica | None = None
-        self._environment = HostEnvironment(root)
+        self._environment = HostEnvironment(root, state)
         self._write_if_free()
         self._lease = Lease(agent)
         # What was here before the last commit, to go back to.
         self._before: tuple[int, Manifest] | None = None
-        self._folders = _read_folders(root)
+        self._folders = _read_folders(state)
         # Of what is staged: files of packages, and where their content lies.
         self._packages: list[tuple[str, str]] = []
         self._is_moving = False
@@ -73,6 +74,7 @@ class ReplicaAgent:
         self._thread = threading.Thread(target=self._run, name="monarch-replica", daemon=True)
         self._thread.start()
         agent.workspace = root
+        agent.state_folder = state
         agent.workspace_path = self.import_folders
         agent.generation = lambda: self._state()[0]
         agent.workspace_digest = lambda: self._state()[1]
@@ -121,8 +123,9 @@ class ReplicaAgent:
 
     def import_folders(self) -> tuple[str, ...]:
         """Where the workspace's folders have landed: what procs put in front of `sys.path`."""
-        root = self._agent.workspace
-        return tuple(import_place(root, folder) for folder in self._folders)
+        agent = self._agent
+        places = (import_place(agent.workspace, agent.state_folder, f) for f in self._folders)
+        return tuple(places)
 
     def _on_sync(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -247,7 +250,7 @@ class ReplicaAgent:
             if not is_writer:
                 return
             with suppress(OSError):  # Only a later start of this agent would miss it.
-                Path(_folders_file(self._agent.workspace)).write_text(json.dumps(folders))
+                Path(_folders_file(self._agent.state_folder)).write_text(json.dumps(folders))
 
     @contextmanager
     def _moving(self, is_moving: bool) -> Iterator[None]:
@@ -297,13 +300,13 @@ class ReplicaAgent:
             self._replica.close()
 
 
-def _folders_file(root: str) -> str:
-    return os.path.join(root, RESERVED, "folders")
+def _folders_file(state: str) -> str:
+    return os.path.join(state, "folders")
 
 
-def _read_folders(root: str) -> tuple[str, ...]:
+def _read_folders(state: str) -> tuple[str, ...]:
     """Where the workspace's folders landed when this replica was last written to."""
     try:
-        return tuple(map(str, json.loads(Path(_folders_file(root)).read_text())))
+        return tuple(map(str, json.loads(Path(_folders_file(state)).read_text())))
     except (OSError, ValueError, TypeError):
         return ("",)

@@ -1,7 +1,8 @@
 """A replica's folder that several hosts see: one of them writes it, each looks for itself.
 
-What a host agent knows of its folder as a reader: that it is the same as another's (by an id that
-lies in it), and that it has come to some state, once all that changed has been looked at from here.
+What a host agent knows of its folder as a reader: that it is the same as another's (by an id in the
+replica's state folder), and that it has come to some state, once all that changed has been looked
+at from here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import RESERVED, from_wire
+from monarch_sync.entry import from_wire
+from monarch_sync.state_folder import find_state_folder
 
 __all__ = ["SharedFolder", "folder_id"]
 
@@ -24,9 +26,9 @@ _PATIENCE_SECONDS = 10.0
 class SharedFolder:
     """``generation`` and ``digest`` are the state that was verified last."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, state: str) -> None:
         self._root = root
-        self.id = _make_id(root)
+        self.id = _make_id(Path(state))
         self.generation = 0
         self.digest = ""
 
@@ -57,15 +59,18 @@ def _digest(path: str) -> bytes:
 
 def folder_id(root: str | os.PathLike[str]) -> str:
     """What tells a replica's folder from others, wherever it is mounted; "" if it is none."""
+    state = find_state_folder(root)
+    return _read_id(state) if state is not None else ""
+
+
+def _read_id(state: Path) -> str:
     try:
-        return (Path(root) / RESERVED / "id").read_text()
+        return (state / "id").read_text()
     except OSError:
         return ""
 
 
-def _make_id(root: str) -> str:
-    folder = Path(root) / RESERVED
-    folder.mkdir(parents=True, exist_ok=True)
+def _make_id(folder: Path) -> str:
     ours = folder / f"id.{uuid.uuid4().hex}"
     ours.write_text(ours.name)
     try:
@@ -74,4 +79,4 @@ def _make_id(root: str) -> str:
         pass
     finally:
         ours.unlink()
-    return folder_id(root)
+    return _read_id(folder)

@@ -24,19 +24,22 @@ HERE = "here"
 
 
 class Sharing:
-    """What an author knows of its hosts' folders. ``roots`` is where each host sees its own."""
+    """What an author knows of its hosts' folders. ``roots`` is where each host sees its own,
+    ``states`` where its replica keeps what it knows."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._ids: dict[Uid, str] = {}
         self._writers: dict[str, Uid] = {}
         self.roots: dict[Uid, str] = {}
+        self.states: dict[Uid, str] = {}
         self.verified: dict[Uid, str] = {}
 
     def met(self, uid: Uid, body: Mapping[str, Any]) -> None:
         """A host has told about itself."""
         self._ids[uid] = str(body.get("replica", ""))
         self.roots[uid] = str(body.get("workspace", ""))
+        self.states[uid] = str(body.get("state", ""))
         self.verified[uid] = str(body.get("digest", ""))
         if body.get("writes"):
             self._writers[self._ids[uid]] = uid

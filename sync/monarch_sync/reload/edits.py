@@ -36,7 +36,7 @@ class LiveModule:
         self.classes: list[type] = []
         self.lambdas: dict[int, list[Attribute]] = {}  # by the statement of an edit
         seen: set[int] = set()
-        for key, value in list(vars(module).items()):
+        for key, value in dict(vars(module)).items():
             if key == "__builtins__":
                 continue
             for part in parts_of(value, name, seen):
@@ -111,11 +111,11 @@ def _edit(
         old=old,
         new=new,
         alignment=alignment,
-        kinds={key: kind_of(value) for key, value in list(live.items())},
-        types={key: types for key, value in list(live.items()) if (types := _types(value))},
+        kinds={key: kind_of(value) for key, value in dict(live).items()},
+        types={key: types for key, value in dict(live).items() if (types := _types(value))},
         keep=frozenset(_kept_names(new) & live.keys()),
         is_program=_is_program(live, old),
-        compiled=frozenset(key for key, value in list(live.items()) if is_compiled(value)),
+        compiled=frozenset(key for key, value in dict(live).items() if is_compiled(value)),
     )
 
 

@@ -73,7 +73,7 @@ class Snapshot:
         if isinstance(container, dict):
             put = {
                 key: value
-                for key, value in list(container.items())
+                for key, value in dict(container).items()
                 if before.get(key, MISSING) is not value and is_made_here(value)
             }
             for key in put:

@@ -117,7 +117,7 @@ def _places(modules: list[tuple[str, ModuleType]]) -> Iterator[tuple[Any, bool]]
     """Where a registry may be, and whether that is the state of an object."""
     ours = {name for name, _ in modules}
     for name, module in modules:
-        for key, value in list(vars(module).items()):
+        for key, value in dict(vars(module)).items():
             if key == "__builtins__":
                 continue
             yield value, False

@@ -12,7 +12,7 @@ from typing import Any, cast
 def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
     """Whoever holds a staged twin (the first of a pair, by its id) holds the live one."""
     if isinstance(holder, dict):
-        for key, value in list(holder.items()):
+        for key, value in dict(holder).items():
             if id(value) in twins:
                 holder[key] = twins[id(value)][1]
             if id(key) in twins:
@@ -40,7 +40,7 @@ def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
     elif isinstance(holder, type):
         if id(holder) in twins:
             return
-        for name, value in list(holder.__dict__.items()):
+        for name, value in holder.__dict__.copy().items():
             if id(value) in twins:
                 type.__setattr__(holder, name, twins[id(value)][1])
         if any(id(base) in twins for base in holder.__bases__):
@@ -67,7 +67,7 @@ def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, An
 def sort_in_again(holder: Any, keys: Collection[int]) -> None:
     """For a new dict or set with keys (by their ids) whose hash is another one now."""
     if type(holder) is dict and any(id(key) in keys for key in holder):
-        items = list(holder.items())
+        items = list(dict(holder).items())
         holder.clear()
         holder.update(items)
     elif type(holder) is set and any(id(key) in keys for key in holder):

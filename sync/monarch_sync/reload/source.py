@@ -83,7 +83,8 @@ class RunningSources:
 
     def add_root(self, root: str | Path) -> None:
         self._roots.append(os.path.join(os.path.realpath(root), ""))
-        for name, module in list(sys.modules.items()):
+        # Copied in one step: a list of items may let other threads, which import, come between.
+        for name, module in sys.modules.copy().items():
             path = getattr(module, "__file__", None)
             if name not in self._sources and isinstance(path, str) and self.owns(path):
                 try:

@@ -115,7 +115,7 @@ class Stage:
             ]
             self._snapshots = []
         for namespace in self.namespaces.values():
-            for name, value in list(namespace.items()):
+            for name, value in dict(namespace).items():
                 if type(value) is StagedModule:
                     namespace[name] = value.__reload_module__
 
@@ -123,7 +123,7 @@ class Stage:
         module = sys.modules[name]
         namespace = self.namespaces[name]
         namespace["__builtins__"] = self.builtins
-        for key, value in list(namespace.items()):
+        for key, value in dict(namespace).items():
             if issubclass(type(value), ModuleType):
                 namespace[key] = self._view(value)
         flags = source.code.co_flags & _FUTURE_FLAGS
@@ -203,7 +203,7 @@ class Stage:
         kept = (Mark.KEPT, Mark.INSTANCE)
         for name, namespace in self.namespaces.items():
             marks = self._plan.modules[name].marks
-            for key, value in list(namespace.items()):
+            for key, value in dict(namespace).items():
                 if type(value) is not live or marks.get(key) not in kept:
                     continue
                 try:

@@ -1,0 +1,65 @@
+"""Where a replica keeps what it knows: beside its folder, so that only the workspace shows in that.
+
+Beside `project` it is `.project.monarch`, on the same file system, from where files can be renamed
+into place. Where that cannot be (the folder is a mount point, or the one above it is not ours to
+write to), it is `.monarch` in the folder itself. Which of the two, the first replica decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from monarch_sync.entry import RESERVED
+
+__all__ = ["find_state_folder", "make_state_folder"]
+
+
+def find_state_folder(root: str | os.PathLike[str]) -> Path | None:
+    """The one of a replica's folder; None if nobody made a replica of it."""
+    inside, beside = _places(root)
+    if inside.is_dir():
+        return inside
+    return beside if _is_ours(beside) else None
+
+
+def make_state_folder(root: str | os.PathLike[str]) -> Path:
+    """The same, made where it is not there; and the replica's folder with it.
+
+    What is known of a folder that is gone is of no use any more: it goes, too.
+    """
+    inside, beside = _places(root)
+    if not inside.parent.exists() and _is_ours(beside):
+        shutil.rmtree(beside)
+    os.makedirs(root, exist_ok=True)
+    found = find_state_folder(root)
+    if found is not None:
+        return found
+    fresh = beside.with_name(f".{uuid.uuid4().hex}{RESERVED}")
+    try:
+        fresh.mkdir()
+        through = inside.with_name(fresh.name)
+        # Two mounts of one file system look alike, and yet nothing can be renamed between them.
+        fresh.rename(through)
+        through.rename(fresh)
+        fresh.rename(beside)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.rmdir()
+    if _is_ours(beside):
+        return beside
+    inside.mkdir(exist_ok=True)
+    return inside
+
+
+def _places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
+    real = Path(os.path.realpath(root))
+    return real / RESERVED, real.parent / f".{real.name}{RESERVED}"
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether it is a folder that nobody else has put there."""
+    return folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.geteuid()
