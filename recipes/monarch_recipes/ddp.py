@@ -49,6 +49,7 @@ from monarch_recipes.rendezvous import meet_at, open_store
 from monarch_recipes.samples import Data, SampleOrder, batches
 from monarch_recipes.schedule import BatchSplit, is_due, learning_rate_factor, split_batch
 from monarch_recipes.task import part
+from monarch_sync.words import counted
 
 # Imported once a host, ahead of its procs, which are forked from there and so begin in
 # milliseconds. Without the second, each proc would take seconds to import it for its optimizer.
@@ -400,10 +401,10 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
     setting_up = ask(trainers.setup, store, doing="setting up", unless=lambda: record.is_stopping)
     plan: Plan = setting_up[0]
     record.message(
-        f"{plan.num_parameters:,} parameters, {len(trainers)} rank(s); a step is "
-        f"{plan.batch.num_micro_batches} x {plan.batch.micro_batch_size} samples of each"
+        f"{plan.num_parameters:,} parameters on {counted(len(trainers), 'rank')}, "
+        f"{plan.batch.num_micro_batches} x {plan.batch.micro_batch_size} samples each a step, "
+        f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch"
     )
-    record.message(f"{plan.num_steps} steps, {plan.num_steps_per_epoch} an epoch")
     saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
 
     def save(must: bool = False) -> None:

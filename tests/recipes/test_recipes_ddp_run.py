@@ -225,7 +225,7 @@ def test_fewer_ranks_than_procs_keep_the_global_batch(tmp_path: Path) -> None:
     record = Meddled(tmp_path)
     config = dataclasses.replace(CONFIG, num_ranks=1, num_epochs=1)
     assert go(config, record).step == 11
-    assert "1 rank(s); a step is 4 x 32 samples of each" in record.stream.getvalue()
+    assert "on 1 rank, 4 x 32 samples each a step" in record.stream.getvalue()
 
 
 def test_what_may_change_live_changes_between_two_steps(tmp_path: Path) -> None:
