@@ -44,7 +44,7 @@ def manifest_of(stage: Stage, now: Manifest) -> Manifest:
         changed = [Entry.from_row(row) for row in stage.changed]
         removed = decode_paths(stage.removed)
         moves = decode_pairs(stage.moves)
-        for _, path in moves:
+        for path in (*removed, *(path for pair in moves for path in pair)):
             if fault := path_fault(path):
                 raise BadManifest(path, fault)
         moved = now.replace(moves=moves) if moves else now

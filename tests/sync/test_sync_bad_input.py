@@ -387,6 +387,18 @@ def test_a_hostile_move_is_refused_by_name(
     assert reply.path == where
 
 
+@pytest.mark.parametrize("path", ["../out", "/tmp/out", "d//x", ".monarch/log", "x/" * 100_000])
+def test_a_hostile_path_to_remove_is_refused_by_name(replica: Replica, path: str) -> None:
+    tree: Tree = {"f": b"1"}
+    push_tree(replica, 1, tree)
+    base = replica.manifest
+    stage = Stage(2, "me", base.digest_name, bytes(16), base.digest, [], [to_wire(path)], [])
+    reply = replica.handle(stage)
+    assert isinstance(reply, Refused)
+    assert (reply.code, reply.path) == ("bad-manifest", path)
+    assert read_tree(replica.root) == whole(tree)
+
+
 def test_folders_without_end_are_refused(replica: Replica) -> None:
     depth = 700
     rows = [Entry("/".join("d" * i), Kind.DIR, 0o755).to_row() for i in range(1, depth)]
