@@ -28,6 +28,7 @@ from monarch_sync.words import printable
 __all__ = ["Watching"]
 
 _TICK_SECONDS = 1.0
+_SETTLE_SECONDS = 0.1  # so long a new project file stays as it is before it is believed
 
 
 class Watching:
@@ -51,6 +52,7 @@ class Watching:
         self._visitor: Visitor | None = visitor
         self._file = project.directory / PROJECT_FILE
         self._file_mark = _mark(self._file)
+        self._unsettled = self._file_mark, 0.0  # what it was last seen to be, and since when
         self._following: Following | None = None
         self._is_behind = False
         self._told: tuple[str, list[str]] = "", []
@@ -76,8 +78,9 @@ class Watching:
         if self._following is None:
             self._wait_for_folder()
             return
+        patience = _SETTLE_SECONDS if self._is_project_unsettled else _TICK_SECONDS
         try:
-            touched = self._following.next(_TICK_SECONDS)
+            touched = self._following.next(patience)
         except (WatchEnded, OSError):
             self._lose_folder()
             return
@@ -87,8 +90,8 @@ class Watching:
         self._tell_slowness(self._following.polls_because)
         is_new = self._look_at_project()
         is_new |= self._look_at_allocation(is_idle=touched is None)
-        if self._visitor is None:
-            self._is_behind |= touched is not None
+        if self._visitor is None or self._is_project_unsettled:
+            self._is_behind |= is_new or touched is not None
         elif is_new or self._is_behind:
             self._push(None)
         elif touched is not None:
@@ -205,10 +208,21 @@ class Watching:
 
     # What the project says
 
+    @property
+    def _is_project_unsettled(self) -> bool:
+        return self._unsettled[0] != self._file_mark
+
     def _look_at_project(self) -> bool:
         """Whether there is another workspace now."""
         mark = _mark(self._file)
         if mark == self._file_mark:
+            self._unsettled = mark, 0.0
+            return False
+        # Many editors empty a file before they write it, and an empty one means the defaults.
+        now = time.monotonic()
+        if mark != self._unsettled[0]:
+            self._unsettled = mark, now
+        if mark is not None and now - self._unsettled[1] < _SETTLE_SECONDS:
             return False
         self._file_mark = mark
         if mark is None:
