@@ -40,7 +40,7 @@ class Collector(Actor):
     def pause(self, started: Port[Any]) -> None:
         gate, wait = Channel.open()
         started.send(gate)
-        wait.recv().get(timeout=500)
+        wait.recv().get(timeout=SECONDS)
 
     @endpoint
     def read(self) -> dict[str, list[int]]:
