@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import Any
 
 from monarch.actor import Actor, Future, ProcMesh, current_rank, endpoint
-from monarch.tools.network import AddrType, get_ipaddr
+from monarch.tools.network import AddrType, get_ipaddr, host_name
 
 __all__ = ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"]
 
@@ -26,7 +26,9 @@ class SPMDActor(Actor):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", 0))
             port: int = probe.getsockname()[1]
-        return _host_name(use_ipaddr), port
+        if use_ipaddr is None:
+            return host_name(), port
+        return get_ipaddr(socket.gethostname(), 0, use_ipaddr), port
 
     @endpoint
     def setup_env(self, addr: str, port: int) -> None:
@@ -44,17 +46,6 @@ class SPMDActor(Actor):
             sys.argv = script_args
             runpy.run_path(script_args[0], run_name="__main__")
         return True
-
-
-def _host_name(use_ipaddr: AddrType | None) -> str:
-    if use_ipaddr is None:
-        name = socket.gethostname()
-        try:
-            socket.gethostbyname(name)
-        except OSError:
-            return "127.0.0.1"
-        return name
-    return get_ipaddr(socket.gethostname(), 0, use_ipaddr)
 
 
 def _environment(addr: str, port: int) -> dict[str, str]:

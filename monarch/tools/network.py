@@ -6,7 +6,7 @@ import enum
 import ipaddress
 import socket
 
-__all__ = ["AddrType", "get_ipaddr", "get_sockaddr"]
+__all__ = ["AddrType", "get_ipaddr", "get_sockaddr", "host_name"]
 
 
 class AddrType(enum.Enum):
@@ -22,6 +22,16 @@ _FAMILIES = {
     AddrType.IPv4: (socket.AF_INET,),
     AddrType.IPv6: (socket.AF_INET6,),
 }
+
+
+def host_name() -> str:
+    """A name of this machine that resolves, at least here."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return "127.0.0.1"
+    return name
 
 
 def get_ipaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Default) -> str:

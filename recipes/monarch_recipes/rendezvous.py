@@ -7,6 +7,8 @@ import socket
 
 import torch.distributed as dist
 
+from monarch.tools.network import host_name
+
 __all__ = ["RendezvousError", "meet_at", "open_store"]
 
 
@@ -29,7 +31,7 @@ def open_store(port: int = 0) -> tuple[dist.TCPStore, str, int]:
             f"port {port} of {socket.gethostname()} is in use by another program: choose another, "
             "or 0 for any that is free"
         ) from None
-    return store, _own_name(), store.port
+    return store, host_name(), store.port
 
 
 def meet_at(host: str, port: int) -> None:
@@ -37,12 +39,3 @@ def meet_at(host: str, port: int) -> None:
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
     # torch's word for: rank 0 must not open it, somebody has.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-
-
-def _own_name() -> str:
-    name = socket.gethostname()
-    try:
-        socket.gethostbyname(name)
-    except OSError:
-        return "127.0.0.1"
-    return name

@@ -12,8 +12,9 @@ from torchft.coordination import LighthouseServer
 
 from monarch.actor import Actor, endpoint
 from monarch.errors import MonarchError
+from monarch.tools.network import host_name
 
-__all__ = ["Lighthouse", "LighthouseError", "LighthouseTimes", "check_reachable", "host_name"]
+__all__ = ["Lighthouse", "LighthouseError", "LighthouseTimes", "check_reachable"]
 
 _BUSY = "Address already in use"
 _POLL_SECONDS = 0.05
@@ -85,16 +86,6 @@ class Lighthouse(Actor):
     def __cleanup__(self, error: Exception | None) -> None:
         if self.server is not None:
             self.server.shutdown()
-
-
-def host_name() -> str:
-    """A name of this machine that resolves, at least here."""
-    name = socket.gethostname()
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError:
-        return "127.0.0.1"
-    return name
 
 
 def check_reachable(url: str, timeout_seconds: float) -> None:

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torchft import ProcessGroupGloo, ProcessGroupNCCL
 
-from monarch_recipes.replicas.lighthouse import check_reachable, host_name
+from monarch.tools.network import host_name
+from monarch_recipes.replicas.lighthouse import check_reachable
 from monarch_recipes.replicas.messages import Rendezvous, Seat
 from monarch_recipes.replicas.torchft_cures import CarefulManager, ReachableTransport
 

@@ -18,7 +18,7 @@ from torchft import Manager
 from torchft.checkpointing import HTTPTransport
 
 from monarch.actor import Actor, endpoint
-from monarch_recipes.replicas.lighthouse import host_name
+from monarch.tools.network import host_name
 
 __all__ = [
     "Bell",
