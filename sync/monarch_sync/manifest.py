@@ -17,17 +17,8 @@ import msgspec
 from monarch_sync.digest import DIGEST_NAME, digest_bytes
 from monarch_sync.entry import Entry, Row, folders_above, from_wire, target_fault, to_wire
 from monarch_sync.errors import BadManifest
-from monarch_sync.tree import (
-    EMPTY,
-    Child,
-    Editor,
-    Node,
-    differing,
-    join,
-    located,
-    paths_of,
-    split,
-)
+from monarch_sync.tree import EMPTY, Child, Node, differing, join, located, paths_of, split
+from monarch_sync.tree_making import Editor, build
 
 _MAX_DEPTH = 255
 
@@ -51,10 +42,7 @@ class Manifest:
     __slots__ = ("_changes", "_folders", "_rows", "digest", "digest_name", "lineage", "root")
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        editor = Editor(EMPTY)
-        for entry in entries:
-            editor.put(entry.path, entry)
-        self._hold(editor.finish())
+        self._hold(build(entries))
 
     def _hold(self, root: Node) -> None:
         self.root = root

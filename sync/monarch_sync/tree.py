@@ -13,15 +13,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
-import xxhash
 
-from monarch_sync.entry import Entry, Kind, to_wire
+from monarch_sync.entry import Entry
 
-__all__ = ["EMPTY", "Child", "Editor", "Node", "differing", "join", "located", "paths_of", "split"]
-
-_MODULUS = 1 << 128
-_FILE = Kind.FILE
-_NAMES = {kind: kind.value for kind in Kind}
+__all__ = ["EMPTY", "Child", "Node", "differing", "join", "located", "paths_of", "split"]
 
 
 class Child(NamedTuple):
@@ -85,113 +80,6 @@ def split(path: str) -> tuple[str, str]:
 def located(entry: Entry, path: str) -> Entry:
     """The entry as it is at a path."""
     return entry if entry.path == path else msgspec.structs.replace(entry, path=path)
-
-
-def _fold(name: str, entry: Entry | None, node: Node | None) -> int:
-    told = to_wire(name)
-    if entry is not None:
-        told += to_wire(f"\0{_NAMES[entry.kind]}\0{entry.mode}\0{entry.size}\0{entry.target}\0")
-        told += entry.digest
-    if node is not None:
-        told += b"\0in:%b" % node.sum.to_bytes(16, "big")
-    return xxhash.xxh3_128_intdigest(told)
-
-
-class Editor:
-    """Makes a new tree from one that others may hold; what does not change is shared."""
-
-    def __init__(self, root: Node) -> None:
-        self._nodes: dict[str, Node] = {"": root.copy()}
-        self._touched: dict[str, dict[str, Child | None]] = {"": {}}
-
-    def put(self, path: str, entry: Entry | None) -> None:
-        """Have an entry at a path, or none; what is below stays."""
-        folder, name = split(path)
-        node = self._nodes.get(folder) or self._open(folder)
-        before = node.children.get(name)
-        self._touched[folder].setdefault(name, before)
-        node.children[name] = Child(entry, before.node if before is not None else None, 0)
-
-    def move(self, old: str, new: str) -> bool:
-        """Give a folder another name; False if there is none. To be done before all else."""
-        folder, name = split(old)
-        node = self._open(folder)
-        child = node.children.get(name)
-        if child is None or child.entry is None or not child.entry.is_dir:
-            return False
-        self._touched[folder].setdefault(name, child)
-        del node.children[name]
-        folder, name = split(new)
-        node = self._open(folder)
-        before = node.children.get(name)
-        self._touched[folder].setdefault(name, before)
-        node.children[name] = Child(located(child.entry, new), child.node, 0)
-        return before is None
-
-    def _open(self, folder: str) -> Node:
-        """A folder's node, to be changed."""
-        missing = []
-        at = folder
-        while at not in self._nodes:
-            missing.append(at)
-            at = split(at)[0]
-        node = self._nodes[at]
-        for path in reversed(missing):
-            above, name = split(path)
-            before = node.children.get(name)
-            self._touched[above].setdefault(name, before)
-            inner = before.node.copy() if before is not None and before.node else Node()
-            node.children[name] = Child(before.entry if before else None, inner, 0)
-            self._nodes[path], self._touched[path] = inner, {}
-            node = inner
-        return node
-
-    def finish(self) -> Node:
-        """The new tree."""
-        # The deepest first, so that what is in a folder is known when it is counted.
-        for folder in sorted(self._nodes, key=lambda path: path.count("/"), reverse=True):
-            if folder:
-                self._count(folder)
-        self._count("")
-        return self._nodes[""]
-
-    def _count(self, folder: str) -> None:
-        node, touched = self._nodes[folder], self._touched[folder]
-        total, num_entries = node.sum, node.num_entries
-        num_files, num_folders = node.num_files, node.num_folders
-        children = node.children
-        for name, before in touched.items():
-            if before is not None:
-                entry, inner, fold = before
-                total -= fold
-                if entry is not None:
-                    num_entries -= 1
-                    num_files -= entry.kind is _FILE
-                if inner is not None:
-                    num_entries -= inner.num_entries
-                    num_files -= inner.num_files
-                    num_folders -= inner.num_folders + 1
-            child = children.get(name)
-            if child is None:
-                continue
-            entry, inner, _ = child
-            if inner is not None and not inner.children:
-                inner = None
-            if entry is None and inner is None:
-                del children[name]
-                continue
-            fold = _fold(name, entry, inner)
-            children[name] = Child(entry, inner, fold)
-            total += fold
-            if entry is not None:
-                num_entries += 1
-                num_files += entry.kind is _FILE
-            if inner is not None:
-                num_entries += inner.num_entries
-                num_files += inner.num_files
-                num_folders += inner.num_folders + 1
-        node.sum, node.num_entries = total % _MODULUS, num_entries
-        node.num_files, node.num_folders = num_files, num_folders
 
 
 def differing(old: Node, new: Node) -> Iterator[tuple[str, Child | None, Child | None]]:

@@ -104,6 +104,26 @@ def a_file(path: str) -> Entry:
     return Entry(path, Kind.FILE, 0o644, 1, digest_bytes(b"1"))
 
 
+odd_paths = st.sampled_from(["a", "a/b", "a/b/c", "b/c", "/a", "//", "a//b", "", "é", "d/" * 600])
+odd_entries = st.builds(
+    lambda path, is_file: a_file(path) if is_file else Entry(path, Kind.DIR, 0o755),
+    odd_paths, st.booleans(),
+)  # fmt: skip
+
+
+@given(entries=st.lists(odd_entries))
+@settings(deadline=None)
+def test_made_at_once_or_bit_by_bit_it_is_the_same(entries: list[Entry]) -> None:
+    """Sound or not, in any order."""
+    made, stepped = Manifest(entries), Manifest()
+    for entry in entries:
+        stepped = stepped.replace([entry])
+    assert (made, len(made), made.num_files) == (stepped, len(stepped), stepped.num_files)
+    assert list(made) == list(stepped)
+    assert made.folder("a").num_folders == stepped.folder("a").num_folders
+    assert made.root.num_folders == stepped.root.num_folders
+
+
 @pytest.mark.parametrize(
     ("entries", "path", "reason"),
     [

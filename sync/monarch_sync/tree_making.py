@@ -1,0 +1,185 @@
+"""How trees are made: all at once, or from one that others hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import xxhash
+
+from monarch_sync.entry import Entry, Kind, to_wire
+from monarch_sync.tree import Child, Node, located, split
+
+__all__ = ["Editor", "build"]
+
+_MODULUS = 1 << 128
+_FILE = Kind.FILE
+_NAMES = {kind: kind.value for kind in Kind}
+
+
+def _fold(name: str, entry: Entry | None, node: Node | None) -> int:
+    if entry is None:
+        told = to_wire(name)
+    else:
+        # Names have no NUL, so no two entries are told alike.
+        kind = _NAMES[entry.kind]
+        told = to_wire(f"{name}\0{kind}\0{entry.mode}\0{entry.size}\0{entry.target}\0")
+        told += entry.digest
+    if node is not None:
+        told += b"\0in:%b" % node.sum.to_bytes(16, "big")
+    return xxhash.xxh3_128_intdigest(told)
+
+
+def build(entries: Iterable[Entry]) -> Node:
+    """A tree that shares nothing, which is quicker to make than to edit. Of several entries with
+    one path the last one counts."""
+    folders: dict[str, dict[str, Entry | None]] = {"": {}}
+    for entry in entries:
+        folder, name = split(entry.path)
+        names = folders.get(folder)
+        if names is None:
+            names = _add_folder(folders, folder)
+        names[name] = entry
+    top = folders.pop("")
+    inside: dict[str, dict[str, Node]] = {"": {}}
+    # The deepest first, so that what is in a folder is known when it is counted.
+    for folder in sorted(folders, key=_depth, reverse=True):
+        above, name = split(folder)
+        node = _node_of(folders[folder], inside.pop(folder, {}))
+        inside.setdefault(above, {})[name] = node
+    return _node_of(top, inside[""])
+
+
+def _add_folder(
+    folders: dict[str, dict[str, Entry | None]], folder: str
+) -> dict[str, Entry | None]:
+    """Room for what is in a folder; it, and those above that are new, have no entry yet."""
+    room = folders[folder] = {}
+    while folder:
+        folder, name = split(folder)
+        above = folders.get(folder)
+        if above is not None:
+            above.setdefault(name, None)
+            break
+        folders[folder] = {name: None}
+    return room
+
+
+def _node_of(entries: dict[str, Entry | None], folders: dict[str, Node]) -> Node:
+    node = Node()
+    children, total, num_files = node.children, 0, 0
+    for name, entry in entries.items():
+        inner = folders.get(name)
+        fold = _fold(name, entry, inner)
+        children[name] = Child(entry, inner, fold)
+        total += fold
+        if entry is not None and entry.kind is _FILE:
+            num_files += 1
+    node.sum = total % _MODULUS
+    node.num_entries = len(entries) - sum(entry is None for entry in entries.values())
+    node.num_files = num_files
+    for inner in folders.values():
+        node.num_entries += inner.num_entries
+        node.num_files += inner.num_files
+        node.num_folders += inner.num_folders + 1
+    return node
+
+
+def _depth(path: str) -> int:
+    return path.count("/")
+
+
+class Editor:
+    """Makes a new tree from one that others may hold; what does not change is shared."""
+
+    def __init__(self, root: Node) -> None:
+        self._nodes: dict[str, Node] = {"": root.copy()}
+        self._touched: dict[str, dict[str, Child | None]] = {"": {}}
+
+    def put(self, path: str, entry: Entry | None) -> None:
+        """Have an entry at a path, or none; what is below stays."""
+        folder, name = split(path)
+        node = self._nodes.get(folder) or self._open(folder)
+        before = node.children.get(name)
+        self._touched[folder].setdefault(name, before)
+        node.children[name] = Child(entry, before.node if before is not None else None, 0)
+
+    def move(self, old: str, new: str) -> bool:
+        """Give a folder another name; False if there is none. To be done before all else."""
+        folder, name = split(old)
+        node = self._open(folder)
+        child = node.children.get(name)
+        if child is None or child.entry is None or not child.entry.is_dir:
+            return False
+        self._touched[folder].setdefault(name, child)
+        del node.children[name]
+        folder, name = split(new)
+        node = self._open(folder)
+        before = node.children.get(name)
+        self._touched[folder].setdefault(name, before)
+        node.children[name] = Child(located(child.entry, new), child.node, 0)
+        return before is None
+
+    def _open(self, folder: str) -> Node:
+        """A folder's node, to be changed."""
+        missing = []
+        at = folder
+        while at not in self._nodes:
+            missing.append(at)
+            at = split(at)[0]
+        node = self._nodes[at]
+        for path in reversed(missing):
+            above, name = split(path)
+            before = node.children.get(name)
+            self._touched[above].setdefault(name, before)
+            inner = before.node.copy() if before is not None and before.node else Node()
+            node.children[name] = Child(before.entry if before else None, inner, 0)
+            self._nodes[path], self._touched[path] = inner, {}
+            node = inner
+        return node
+
+    def finish(self) -> Node:
+        """The new tree."""
+        # The deepest first, so that what is in a folder is known when it is counted.
+        for folder in sorted(self._nodes, key=_depth, reverse=True):
+            if folder:
+                self._count(folder)
+        self._count("")
+        return self._nodes[""]
+
+    def _count(self, folder: str) -> None:
+        node, touched = self._nodes[folder], self._touched[folder]
+        total, num_entries = node.sum, node.num_entries
+        num_files, num_folders = node.num_files, node.num_folders
+        children = node.children
+        for name, before in touched.items():
+            if before is not None:
+                entry, inner, fold = before
+                total -= fold
+                if entry is not None:
+                    num_entries -= 1
+                    num_files -= entry.kind is _FILE
+                if inner is not None:
+                    num_entries -= inner.num_entries
+                    num_files -= inner.num_files
+                    num_folders -= inner.num_folders + 1
+            child = children.get(name)
+            if child is None:
+                continue
+            entry, inner, _ = child
+            if inner is not None and not inner.children:
+                inner = None
+            if entry is None and inner is None:
+                del children[name]
+                continue
+            fold = _fold(name, entry, inner)
+            children[name] = Child(entry, inner, fold)
+            total += fold
+            if entry is not None:
+                num_entries += 1
+                num_files += entry.kind is _FILE
+            if inner is not None:
+                num_entries += inner.num_entries
+                num_files += inner.num_files
+                num_folders += inner.num_folders + 1
+        node.sum, node.num_entries = total % _MODULUS, num_entries
+        node.num_files, node.num_folders = num_files, num_folders
