@@ -14,7 +14,8 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +23,9 @@ from typing import Any, Literal
 from monarch.errors import JobError
 from monarch.job.process import process_start
 from monarch.runs.record import EVENTS, METRICS
+from monarch.runs.rows import read_rows
 
-__all__ = ["RUNS", "RunFolder", "find_run", "new_run", "read_rows", "runs_in", "steps_of"]
+__all__ = ["RUNS", "RunFolder", "find_run", "new_run", "runs_in", "steps_of"]
 
 RUNS = Path("runs")
 CONFIG = "config.toml"
@@ -95,8 +97,12 @@ class RunFolder:
         """Write one of its files, whole or not at all."""
         path = self.path / name
         unfinished = path.with_name(f".{name}.{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
+        try:
+            unfinished.write_text(text, encoding="utf-8")
+            os.replace(unfinished, path)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
@@ -110,21 +116,35 @@ class RunFolder:
         os.replace(made, link)
 
 
+@contextmanager
+def writing_in(folder: Path) -> Iterator[None]:
+    """Within, what the operating system refuses becomes a ``JobError`` that a person can read."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise JobError(f"cannot write the run's folder in {folder}: {why}") from error
+
+
 def new_run(name: str, base: Path = RUNS) -> RunFolder:
-    """An empty folder for a run that begins now; folders of runs are no part of a workspace."""
-    base.mkdir(parents=True, exist_ok=True)
-    ignore = base / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n")
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    number = 1
-    while True:
-        path = base / (f"{name}-{stamp}" + (f"-{number}" if number > 1 else ""))
-        try:
-            path.mkdir()
-            return RunFolder(path)
-        except FileExistsError:
-            number += 1
+    """An empty folder for a run that begins now; folders of runs are no part of a workspace.
+
+    Raises ``JobError`` where it cannot be made.
+    """
+    with writing_in(base):
+        base.mkdir(parents=True, exist_ok=True)
+        ignore = base / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        number = 1
+        while True:
+            path = base / (f"{name}-{stamp}" + (f"-{number}" if number > 1 else ""))
+            try:
+                path.mkdir()
+                return RunFolder(path)
+            except FileExistsError:
+                number += 1
 
 
 def runs_in(base: Path = RUNS) -> list[RunFolder]:
@@ -167,23 +187,6 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ``.jsonl`` file. A line that a full disk or a crash cut short is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
 
 
 def steps_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from monarch.runs.code import RunCode
 from monarch.runs.live_config import LiveConfig
+from monarch.runs.rows import RowFile
 from monarch.runs.start import seconds_since_start
 
 __all__ = ["EVENTS", "METRICS", "Display", "Record"]
@@ -47,7 +47,9 @@ class Record:
         self.code: RunCode | None = None
         self._generation: float | None = None
         self._stop = threading.Event()
-        self._lock = threading.Lock()
+        self._metrics = RowFile(self.folder / METRICS)
+        self._events = RowFile(self.folder / EVENTS)
+        self._unwritten: dict[RowFile, str] = {}
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -75,7 +77,7 @@ class Record:
         code. Report that of the rank that is furthest behind.
         """
         now = time.time()
-        self._append(METRICS, {"step": step, "num_steps": num_steps, "time": now, **values})
+        self._add(self._metrics, {"step": step, "num_steps": num_steps, "time": now, **values})
         self._look_at_generation(step, values, now)
         self.display.metrics(step, num_steps, values)
 
@@ -90,7 +92,7 @@ class Record:
 
     def note(self, kind: str, text: str, **data: Any) -> None:
         """An event that is written down and not shown."""
-        self._append(EVENTS, {"time": time.time(), "kind": kind, "text": text, **data})
+        self._add(self._events, {"time": time.time(), "kind": kind, "text": text, **data})
 
     def live(self, config: C) -> C:
         """``config``, with what was changed in its file since and may change while it runs.
@@ -127,7 +129,15 @@ class Record:
             digest=change.digest, save_to_step_seconds=seconds,
         )  # fmt: skip
 
-    def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        # One write a line, so that a reader never sees half of one, and a kill leaves whole lines.
-        with self._lock, open(self.folder / name, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row, default=str) + "\n")
+    def _add(self, file: RowFile, row: Mapping[str, Any]) -> None:
+        """A training is worth more than what is noted of it: where nothing can be written, as on a
+        full disk, that is told once, and it goes on."""
+        try:
+            file.add(row)
+        except OSError as error:
+            why = error.strerror or str(error)
+            if self._unwritten.get(file) != why:
+                self.message(f"cannot write {file.path}: {why}; the run goes on without")
+            self._unwritten[file] = why
+        else:
+            self._unwritten.pop(file, None)

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from monarch import __version__
 from monarch.config_file import LoadedConfig, load_config, to_toml
 from monarch.job.process import process_start
 from monarch.runs.code import RunCode
-from monarch.runs.folder import RunFolder, shell_line
+from monarch.runs.folder import RunFolder, shell_line, writing_in
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
@@ -50,10 +51,22 @@ class RunSession:
     outcome: Any = None
 
     def __post_init__(self) -> None:
-        self.record = Record(self.folder.path, self.display, procs_per_host=self.procs_per_host)
+        with writing_in(self.folder.path):
+            self.record = Record(self.folder.path, self.display, procs_per_host=self.procs_per_host)
         self.record.code = self.code
 
     def __enter__(self) -> RunSession:
+        with writing_in(self.folder.path):
+            self._begin()
+        self.record.config_file = self._live_config()
+        pid = os.getpid()
+        self.record.note(
+            "begun", "begun", pid=pid, started=process_start(pid), generation=self.generation,
+            digest=self.code.digest if self.code else "",
+        )  # fmt: skip
+        return self
+
+    def _begin(self) -> None:
         folder = self.folder
         self._write_config(self.loaded.config)
         folder.write_json(
@@ -63,13 +76,6 @@ class RunSession:
         if not (folder.path / "command").exists():
             folder.write_text("command", shell_line(self.command) + "\n")
         folder.link_as_latest()
-        self.record.config_file = self._live_config()
-        pid = os.getpid()
-        self.record.note(
-            "begun", "begun", pid=pid, started=process_start(pid), generation=self.generation,
-            digest=self.code.digest if self.code else "",
-        )  # fmt: skip
-        return self
 
     def __exit__(
         self,
@@ -85,7 +91,11 @@ class RunSession:
         text = status if error is None else f"{status}: {in_words(error)}"
         outcome = _plain(self.outcome)
         self.record.note("ended", text, status=status, outcome=outcome)
-        write_report(self.folder)
+        if self.code is not None:
+            self.code.close()
+        # What came of the run counts, whether or not it can be written down.
+        with self._telling("report.html"):
+            write_report(self.folder)
 
     def _live_config(self) -> LiveConfig[Any]:
         """The run's own file, and the one that the person gave."""
@@ -100,7 +110,20 @@ class RunSession:
         files = {self.folder.config_path: of_run}
         if self.config_file is not None:
             files[self.config_file] = of_person
-        return LiveConfig(config, files, self._write_config)
+        return LiveConfig(config, files, self._keep_config)
+
+    def _keep_config(self, config: Any) -> None:
+        with self._telling("config.toml"):
+            self._write_config(config)
+
+    @contextmanager
+    def _telling(self, name: str) -> Iterator[None]:
+        """Within, what the operating system refuses is told, and ends nothing."""
+        try:
+            yield
+        except OSError as error:
+            path = self.folder.path / name
+            self.display.message(f"cannot write {path}: {error.strerror or error}")
 
     def _write_config(self, config: Any) -> None:
         self.folder.write_text("config.toml", to_toml(config, self.loaded.origins))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_change_is_told_with_its_diff_and_its_time(folder: Path) -> None:
-    code = RunCode(Workspace({folder: ""}))
+@pytest.fixture
+def code(folder: Path) -> Iterator[RunCode]:
+    with closing(RunCode(Workspace({folder: ""}))) as made:
+        yield made
+
+
+def test_a_change_is_told_with_its_diff_and_its_time(folder: Path, code: RunCode) -> None:
     before = code.digest
     assert code.look() is None
     saved = time.time()
@@ -33,18 +40,36 @@ def test_a_change_is_told_with_its_diff_and_its_time(folder: Path) -> None:
     assert code.look() is None
 
 
-def test_what_is_no_text_or_gone_is_told_by_name(folder: Path) -> None:
-    code = RunCode(Workspace({folder: ""}))
+def test_what_is_no_text_or_gone_is_told_by_name(folder: Path, code: RunCode) -> None:
     (folder / "data.bin").write_bytes(b"\xff\xfe")
     (folder / "model.py").unlink()
     change = code.look()
     assert change is not None
     assert change.files == ["data.bin", "model.py"]
     assert "-    return 1" in change.diff
+    assert "data.bin has changed" in change.diff
 
 
-def test_a_workspace_that_is_gone_changes_nothing(folder: Path, tmp_path: Path) -> None:
-    code = RunCode(Workspace({folder: ""}))
+def test_of_much_text_a_change_is_told_without_a_diff(folder: Path) -> None:
+    (folder / "a.py").write_text("x = 1\n" * 10)
+    (folder / "b.py").write_text("")
+    with closing(RunCode(Workspace({folder: ""}), max_bytes=60)) as code:
+        for name in ("a.py", "b.py", "model.py"):
+            (folder / name).write_text("y = 2\n")
+        change = code.look()
+        assert change is not None
+        assert change.files == ["a.py", "b.py", "model.py"]
+        assert "+y = 2" in change.diff
+        assert "model.py has changed" in change.diff
+        (folder / "model.py").write_text("z = 3\n")  # now there is room
+        change = code.look()
+        assert change is not None
+        assert "-y = 2\n+z = 3" in change.diff
+
+
+def test_a_workspace_that_is_gone_changes_nothing(
+    folder: Path, tmp_path: Path, code: RunCode
+) -> None:
     moved = tmp_path.with_name("moved")
     folder.rename(moved)
     assert code.look() is None

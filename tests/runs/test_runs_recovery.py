@@ -9,10 +9,10 @@ import monarch.actor
 from monarch.config_file import ConfigError
 from monarch.errors import ActorError, MeshFailure, MonarchError, SupervisionError
 from monarch.runs import LineDisplay, Record
-from monarch.runs.folder import read_rows
 from monarch.runs.ranks import RankHangs, RunFailed
 from monarch.runs.recovery import RanksLost, StepMade, noticing_losses, with_restarts
 from monarch.runs.restarts import Restarts
+from monarch.runs.rows import read_rows
 
 
 @pytest.fixture
