@@ -1,4 +1,4 @@
-"""Ctrl-C during a run: once to save and stop, twice to kill."""
+"""Ctrl-C during a run, once to save and stop, twice to kill; and who else may ask it to stop."""
 
 from __future__ import annotations
 
@@ -13,28 +13,39 @@ from monarch.runs import Record
 __all__ = ["interrupt_kept", "stop_on_interrupt"]
 
 
+# Of a batch system that wants its machines back, and of a terminal that was closed.
+_REQUESTS = (signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def stop_on_interrupt(records: Sequence[Record]) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) asks the recipes to save and return; a second one raises
-    ``KeyboardInterrupt`` where the program is."""
+    """The first Ctrl-C asks the recipes to save and return; a second one raises
+    ``KeyboardInterrupt`` where the program is. SIGTERM and SIGHUP ask too, however often they come:
+    many who send one send it twice. Under ``nohup``, SIGHUP stays ignored."""
     if not records or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)
+        then = ""
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, before[signal.SIGINT])
+            then = "; Ctrl-C again stops at once"
+        elif records[0].is_stopping:
+            return
         for record in records:
             record.stop()
-        records[0].display.message(
-            "stopping: what was learned is saved after this step; Ctrl-C again stops at once"
-        )
+        records[0].message(f"stopping: what was learned is saved after this step{then}")
 
-    before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, on_signal)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_REQUESTS)}
+    for number, handler in before.items():
+        if number == signal.SIGINT or handler is signal.SIG_DFL:
+            signal.signal(number, on_signal)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

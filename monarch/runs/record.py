@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -68,7 +68,7 @@ class Record:
 
     def message(self, text: str) -> None:
         """Something happened that is worth a line."""
-        self.display.message(text)
+        self._show(self.display.message, text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         """The numbers of a step. Steps count from 1; one step may report more than once.
@@ -79,7 +79,7 @@ class Record:
         now = time.time()
         self._add(self._metrics, {"step": step, "num_steps": num_steps, "time": now, **values})
         self._look_at_generation(step, values, now)
-        self.display.metrics(step, num_steps, values)
+        self._show(self.display.metrics, step, num_steps, values)
 
     def event(self, kind: str, text: str, **data: Any) -> None:
         """Something that a later reader of the run wants to know: a death, a heal, new code.
@@ -88,7 +88,7 @@ class Record:
         ``generation``, ``config``, ``chaos``); ``data`` is what JSON can hold.
         """
         self.note(kind, text, **data)
-        self.display.message(text)
+        self.message(text)
 
     def note(self, kind: str, text: str, **data: Any) -> None:
         """An event that is written down and not shown."""
@@ -128,6 +128,16 @@ class Record:
             generation=generation, step=step, files=change.files, diff=change.diff,
             digest=change.digest, save_to_step_seconds=seconds,
         )  # fmt: skip
+
+    def _show(self, show: Callable[..., None], *what: Any) -> None:
+        """Where nothing can be shown, as in a terminal that is gone, the run goes on; where who
+        read it has gone (``| head``), it is to stop, with all that was learned."""
+        try:
+            show(*what)
+        except BrokenPipeError:
+            self.stop()
+        except OSError:
+            pass
 
     def _add(self, file: RowFile, row: Mapping[str, Any]) -> None:
         """A training is worth more than what is noted of it: where nothing can be written, as on a

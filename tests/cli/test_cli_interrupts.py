@@ -141,6 +141,64 @@ def test_a_second_press_does_not_wait_for_what_the_recipe_saves(
     interrupt(running)
 
 
+SAVES = """
+import os, signal, time
+from dataclasses import dataclass
+from monarch.actor import ProcMesh
+from monarch.runs import Record
+
+@dataclass
+class Config:
+    size: int = 0
+
+def run(config: Config, procs: ProcMesh, record: Record):
+    record.message("at it")
+    if config.size:
+        out, into = os.pipe()
+        os.close(out)
+        os.dup2(into, 1)
+    while not record.is_stopping:
+        record.metrics(2, 2, {"loss": 1.0})
+        time.sleep(0.01)
+    (record.checkpoint_dir / "saved").touch()
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_else_asks_it_to_stop_lets_it_save(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    running = start("saves.py")
+    running.line("at it", timeout=60)
+    running.send_signal(number)
+    assert running.wait() == 130, running.story()
+    assert list(tmp_path.glob("runs/saves-*/checkpoints/saved"))
+    assert running.lines.count("stopping: what was learned is saved after this step") == 1
+
+
+def test_under_nohup_it_outlives_the_terminal(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    nohup = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    running = start("saves.py", before=nohup)
+    running.line("at it", timeout=60)
+    running.send_signal(signal.SIGHUP)
+    running.send_signal(signal.SIGINT)
+    assert running.wait() == 130, running.story()
+    (line,) = [line for line in running.lines if line.startswith("stopping")]
+    assert "Ctrl-C again" in line
+
+
+def test_who_reads_it_may_go_away(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    running = start("saves.py", "size=1")
+    assert running.wait(60) == 1, running.story()
+    assert list(tmp_path.glob("runs/saves-*/checkpoints/saved"))
+    assert not [line for line in running.errors if line], running.story()
+
+
 def test_while_hosts_are_waited_for(start: Start, tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(HEAD + RUNS.format(body="pass"))
     waits = """
