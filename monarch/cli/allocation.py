@@ -14,7 +14,7 @@ from rich.console import Console
 from monarch.actor import HostMesh, run_worker_loop_forever
 from monarch.cli.asking import ask_hosts
 from monarch.cli.host_table import show_hosts
-from monarch.cli.project import find_job, load_project, no_allocation, noted_job
+from monarch.cli.project import find_job, load_project, may_come_up, no_allocation, noted_job
 from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
@@ -119,4 +119,4 @@ def inspect_hosts(job: JobTrait) -> dict[str, dict[str, Any]]:
     """What each host agent of a job says of itself, by URL. Looks without becoming their client."""
     agent = client()
     addresses = {url: agent.visit(url) for url in job.urls()}
-    return ask_hosts(agent.node, addresses, may_come_up=job.is_running())
+    return ask_hosts(agent.node, addresses, may_come_up=may_come_up(job))

@@ -12,6 +12,7 @@ dirs = ["."]
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,9 +22,18 @@ from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, job_load
 from monarch_sync import Workspace
 
-__all__ = ["PROJECT_FILE", "Project", "find_job", "load_project", "no_allocation", "noted_job"]
+__all__ = [
+    "PROJECT_FILE",
+    "Project",
+    "find_job",
+    "load_project",
+    "may_come_up",
+    "no_allocation",
+    "noted_job",
+]
 
 PROJECT_FILE = "monarch.toml"
+_COMING_UP_SECONDS = 30.0
 
 
 @dataclass
@@ -105,6 +115,15 @@ def find_job() -> JobTrait | None:
     """The allocation that runs for this folder, if any."""
     job = noted_job()
     return job if job is not None and job.is_running() else None
+
+
+def may_come_up(job: JobTrait) -> bool:
+    """Whether a host of it that nobody listens at may be on its way: it was brought up just now."""
+    try:
+        age = time.time() - Path(DEFAULT_JOB_PATH).stat().st_mtime
+    except OSError:
+        return False
+    return abs(age) < _COMING_UP_SECONDS and job.is_running()
 
 
 def no_allocation() -> JobError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 
@@ -21,7 +22,10 @@ __all__ = ["main", "serve_host"]
 
 
 def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
-    """Be the host agent at ``address`` until a client shuts it down, or SIGTERM comes."""
+    """Be the host agent at ``address`` until a client shuts it down, or SIGTERM comes.
+
+    Without a ``name`` it is the machine's, with the port: one machine may have several.
+    """
     url = HostUrl.parse(address)
     secret = take_secret()
     node = Node(url.uid, JobKeys(secret) if secret else None)
@@ -30,7 +34,7 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
     sys.setswitchinterval(settings().switch_interval_seconds)
     directory = new_directory(node.uid)
     over = threading.Event()
-    service = HostService(node, directory, name, over.set)
+    service = HostService(node, directory, name or _name_at(url), over.set)
     agent = service.agent
     if url.bind.startswith("tcp://"):
         agent.bind_host = url.bind.removeprefix("tcp://").rpartition(":")[0]
@@ -45,6 +49,11 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
         replica.close()
         service.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _name_at(url: HostUrl) -> str:
+    port = url.advertise.rpartition(":")[2]
+    return f"{socket.gethostname()}:{os.path.basename(port)}"
 
 
 def main() -> None:

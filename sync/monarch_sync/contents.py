@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from monarch_sync.chunks import Chunks
@@ -40,7 +40,11 @@ class _Delta(NamedTuple):
 
 
 class Contents:
-    """Of one workspace. Not for several threads at once."""
+    """Of one workspace. Not for several threads at once.
+
+    ``elsewhere`` gives a content that no file here has, if it can: hosts may have what the author
+    cannot read.
+    """
 
     def __init__(self, workspace: Workspace, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._workspace = workspace
@@ -48,6 +52,7 @@ class Contents:
         self._num_bytes = 0
         self._small: OrderedDict[bytes, bytes] = OrderedDict()
         self._large: OrderedDict[bytes, Chunks] = OrderedDict()
+        self.elsewhere: Callable[[Entry], bytes | None] = lambda entry: None
         self._deltas: OrderedDict[_Delta, tuple[Blob, bytes] | None] = OrderedDict()
         self.shared: dict[
             tuple[Hashable, ...], Any
@@ -93,6 +98,10 @@ class Contents:
                 if isinstance(found, bytes):
                     self.remember(entry.digest, found)
                 return found
+        if (lent := self.elsewhere(entry)) is not None:
+            if len(lent) < LARGE_BYTES:
+                self.remember(entry.digest, lent)
+            return lent
         raise MovedUnderfoot(entry.path)
 
     def packed(self, entries: Sequence[Entry], *, is_near: bool) -> Iterable[tuple[Blob, Content]]:

@@ -23,6 +23,7 @@ from monarch_sync.ignore import (
     tracked_though_ignored,
     walk,
 )
+from monarch_sync.unreadable import listing_fault
 from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Explanation", "Rule", "explain"]
@@ -83,8 +84,12 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
         return Explanation(
             shown, True, "root", f"it is a folder of the workspace; {_lands(remote)}"
         )
-    if not os.path.lexists(local):
+    try:
+        os.lstat(local)
+    except (FileNotFoundError, NotADirectoryError):
         return out("missing", "there is no such file")
+    except OSError:
+        pass  # A folder above tells why.
     parts = relative.split("/")
     if reserved := next(filter(is_reserved, parts), None):
         return out("reserved", f"{reserved}/ belongs to monarch itself, here and on the hosts")
@@ -103,6 +108,8 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
             return out("environment", f"{about} is a virtual environment (it has a pyvenv.cfg)")
         parent, is_dir = os.path.dirname(part), whole.is_dir() and not whole.is_symlink()
         if part in walk(folder.local, workspace.ignore, parent, depth=1) and not kept_by_git:
+            if why := _unreadable(workspace, folder, part):
+                return out("unreadable", f"{about} {why}; hosts keep what they have of it")
             continue
         if pattern := _override(NEVER, part, is_dir):
             return out("never", f"{about} is never synced", Rule("built in", 0, pattern))
@@ -132,21 +139,38 @@ def _lands(remote: str) -> str:
 
 
 def _fault(remote: str, local: Path) -> str:
-    """Why a scan would list it as a problem."""
+    """Why a scan would list it as a problem, though it is there to be read."""
     if fault := path_fault(remote):
         return fault
     status = os.lstat(local)
     if stat.S_ISLNK(status.st_mode):
         return target_fault(remote, os.readlink(local))
-    if stat.S_ISDIR(status.st_mode):
-        return "" if os.access(local, os.R_OK | os.X_OK) else "cannot be read (permission denied)"
-    if not stat.S_ISREG(status.st_mode):
-        return "is neither a file nor a folder nor a link"
-    return "" if os.access(local, os.R_OK) else "cannot be read (permission denied)"
+    if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
+        return ""
+    return "is neither a file nor a folder nor a link"
+
+
+def _unreadable(workspace: Workspace, folder: Folder, relative: str) -> str:
+    """Why a file cannot be read, or a folder not be listed; "" if it can."""
+    faults: list[OSError] = []
+    local = folder.local / relative
+    try:
+        if stat.S_ISREG(os.lstat(local).st_mode):
+            with open(local, "rb", buffering=0) as file:
+                file.read(1)
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+
+    def note(_: str, error: OSError) -> None:
+        faults.append(error)
+
+    if local.is_dir() and not local.is_symlink():
+        list(walk(folder.local, workspace.ignore, relative, depth=1, on_error=note))
+    return listing_fault(faults[0]) if faults else ""
 
 
 def _is_environment(local: Path) -> bool:
-    return not local.is_symlink() and (local / "pyvenv.cfg").exists()
+    return not local.is_symlink() and os.path.exists(local / "pyvenv.cfg")
 
 
 def _override(patterns: Sequence[str], relative: str, is_dir: bool) -> str:

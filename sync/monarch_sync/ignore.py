@@ -9,6 +9,7 @@ Python, virtual environments, what editors write beside a file while it is edite
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -35,6 +36,7 @@ _OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
 NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF_EDITORS)
 _ENVIRONMENT = "pyvenv.cfg"
 IGNORE_FILE, _GIT = ".monarchignore", ".gitignore"
+_NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file, or not for git
 _EXCLUDES = re.compile(rb"^\s*excludesfile\s*=\s*\"?([^\"\r\n]+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -96,7 +98,8 @@ def walk(
 
     ``patterns`` are further ones to leave out, in `.gitignore` syntax, relative to ``folder``.
     ``below`` looks only inside that folder of it, ``depth`` 1 at nothing deeper; rules of the
-    folders above count all the same. ``on_error`` is told of folders that cannot be listed.
+    folders above count all the same. ``on_error`` is told of folders that cannot be listed, or
+    whose rules cannot be read: what is in them is not known to belong here.
     """
     for path, _ in walk_kinds(folder, patterns, below, depth, on_error=on_error, uses_git=uses_git):
         yield path
@@ -129,12 +132,12 @@ def walk_kinds(
         try:
             with os.scandir(at or "/") as listing:
                 entries = list(listing)
+            os.lstat(f"{at}/.")  # where names may be listed, and nothing behind them be looked at
+            level = _level(at, {entry.name for entry in entries})
         except OSError as error:
             if on_error is not None:
                 on_error(relative, error)
             continue
-        names = {entry.name for entry in entries}
-        level = _level(at, names)
         inside = [level, *above] if level.own or level.git or level.is_repository else above
         prefix = f"{relative}/" if relative else ""
         for entry in entries:
@@ -170,9 +173,14 @@ def judges_alike(
 
 
 def _level(folder: str, names: Container[str] | None = None) -> _Level:
-    """The rules right in a folder. ``names``: what is in it, if that is known."""
-    own = _read(f"{folder}/{IGNORE_FILE}") if names is None or IGNORE_FILE in names else None
-    git = _read(f"{folder}/{_GIT}") if names is None or _GIT in names else None
+    """The rules right in a folder. ``names``: what is in it, if that is known: then it raises
+    ``OSError`` where rules are there and cannot be read."""
+    is_there = names is not None
+    own = git = None
+    if names is None or IGNORE_FILE in names:
+        own = _read(f"{folder}/{IGNORE_FILE}", is_there=is_there)
+    if names is None or _GIT in names:
+        git = _read(f"{folder}/{_GIT}", is_there=is_there)
     exclude, git_dir = None, None
     if names is None or ".git" in names:
         git_dir = git_dir_of(folder or "/")
@@ -181,11 +189,13 @@ def _level(folder: str, names: Container[str] | None = None) -> _Level:
     return _Level(len(folder) + 1, own, git, exclude, git_dir is not None)
 
 
-def _read(path: str) -> RuleFile | None:
+def _read(path: str, *, is_there: bool = False) -> RuleFile | None:
     try:
         with open(path, "rb", buffering=0) as file:
             return rules_of(file.read())
-    except OSError:
+    except OSError as error:
+        if is_there and error.errno not in _NO_RULES:
+            raise OSError(error.errno, error.strerror, path) from None
         return None
 
 

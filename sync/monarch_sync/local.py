@@ -18,7 +18,7 @@ def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
     """Bring ``workspace`` to ``replica``: scan, stage, commit. Raises ``PushRefused``."""
     started = time.perf_counter()
     scanner = Scanner(workspace)
-    scan = scanner.scan()
+    scan = scanner.scan().over(replica.manifest)
     view = HostView()
     view.generation, view.manifest = replica.generation, replica.manifest
     push = Push(workspace, scan.manifest, view, replica.generation + 1, scanner.contents)

@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from monarch_sync.errors import SyncFailed
 from monarch_sync.words import byte_size, clipped, counted, num_cells, printable, some, took
 
-__all__ = ["HostReport", "Problem", "Refusal", "SyncReport"]
+__all__ = ["HostReport", "Problem", "Refusal", "SyncReport", "problem_lines"]
 
 _MAX_PROBLEMS = 10
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A path that could not be taken along, and why. The rest of the sync goes on."""
+    """A path that could not be taken along, and why. The rest of the sync goes on.
+
+    ``is_unreadable``: it is there, and could not be read. ``is_kept``: so hosts keep what they have
+    of it.
+    """
 
     path: str
     reason: str
+    is_unreadable: bool = False
+    is_kept: bool = False
 
     def __str__(self) -> str:
         return f"{printable(self.path)}: {self.reason}"
+
+    def line(self) -> str:
+        """What a push does about it, and why."""
+        return f"{_FATES[self.is_kept]} {self}"
+
+
+_FATES = {True: "hosts keep what they have of", False: "left out"}
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,11 @@ class SyncReport:
         return not self.errors
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all of the workspace could be read."""
+        return not any(problem.is_unreadable for problem in self.problems)
+
+    @property
     def bytes_sent(self) -> int:
         """Content and messages together, over all hosts."""
         return sum(host.bytes_sent for host in self.hosts)
@@ -185,13 +204,22 @@ class SyncReport:
             for name in host.kept
         ]
         lines += [f"  needs respawn: {why}" for why in self.needs_respawn]
-        lines += [f"  left out {problem}" for problem in self.problems[:_MAX_PROBLEMS]]
-        if len(self.problems) > _MAX_PROBLEMS:
-            lines.append(f"  left out {len(self.problems) - _MAX_PROBLEMS} more")
+        lines += [f"  {line}" for line in problem_lines(self.problems)]
         lines += [f"  {note}" for note in self.notes]
         for error in self.errors:
             lines += [f"  {line}" for line in error.splitlines()]
         return "\n".join(lines)
+
+
+def problem_lines(problems: Sequence[Problem]) -> list[str]:
+    """A line each; of many, the first of those that hosts keep, and of the others."""
+    in_order = sorted(problems, key=lambda problem: not problem.is_kept)
+    lines = [problem.line() for problem in in_order[:_MAX_PROBLEMS]]
+    rest = [problem.is_kept for problem in in_order[_MAX_PROBLEMS:]]
+    for is_kept in (True, False):
+        if num := rest.count(is_kept):
+            lines.append(f"{_FATES[is_kept]} {num:,} more")
+    return lines
 
 
 def _unchanged(generation: int) -> str:

@@ -15,6 +15,7 @@ from monarch_sync.manifest import Manifest
 from monarch_sync.readings import Readings
 from monarch_sync.report import Problem
 from monarch_sync.touched import Touched
+from monarch_sync.unreadable import ROOT, filled, listing_fault
 from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Scan", "Scanner", "scan"]
@@ -30,6 +31,16 @@ class Scan(NamedTuple):
     manifest: Manifest
     problems: list[Problem]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all could be read."""
+        return not any(problem.is_unreadable for problem in self.problems)
+
+    def over(self, base: Manifest) -> Scan:
+        """This scan, with what could not be read as hosts have it that have ``base``: else a push
+        would delete it there."""
+        return self if self.is_whole else Scan(*filled(self.manifest, self.problems, base))
+
 
 class Scanner:
     """Scans one workspace again and again; keep it, and later scans cost a stat a file."""
@@ -40,14 +51,14 @@ class Scanner:
         self.contents = Contents(workspace)
         self._readings = Readings(self.contents)
         self._problems: dict[str, Problem] = {}
-        self._unlisted: dict[str, Problem] = {}  # folders that we may not look into
+        self._unreadable: dict[str, Problem] = {}  # nothing in it is in the manifest
         # What git's rules hide, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
 
     def scan(self) -> Scan:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
         self._problems.clear()
-        self._unlisted.clear()
+        self._unreadable.clear()
         self._hidden.clear()
         self._readings.begin()
         entries: dict[str, Entry] = {}
@@ -67,6 +78,7 @@ class Scanner:
             # All other folders on the way to a path are listed themselves.
             _add_parents(folder.remote, entries)
         self._readings.end()
+        self._drop_unreadable(entries)
         _drop_orphans(entries)
         return Scan(self._update(entries), self._all_problems())
 
@@ -78,11 +90,16 @@ class Scanner:
         nothing is looked at.
         """
         touched = {os.fspath(path) for path in paths}
+        # Nobody tells when it can be read again: a mount that comes back does not.
+        again = {str(at) for path in self._unreadable for at in self.workspace.locate(path)}
+        touched |= again
         same_files = self._readings.same_files(touched)
-        if self.manifest is None or same_files is None:
+        if self.manifest is None or same_files is None or ROOT in self._unreadable:
             return self.scan()
         touched |= same_files
         if any(_is_rule(path) for path in touched) or _meet(self.workspace.folders, touched):
+            return self.scan()
+        if not again.isdisjoint(str(folder.local) for folder in self.workspace.folders):
             return self.scan()
         moved = self._with_moves(paths.moves) if isinstance(paths, Touched) else None
         if moved is not None:
@@ -107,7 +124,7 @@ class Scanner:
         if not moves or self._readings.has_links:
             return None
         manifest = self.manifest
-        unclear = (*self._hidden, *self._problems, *self._unlisted)
+        unclear = (*self._hidden, *self._problems, *self._unreadable)
         for old, new in moves:
             homes = [f for f in self.workspace.folders if _overlap(f, old) or _overlap(f, new)]
             if len(homes) != 1:
@@ -185,6 +202,7 @@ class Scanner:
                 self._add(folder, relative, found)
                 if path in found and found[path].is_dir:
                     self._add_inside(folder, relative, found)
+                    self._drop_unreadable(found)
             known = self.manifest.below(path)
             if path in self.manifest:
                 known.append(path)
@@ -232,20 +250,26 @@ class Scanner:
     def _walk(self, folder: Folder, below: str = "", depth: int | None = None) -> Iterator[str]:
         def note(relative: str, error: OSError) -> None:
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                path = folder.remote_of(relative)
-                reason = f"cannot be listed: {error.strerror or error}"
-                self._unlisted[path] = Problem(path or ".", reason)
+                path = folder.remote_of(relative) or ROOT
+                self._unreadable[path] = Problem(path, listing_fault(error), is_unreadable=True)
 
         patterns, uses_git = self.workspace.ignore, folder.follows_git
         return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
 
+    def _drop_unreadable(self, entries: dict[str, Entry]) -> None:
+        """Take out folders that could not be listed: their mode may be what keeps us out."""
+        if self._unreadable:
+            above = {parent_of(path) for path in entries}
+            for path in self._unreadable.keys() - above:
+                entries.pop(path, None)
+
     def _forget_problems(self, path: str) -> None:
-        for problems in (self._problems, self._unlisted):
+        for problems in (self._problems, self._unreadable):
             for other in [p for p in problems if p == path or p.startswith(f"{path}/")]:
                 del problems[other]
 
     def _all_problems(self) -> list[Problem]:
-        return [*self._problems.values(), *self._unlisted.values()]
+        return [*self._problems.values(), *self._unreadable.values()]
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
         """The new manifest, derived from the last one where there is one."""
@@ -278,10 +302,12 @@ class Scanner:
             self._problems.pop(path, None)
         try:
             entry = self._entry(path, f"{folder.local}/{relative}", status)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            entry = error.strerror or str(error)
+            reason = error.strerror or str(error)
+            self._unreadable[path] = Problem(path, reason, is_unreadable=True)
+            return
         if isinstance(entry, Entry):
             entries[path] = entry
         else:

@@ -23,6 +23,7 @@ from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runtime.process import is_bootstrapped
 from monarch_sync import SyncError
+from tests.privileges import unprivileged
 from tests.support import Program, wait_for
 
 from .conftest import Folder
@@ -109,8 +110,11 @@ def test_a_push_is_an_object(up: Folder, say: Say) -> None:
     assert found["hosts"][0]["num_written"] == 3
     assert found["bytes_sent"] == sum(host["bytes_sent"] for host in found["hosts"]) > 0
     assert found["problems"] == [
-        {"path": "pipe", "reason": "is neither a file nor a folder nor a link"}
-    ]
+        {
+            "path": "pipe", "reason": "is neither a file nor a folder nor a link",
+            "is_unreadable": False, "is_kept": False,
+        }
+    ]  # fmt: skip
     assert bytes.fromhex(found["digest"])
 
 
@@ -120,6 +124,43 @@ def test_what_a_host_kept_and_what_was_left_out_is_told(up: Folder, say: Say) ->
     (up.replica() / "amounts.py").write_text("AMOUNT = 9  # tried something here\n")
     up.write("amounts.py", "AMOUNT = 2\n")
     assert re.search(r"changed on trainers0, kept as amounts.py.host-\w{8}\n", say("sync").out)
+
+
+def test_what_cannot_be_read_stays_on_the_hosts_and_is_told(up: Folder, say: Say) -> None:
+    def said(*arguments: str) -> Said:
+        return unprivileged(lambda: say(*arguments))
+
+    kept = "hosts keep what they have of amounts.py: Permission denied\n"
+    up.write("later.py", "A = 1\n").chmod(0)
+    first = said("sync")
+    assert (first.status, first.out.splitlines()[1:]) == (
+        3, ["  left out later.py: Permission denied"],
+    )  # fmt: skip
+    (up.path / "later.py").unlink()
+    (up.path / "amounts.py").chmod(0)
+    up.write("more.py", "A = 1\n")
+    preview = said("sync", "--dry-run")
+    assert (preview.status, "delete" in preview.out) == (3, False)
+    assert preview.out.endswith(kept)
+    assert said("sync", "--dry-run", "--json").json["problems"][0]["is_kept"] is True
+    difference = said("sync", "diff")
+    assert (difference.status, "amounts.py" in difference.out) == (0, False)
+    assert said("sync", "diff", "--json").json["problems"][0]["path"] == "amounts.py"
+    explained = said("sync", "--explain", "amounts.py")
+    assert "cannot be read: Permission denied; hosts keep what they have" in explained.out
+
+    pushed = said("sync")
+    assert (pushed.status, pushed.out.endswith(f"\n  {kept}")) == (3, True)
+    assert "1 file → 2 hosts" in pushed.out
+    told = said("sync", "--json")
+    assert (told.status, told.json["ok"], told.json["problems"]) == (
+        3, True,
+        [{"path": "amounts.py", "reason": "Permission denied",
+          "is_unreadable": True, "is_kept": True}],
+    )  # fmt: skip
+    assert [(up.replica(index) / "amounts.py").exists() for index in (0, 1)] == [True, True]
+    (up.path / "amounts.py").chmod(0o644)
+    assert said("sync").status == 0
 
 
 def test_a_host_that_cannot_follow_stops_all_or_is_left_behind(up: Folder, say: Say) -> None:
@@ -275,7 +316,7 @@ def test_history_and_rollback(up: Folder, say: Say) -> None:
     assert lines[1].startswith("*  3  ")
     assert lines[1].endswith("2 files: amounts.py, more.py (same as gen 1)")
     assert "3 files: adding.py, amounts.py, monarch.toml" in lines[3]
-    found = say("sync", "--json", "history").json["generations"]
+    found = say("sync", "history", "--json").json["generations"]
     assert [one["generation"] for one in found] == [3, 2, 1]
     assert found[0]["digest"] == found[2]["digest"] != found[1]["digest"]
     assert found[1]["hosts"] == ["trainers0", "trainers1"]

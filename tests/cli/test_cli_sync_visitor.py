@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
+
 import pytest
 
+from monarch.actor import shutdown_context
+from monarch.cli import asking
+from monarch.cli.asking import NOBODY_THERE
+from monarch.cli.project import may_come_up
 from monarch.cli.sync import visitor
+from monarch.cli.sync.visitor import Visitor
+from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait
 from monarch.runtime.answers import Outcome
 from monarch.runtime.promise import Promise
+from tests.support import free_port
 
 
 def test_many_that_are_silent_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,3 +33,38 @@ def test_many_that_are_silent_are_waited_for_together(monkeypatch: pytest.Monkey
         0: {"generation": 3},
         1_999: {"generation": 4},
     }
+
+
+class Standing(JobTrait):
+    """An allocation of somebody else's, of which nobody here knows whether it runs."""
+
+    def _create(self, client_script: str | None) -> None: ...
+
+    def _state(self) -> JobState:
+        raise NotImplementedError
+
+    def _kill(self) -> None: ...
+
+    def can_run(self, spec: JobTrait) -> bool:
+        return True
+
+    def urls(self) -> list[str]:
+        return [f"tcp://127.0.0.1:{free_port()}"]
+
+
+def test_a_dead_host_of_a_job_that_counts_as_running_costs_no_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = Standing()
+    assert not may_come_up(job)
+    (tmp_path / ".monarch").mkdir(mode=0o700)
+    note = tmp_path / DEFAULT_JOB_PATH
+    job.dump(note)
+    assert may_come_up(job), "it was brought up just now"
+    hour_ago = time.time() - 3600
+    os.utime(note, (hour_ago, hour_ago))
+    monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 600.0)  # longer than a test may take
+    (answer,) = Visitor(job).ask().values()
+    assert answer == {"error": NOBODY_THERE}
+    shutdown_context().get(timeout=20)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,41 @@ def test_it_says_why_saves_are_looked_for(
     watcher.line("✓ gen 2  1 file → 2 hosts")
     end(watcher)
     assert sum("does not tell of all changes" in line for line in watcher.lines) == 1
+
+
+FAILING_DISK = """
+import os, sys
+from monarch.cli.sync import watching
+from monarch_sync import readings
+
+real = readings._read
+
+def read(local, *more):
+    if local.endswith("/amounts.py") and os.path.exists({flag!r}):
+        raise OSError(5, "Input/output error")
+    return real(local, *more)
+
+readings._read, watching._LOOK_AGAIN_SECONDS = read, 0.1
+sys.argv = ["monarch", "sync", "--watch"]
+from monarch.cli.main import main; main()
+"""
+
+
+def test_what_cannot_be_read_is_looked_at_again(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any
+) -> None:
+    monkeypatch.chdir(up.path)
+    flag = tmp_path_factory.mktemp("flag") / "disk_fails"
+    watcher = program(FAILING_DISK.format(flag=str(flag)))
+    watcher.line("watching ", timeout=60)
+    flag.touch()
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("  hosts keep what they have of amounts.py: Input/output error")
+    assert (up.replica() / "amounts.py").read_text() == "AMOUNT = 1\n"
+    flag.unlink()  # and nobody tells
+    watcher.line("✓ gen 2  1 file → 2 hosts")
+    assert (up.replica() / "amounts.py").read_text() == "AMOUNT = 2\n"
+    end(watcher)
 
 
 def test_a_job_that_writes_into_the_folder_is_pointed_out(up: Folder, watcher: Program) -> None:

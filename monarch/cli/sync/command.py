@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 import click
 
 from monarch.cli.sync.difference import differences
-from monarch.cli.sync.preview import first_sync, preview_lines, previews
+from monarch.cli.sync.preview import Preview, first_sync, over_hosts, preview_lines, previews
 from monarch.cli.sync.setting import find_project, whole_of, workspace_of
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.terminal import Terminal
@@ -25,9 +25,13 @@ from monarch_sync import Scanner, SyncError
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
 from monarch_sync.explain import explain
+from monarch_sync.report import Problem
 from monarch_sync.words import printable
 
 __all__ = ["sync"]
+
+
+_NOT_WHOLE = 3  # the exit code where something could not be read, and stays as hosts have it
 
 
 class _Chosen(NamedTuple):
@@ -54,7 +58,8 @@ def sync(
     """Bring the workspace to all hosts, and its code into what runs there.
 
     Live processes switch to the new code between the same two messages on every rank. Code that
-    does not compile, or does not run, changes nobody. Exits with 1 if the push was refused.
+    does not compile, or does not run, changes nobody. Exits with 1 if the push was refused, with 3
+    if it was made without something that cannot be read here.
     """
     context.obj = _Chosen(file, is_json)
     if context.invoked_subcommand is not None:
@@ -88,7 +93,7 @@ def _push(chosen: _Chosen, voice: Voice, *, best_effort: bool, env: bool) -> NoR
         voice.note("interrupted", text, ok=False)
         sys.exit(130)
     voice.pushed(report)
-    sys.exit(0 if report.ok else 1)
+    sys.exit(1 if not report.ok else 0 if report.is_whole else _NOT_WHOLE)
 
 
 def _end_with(error: Exception, is_json: bool) -> NoReturn:
@@ -122,28 +127,52 @@ def _explain(chosen: _Chosen, path: str) -> NoReturn:
     sys.exit(0 if found.is_in else 1)
 
 
-def _preview(chosen: _Chosen) -> None:
+def _preview(chosen: _Chosen) -> NoReturn:
     workspace = whole_of(find_project(chosen.file))
     visitor = find_visitor(partly=True)
     scan = Scanner(workspace).scan()
     answers = visitor.answering() if visitor is not None else {}
-    found = previews(visitor.past(answers), scan) if visitor and answers else [first_sync(scan)]
+    if visitor and answers:
+        past = visitor.past(answers)
+        states = past.states()
+        scan = over_hosts(states, scan)
+        found = previews(past, states, scan)
+    else:
+        found = [first_sync(scan)]
     if chosen.is_json:
         problems = [problem.__dict__ for problem in scan.problems]
         data = {"hosts": [one.to_dict() for one in found], "problems": problems}
         JsonLines().say("dry-run", data)
-        return
+    else:
+        _show_previews(found, scan.problems, visitor)
+    sys.exit(0 if scan.is_whole else _NOT_WHOLE)
+
+
+def _show_previews(
+    found: Iterable[Preview], problems: Iterable[Problem], visitor: Visitor | None
+) -> None:
     terminal = Terminal()
     for preview in found:
         for line in preview_lines(preview):
             terminal.line(line)
-    for problem in scan.problems:
-        terminal.line(f"left out {problem}", "yellow")
+    for problem in problems:
+        terminal.line(problem.line(), "yellow")
     for line in _silence(visitor) if visitor is not None else ():
         terminal.line(line, "yellow")
 
 
+def _also_here(context: click.Context, _: click.Parameter, is_json: bool) -> None:
+    if is_json:
+        context.obj = context.obj._replace(is_json=True)
+
+
+_json_too = click.option(
+    "--json", is_flag=True, expose_value=False, callback=_also_here, help="an object, for programs"
+)
+
+
 @sync.command("status")
+@_json_too
 @click.pass_obj
 def _status(chosen: _Chosen) -> None:
     """Which host and which proc runs which generation, and what is stale."""
@@ -171,6 +200,7 @@ def _status(chosen: _Chosen) -> None:
 
 @sync.command("history")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@_json_too
 @click.pass_obj
 def _history(chosen: _Chosen, limit: int) -> None:
     """The generations that the hosts remember: when, who, what.
@@ -195,6 +225,7 @@ def _history(chosen: _Chosen, limit: int) -> None:
 @click.argument("generation", required=False, type=click.IntRange(min=1))
 @click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
 @click.option("--verbose", "-v", is_flag=True, help="the whole report")
+@_json_too
 @click.pass_obj
 def _rollback(chosen: _Chosen, generation: int | None, best_effort: bool, verbose: bool) -> None:
     """Have all hosts go back to a generation, or none of them.
@@ -244,6 +275,7 @@ def _before(rows: list) -> int:  # type: ignore[type-arg]
 @sync.command("diff")
 @click.argument("generation", required=False, type=click.IntRange(min=1))
 @click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
+@_json_too
 @click.pass_obj
 def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
     """How your files differ from what the hosts have, or had as GENERATION.
@@ -256,7 +288,7 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
         past = visitor.past(visitor.answering())
         held = past.state(generation or 0)
         scanner = Scanner(workspace)
-        mine = scanner.scan().manifest
+        scan = scanner.scan().over(held.manifest)
 
     def theirs(entry: Entry) -> bytes | None:
         try:
@@ -269,10 +301,14 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
 
     name = f"gen {held.generation}"
     with _errors(chosen):
-        found = differences(held.manifest, mine, theirs, ours, name)
+        found = differences(held.manifest, scan.manifest, theirs, ours, name)
         if chosen.is_json:
             text = "\n".join(found)
-            data = {"generation": held.generation, "differs": bool(text), "diff": text}
+            unread = [problem.__dict__ for problem in scan.problems if problem.is_unreadable]
+            data = {
+                "generation": held.generation, "differs": bool(text), "diff": text,
+                "problems": unread,
+            }  # fmt: skip
             JsonLines().say("diff", data)
             sys.exit(1 if exit_code and text else 0)
     terminal = Terminal()
@@ -284,6 +320,9 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
         )
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
         terminal.line(shown, colour)
+    for problem in scan.problems:
+        if problem.is_unreadable:
+            click.echo(f"not compared: {problem}", err=True)
     for line in _silence(visitor):
         click.echo(line, err=True)  # The rest can be given to `patch`.
     sys.exit(1 if exit_code and any_found else 0)

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from monarch.runtime.workspace.past import Past
 from monarch_sync import Manifest, Scan
 from monarch_sync.diff import diff
+from monarch_sync.messages import Held
 from monarch_sync.words import byte_size, counted, printable, some
 
-__all__ = ["Change", "Preview", "first_sync", "preview_lines", "previews"]
+__all__ = ["Change", "Preview", "first_sync", "over_hosts", "preview_lines", "previews"]
 
 
 class Change(NamedTuple):
@@ -52,9 +53,17 @@ def first_sync(scan: Scan) -> Preview:
     return Preview([], 0, list(_changes(Manifest(), scan.manifest, {})))
 
 
-def previews(past: Past, scan: Scan) -> list[Preview]:
-    """What the hosts of an allocation would get: one for all that have the same."""
-    states = past.states()
+def over_hosts(states: Mapping[str, Held], scan: Scan) -> Scan:
+    """The scan, with what could not be read as the hosts have it that are furthest on."""
+    if scan.is_whole or not states:
+        return scan
+    newest = max(states.values(), key=lambda held: held.generation)
+    return scan.over(Manifest.from_rows(newest.rows, newest.digest_name))
+
+
+def previews(past: Past, states: Mapping[str, Held], scan: Scan) -> list[Preview]:
+    """What the hosts of an allocation would get: one for all that have the same. ``states`` is what
+    they have, by their names."""
     groups: dict[tuple[int, bytes], list[str]] = {}
     for host, held in states.items():
         groups.setdefault((held.generation, held.digest), []).append(host)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from monarch.cli.asking import ask_hosts
-from monarch.cli.project import no_allocation, noted_job
+from monarch.cli.project import may_come_up, no_allocation, noted_job
 from monarch.cli.sync.unread import faults_in
 from monarch.cli.sync.voice import Voice
 from monarch.errors import JobError
@@ -21,8 +21,9 @@ from monarch.runtime.answers import Outcome
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.owner import Owner
-from monarch.runtime.workspace.past import Past, roll_back
+from monarch.runtime.workspace.past import Past
 from monarch.runtime.workspace.remote_owner import RemoteOwner
+from monarch.runtime.workspace.rollback import roll_back
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown
@@ -168,7 +169,7 @@ class Visitor:
         """What each host says of itself, by URL; of one that does not, the ``error``."""
         addresses = self.addresses()
         found = ask_hosts(
-            self._agent.node, addresses, silent=self.silent, may_come_up=self.job.is_running()
+            self._agent.node, addresses, silent=self.silent, may_come_up=may_come_up(self.job)
         )
         for url, body in found.items():
             if "error" in body:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TextIO
 from monarch.cli.sync.meter import Meter, Source
 from monarch.cli.sync.terminal import Terminal
 from monarch_sync import SyncReport
+from monarch_sync.report import problem_lines
 from monarch_sync.words import printable
 
 __all__ = ["JsonLines", "Lines", "Voice"]
@@ -51,7 +52,7 @@ class Lines:
                 terminal.line(line)
             return
         # What nobody should overlook, though all went well; told once.
-        left_out = {line for line in rest if line.startswith("  left out ")}
+        left_out = {f"  {line}" for line in problem_lines(report.problems)}
         for line in rest:
             is_news = line.startswith(("  changed on ", "  left behind "))
             is_news = is_news or line.strip() in set(report.notes).difference(self._notes)

@@ -23,11 +23,13 @@ from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
+from monarch_sync.report import Problem
 from monarch_sync.words import printable
 
 __all__ = ["Watching"]
 
 _TICK_SECONDS = 1.0
+_LOOK_AGAIN_SECONDS = 5.0  # at what could not be read: nobody tells when a mount is back
 _SETTLE_SECONDS = 0.1  # so long a new project file stays as it is before it is believed
 
 
@@ -56,6 +58,8 @@ class Watching:
         self._following: Following | None = None
         self._is_behind = False
         self._told: tuple[str, list[str]] = "", []
+        self._unreadable: set[Problem] = set()
+        self._pushed_at = 0.0
         self._restless = RestlessFiles(self._workspace)
         self._failure = ""
         self._polls_because = ""
@@ -96,6 +100,8 @@ class Watching:
             self._push(None)
         elif touched is not None:
             self._push(touched or None)
+        elif self._unreadable and time.monotonic() - self._pushed_at > _LOOK_AGAIN_SECONDS:
+            self._push(frozenset())
 
     def _push(self, touched: Iterable[Path] | None, *, is_first: bool = False) -> None:
         assert self._visitor is not None
@@ -120,14 +126,16 @@ class Watching:
             self._is_behind, self._failure = False, ""
             self._is_env_wanted = False
             self._tell(report, is_first)
-        self._is_pushing = False
+        self._is_pushing, self._pushed_at = False, time.monotonic()
 
     def _tell(self, report: SyncReport, is_first: bool) -> None:
         # One save may come as several events; its refusal is told once.
         said, self._told = self._told, (report.digest, report.errors)
-        is_news = bool(report.changed_files) or bool(report.errors)
-        if is_first or (is_news and said != self._told):
+        is_news = said != self._told and bool(report.changed_files or report.errors)
+        unreadable = {problem for problem in report.problems if problem.is_unreadable}
+        if is_first or is_news or unreadable != self._unreadable:
             self._voice.pushed(report)
+        self._unreadable = unreadable
         if report.ok:
             self._tell_restlessness(report)
 

@@ -22,6 +22,7 @@ from monarch.runtime.workspace.planning import plan_of
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.sharing import HERE
 from monarch.runtime.workspace.standstill import Standstill
+from monarch.runtime.workspace.unreadable import with_unreadable
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
@@ -54,6 +55,7 @@ class Attempt:
         silent: Mapping[Uid, str] | None = None,
     ) -> None:
         self._memory = memory
+        self._node = node
         self._fleet = Fleet(memory, node)
         self._owners = owners
         self._mode = mode
@@ -118,6 +120,7 @@ class Attempt:
         fleet.meet(addresses)
         report.generation = memory.generation
         scan = memory.scanner.scan() if touched is None else memory.scanner.rescan(touched)
+        scan = with_unreadable(scan, memory, fleet, self._node, addresses)
         report.problems = scan.problems
         report.digest = scan.manifest.digest.hex()
         self._time("scan")

@@ -21,7 +21,7 @@ from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
 from monarch_sync.disk import Content
 from monarch_sync.errors import PushRefused, VersionMismatch
 from monarch_sync.manifest import Manifest
-from monarch_sync.messages import Abort, Commit, Message, decode, encode
+from monarch_sync.messages import Abort, Commit, Message, Question, decode, encode
 from monarch_sync.progress import progress
 from monarch_sync.push import HostView, Outgoing, Push
 
@@ -130,6 +130,17 @@ class Fleet:
             push = Push(memory.workspace, manifest, view, generation, contents)
             found.append(HostInPush(address, None if writer else push, writer))
         return found
+
+    def ask(self, host: ProcAddress, question: Question) -> Message | None:
+        """What a host says to a question; ``None``, and it has failed, if it says nothing."""
+        sender, data = self._node.uid, encode(question)
+        answer = self._node.request(host, lambda port: Sync(port, sender), data)
+        body = self._body(host, answer)
+        try:
+            return None if body is None else decode(body["reply"])
+        except VersionMismatch as error:
+            self._fail(host.uid, str(error))
+            return None
 
     def stage(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
         """Have every host get ready; all of them at once, round by round.

@@ -1,9 +1,8 @@
-"""Earlier generations, as the hosts remember them: asked for, looked at, gone back to."""
+"""Earlier generations, as the hosts remember them: asked for, and looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -11,16 +10,11 @@ from monarch.errors import MonarchError
 from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.attempt import Attempt
-from monarch.runtime.workspace.memory import Memory
-from monarch.runtime.workspace.owner import Owner
-from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.address import ProcAddress
 from monarch.wire.message import Sync
-from monarch_sync.contents import Contents
 from monarch_sync.digest import digest_bytes
-from monarch_sync.disk import Content
 from monarch_sync.entry import Entry
-from monarch_sync.errors import ContentGone, GenerationUnknown, PushRefused, VersionMismatch
+from monarch_sync.errors import ContentGone, GenerationUnknown, VersionMismatch
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import (
     AskContent,
@@ -37,11 +31,8 @@ from monarch_sync.messages import (
     decode,
     encode,
 )
-from monarch_sync.report import SyncReport
-from monarch_sync.scanner import Scan, Scanner
-from monarch_sync.workspace import Workspace
 
-__all__ = ["HeldState", "Past", "roll_back"]
+__all__ = ["HeldState", "Past"]
 
 _PIECE_BYTES = 8 << 20
 
@@ -133,77 +124,3 @@ class Past:
             return decode(answer.value.body["reply"])
         except VersionMismatch as error:
             raise MonarchError(f"host {host}: {error}") from None
-
-
-class _PastContents(Contents):
-    """Contents that hosts have, for those that lack them."""
-
-    def __init__(self, workspace: Workspace, past: Past) -> None:
-        super().__init__(workspace)
-        self._past = past
-
-    def whole(self, entry: Entry) -> Content:
-        return self._past.content(entry)
-
-
-class _PastScanner(Scanner):
-    """Finds what was, whatever the author's folders hold now."""
-
-    def __init__(self, workspace: Workspace, manifest: Manifest, contents: Contents) -> None:
-        super().__init__(workspace)
-        self.manifest, self.contents = manifest, contents
-        self._found = Scan(manifest, [])
-
-    def scan(self) -> Scan:
-        return self._found
-
-    def rescan(self, paths: Iterable[str | Path]) -> Scan:  # type: ignore[override]
-        return self._found
-
-
-class _Landing(Workspace):
-    """Where folders land, and none of their files: the author's own are not touched."""
-
-    def locate(self, remote: str) -> Iterator[Path]:
-        return iter(())
-
-
-def roll_back(
-    past: Past,
-    node: Node,
-    owners: Sequence[Owner],
-    workspace: Workspace,
-    generation: int,
-    hosts: Sequence[ProcAddress],
-    *,
-    best_effort: bool = False,
-    silent: Mapping[Uid, str] | None = None,
-) -> SyncReport:
-    """Have all hosts, and the processes of ``owners``, go back to a generation, or none of them.
-
-    ``past`` is of those of ``hosts`` that answer; ``best_effort`` leaves the others behind, which
-    are ``silent``, and names them. It becomes the next generation. The author's files stay as they
-    are. Contents come from the hosts' stores, and from another host where one lacks them. Blocks.
-    Raises ``GenerationUnknown``, ``ContentGone``, and ``MonarchError`` for a lost host.
-    """
-    wanted = past.state(generation)
-    for entry in wanted.manifest:
-        if entry.is_file and entry.digest in wanted.missing:
-            raise ContentGone(entry.path, len(past.hosts), len(wanted.missing), generation)
-    landing = _Landing({folder.local: folder.remote for folder in workspace.folders})
-    memory = Memory(landing)
-    memory.scanner = _PastScanner(landing, wanted.manifest, _PastContents(landing, past))
-    memory.last = _same_state(past.states().values())
-    try:
-        attempt = Attempt(memory, node, owners, "auto", best_effort=best_effort, silent=silent)
-        return attempt.run(hosts, None)
-    except PushRefused as error:
-        raise MonarchError(str(error)) from None
-
-
-def _same_state(states: Iterable[Held]) -> Manifest | None:
-    """The state that all hosts have, to go back to if a rank cannot switch."""
-    held = list(states)
-    if not held or len({one.digest for one in held}) > 1:
-        return None
-    return Manifest.from_rows(held[0].rows, held[0].digest_name)

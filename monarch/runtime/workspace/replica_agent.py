@@ -34,6 +34,7 @@ from monarch_sync.messages import (
     Commit,
     Committed,
     Message,
+    Question,
     Refused,
     Stage,
     Staged,
@@ -202,7 +203,7 @@ class ReplicaAgent:
     def _turn_away(self, order: Sync, message: Message) -> Message | None:
         """The answer to who comes while another author is in the middle of a push."""
         lease = self._lease
-        if not lease.is_anothers(order.sender):
+        if isinstance(message, Question) or not lease.is_anothers(order.sender):
             return None
         if isinstance(message, Abort):
             return Aborted(message.generation)
@@ -231,7 +232,10 @@ class ReplicaAgent:
             answer = self._stage_environment(replica, answer)
         elif isinstance(answer, Aborted):
             self._environment.drop()
-        if not isinstance(message, Stage | Supply) or isinstance(answer, Refused):
+        is_refused = isinstance(answer, Refused)
+        if not isinstance(message, Question) and (
+            is_refused or not isinstance(message, Stage | Supply)
+        ):
             lease.end()
         return answer
 
