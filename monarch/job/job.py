@@ -221,7 +221,7 @@ class JobTrait(ABC):
 
     @classmethod
     def _bases(cls) -> list[str]:
-        """The kinds of job that this one is too, nearest first, for programs that know only them."""
+        """The kinds that it is too, nearest first, for programs that know only those."""
         jobs = [base for base in cls.__mro__[1:] if issubclass(base, JobTrait)]
         return [base.kind for base in jobs if not inspect.isabstract(base)]
 
