@@ -78,6 +78,8 @@ class Committer:
                 continue
             if not whole or parent_of(entry.path) not in whole:
                 self._put_file(entry)
+            elif self._staging.ready[entry.path].is_linked:
+                self._look_at_linked(entry)
             elif entry.mode & 0o600 != 0o600:
                 changes_modes.append(entry)
         for entry in plan.links:
@@ -225,8 +227,8 @@ class Committer:
         mtime_ns = ready.mtime_ns
         if ready.is_linked:
             status = os.lstat(place)
-            if status.st_mtime_ns != mtime_ns and digest_of(place) != entry.digest:
-                self.lost.append(name)  # somebody has written to it by its other name
+            if _is_meddled_with(place, status, ready, entry):
+                self.lost.append(name)
                 return
             self._give_mode(place, status, entry.mode)
             if before is not None:
@@ -244,6 +246,16 @@ class Committer:
             self._keeper.give_way(name, before, digest)
             self._disk.rename(place, path)
         self._put.append((path, entry.digest, mtime_ns))
+
+    def _look_at_linked(self, entry: Entry) -> None:
+        """A file came with the folder that it is in, and has had another name until now."""
+        path = f"{self._root}/{entry.path}"
+        status, ready = os.lstat(path), self._staging.ready[entry.path]
+        if _is_meddled_with(path, status, ready, entry):
+            self._disk.unlink(path)
+            self.lost.append(entry.path)
+        else:
+            self._give_mode(path, status, entry.mode)
 
     def _patch(self, path: str, patch: Patch, place: str, before: os.stat_result) -> None:
         mtime = time_after(before)
@@ -286,6 +298,11 @@ class Committer:
             os.unlink(beside)
         self._disk.make_link(beside, entry.target)
         self._disk.rename(beside, path)
+
+
+def _is_meddled_with(path: str, status: os.stat_result, ready: Ready, entry: Entry) -> bool:
+    """Whether somebody has written to a file by the name that it had, since we looked at it."""
+    return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
 
 
 def _has_digest(entry: Entry | None, digest: bytes) -> bool:

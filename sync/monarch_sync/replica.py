@@ -78,9 +78,14 @@ class Replica:
         self._lock = open(self._state / "lock", "w")  # noqa: SIM115  held as long as we live
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise ReplicaBusy(str(self._state)) from None
+            self._open()
+        except BaseException as error:
+            self._lock.close()  # or the next try, in this process, would find it kept
+            if isinstance(error, BlockingIOError):
+                raise ReplicaBusy(str(self._state)) from None
+            raise
+
+    def _open(self) -> None:
         self._stamps = Stamps()
         self._store = Store(self._state / "store", self._disk, self._stamps)
         root = os.fspath(self.root)

@@ -88,8 +88,10 @@ def digest_of(path: str) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    with open(fd, "rb", buffering=0) as file:
-        try:
+    try:
+        with open(fd, "rb", buffering=0, closefd=False) as file:
             return digest_stream(file)[0]
-        except OSError:
-            return None  # a folder
+    except OSError:
+        return None  # a folder
+    finally:
+        os.close(fd)

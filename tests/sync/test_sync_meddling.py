@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_an_old_file_that_takes_the_place_of_ours_before_we_settle_is_not_taken_
 
 
 def test_what_is_written_to_a_file_that_was_replaced_does_not_come_back_as_ours(
-    replica: Replica, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("monarch_sync.stamps._TICK_NS", 0)
     push_tree(replica, 1, {"a": b"1"})
@@ -82,6 +83,13 @@ def test_what_is_written_to_a_file_that_was_replaced_does_not_come_back_as_ours(
         stage(replica, 2, {"a": b"2"})
         commit(replica, 2)
         file.write(b"x")
+        written_ns = os.fstat(file.fileno()).st_mtime_ns
+    clock = tmp_path / "clock"
+    deadline = time.monotonic() + 10
+    clock.touch()
+    while clock.stat().st_mtime_ns == written_ns:  # of the file system
+        assert time.monotonic() < deadline
+        clock.touch()
     replica.settle()
     go_back(replica, 3, {"a": b"1"})
     assert read_tree(replica.root) == {"a": b"1"}
@@ -103,6 +111,28 @@ def test_a_file_that_is_written_to_on_its_way_to_another_name_is_not_what_was_pu
     (folder / "c").write_bytes(b"2")
     author.push()
     assert (replica.root / "b").read_bytes() == b"1"
+
+
+def test_so_it_is_in_a_folder_that_takes_another_name(folder: Path, replica: Replica) -> None:
+    (folder / "d").mkdir()
+    for name in ("a", "b"):
+        (folder / "d" / name).write_bytes(name.encode())
+    author = Author(folder, replica)
+    author.push()
+    (replica.root / "d/checkpoint").write_bytes(b"theirs")
+    (folder / "d").rename(folder / "e")
+    (folder / "e/b").chmod(0o755)
+    push = stage_by(author)
+    (replica.root / "d/a").write_bytes(b"x")
+    push.committed(replica.handle(Commit(push.generation)))
+    replica.settle()
+    assert sorted(kept(replica)) == [b"x"]
+    assert not (replica.root / "e/a").exists()
+    assert (replica.root / "e/b").stat().st_mode & 0o777 == 0o755
+    assert (replica.root / "d/checkpoint").read_bytes() == b"theirs"
+    (folder / "c").write_bytes(b"2")
+    author.push()
+    assert (replica.root / "e/a").read_bytes() == b"a"
 
 
 def test_a_file_that_comes_into_a_folder_about_to_move_stays_where_it_is(
@@ -266,6 +296,33 @@ def test_a_large_file_that_is_read_only_is_replaced(folder: Path, tmp_path: Path
         author.push()
         assert (root / "data").read_bytes() == EDITED
         replica.close()
+
+
+def test_a_replica_opens_where_a_file_of_ours_is_a_folder_now(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is looked at after a reboot."""
+    push_tree(replica, 1, {"a": b"1", "b": b"2"})
+    replica.close()
+    (replica.root / "a").unlink()
+    (replica.root / "a").mkdir()
+    monkeypatch.setattr("monarch_sync.replica._boot_id", lambda: "another")
+    again = Replica(replica.root)
+    assert [entry.path for entry in again.manifest] == ["b"]
+    again.close()
+
+
+def test_a_replica_that_could_not_open_is_not_kept(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "_open", lambda self: os.stat("/nowhere"))
+        with pytest.raises(FileNotFoundError) as failure:
+            Replica(replica.root)
+    again = Replica(replica.root)
+    assert failure.value is not None
+    again.close()
 
 
 def fill(monkeypatch: pytest.MonkeyPatch, step: str, is_full: Callable[[], bool]) -> None:
