@@ -18,10 +18,11 @@ from monarch_sync.footing import Footing
 from monarch_sync.keeper import Keeper
 from monarch_sync.manifest import Manifest
 from monarch_sync.patch_file import Patch
-from monarch_sync.ready import Ready, Swap, time_after
+from monarch_sync.ready import SECOND_NS, Ready, Swap, time_after
 from monarch_sync.staging import Staging
-from monarch_sync.stamps import Stamps, lstat
+from monarch_sync.stamps import Stamps, digest_of, lstat
 from monarch_sync.store import Store
+from monarch_sync.whole_folders import WholeFolders
 
 __all__ = ["Committer"]
 
@@ -29,12 +30,16 @@ _NOTHING = Ready("")
 
 
 class Committer:
-    """Carries one plan out below ``root``; ``old`` is the state that the plan starts from."""
+    """Carries one plan out below ``root``; ``old`` is the state that the plan starts from.
+    ``is_repeated``: it may have been carried out in part."""
 
     def __init__(
-        self, root: str, staging: Staging, store: Store, disk: Disk, stamps: Stamps, old: Manifest
-    ) -> None:
+        self, root: str, staging: Staging, store: Store, disk: Disk, stamps: Stamps,
+        folders: WholeFolders, old: Manifest, *, is_repeated: bool,
+    ) -> None:  # fmt: skip
         self._root = root
+        self._is_repeated = is_repeated
+        self._folders = folders
         self._stamps = stamps
         self._staging = staging
         self._store = store
@@ -45,8 +50,8 @@ class Committer:
         self._whole: set[str] = set()  # folders that were put in their place with all in them
         self._bytecode: dict[str, list[str]] = {}
         self._swapped: list[Swap] = []
-        self._put: list[tuple[str, bytes]] = []
-        self._replaced: deque[tuple[str, bytes, int]] = deque()
+        self._put: list[tuple[str, bytes, int]] = []
+        self._replaced: deque[tuple[str, bytes, os.stat_result]] = deque()
         self._patched: deque[tuple[str, Patch]] = deque()
         self.lost: list[str] = []  # paths whose staged content is gone, so not as planned
 
@@ -73,6 +78,8 @@ class Committer:
                 continue
             if not whole or parent_of(entry.path) not in whole:
                 self._put_file(entry)
+            elif self._staging.ready[entry.path].is_linked:
+                self._look_at_linked(entry)
             elif entry.mode & 0o600 != 0o600:
                 changes_modes.append(entry)
         for entry in plan.links:
@@ -94,20 +101,19 @@ class Committer:
             swap = self._swapped.pop()
             if swap.is_stored:
                 self._store.gone(swap.new)
-            self._replaced.append((swap.place, swap.old, swap.before.st_size))
-            self._put.append((swap.path, swap.new))
+            self._replaced.append((swap.place, swap.old, swap.before))
+            self._put.append((swap.path, swap.new, swap.mtime_ns))
         while self._replaced:
-            place, digest, size = self._replaced[0]
             with contextlib.suppress(FileNotFoundError):
-                self._store.take(place, digest, size)
+                self._store.take(*self._replaced[0])
             self._replaced.popleft()
         while self._patched:
             with contextlib.suppress(FileNotFoundError):
                 self._store.take_patch(*self._patched[0])
             self._patched.popleft()
-        for path, digest in self._put:
+        for path, digest, mtime_ns in self._put:
             if (status := lstat(path)) is not None:
-                self._stamps.note(status, digest)
+                self._stamps.note(status, digest, mtime_ns)
         self._put.clear()
 
     def _put_whole(self, top: str, place: str) -> None:
@@ -125,11 +131,18 @@ class Committer:
         self._footing.make_sound(parent_of(after))
         if lstat(source) is None or self._footing.leads_astray(before):
             return  # done already
-        status = lstat(target)
         self._footing.open(parent_of(before))
-        if status is not None:
+        if lstat(target) is not None:
+            if self._is_repeated and self._has_moved(before, after):
+                return
             self._keeper.keep(after, None, self._disk.rename)
         self._disk.rename(source, target)
+
+    def _has_moved(self, before: str, after: str) -> bool:
+        """Whether, of two folders, the one with the new name is ours already, and what bears the
+        old name somebody else's."""
+        node = self._old.folder(before)
+        return self._folders.holds(after, node) or not self._folders.holds(before, node)
 
     def _set_mode(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
@@ -140,8 +153,8 @@ class Committer:
             return  # Taken away, or replaced, on the host: theirs now.
         # A folder that we may not enter is one that no later push could mend.
         mode = entry.mode | 0o500 if entry.is_dir else entry.mode
-        if not stat.S_ISLNK(status.st_mode) and stat.S_IMODE(status.st_mode) != mode:
-            self._disk.chmod(path, mode)
+        if not stat.S_ISLNK(status.st_mode):
+            self._give_mode(path, status, mode)
 
     def _remove(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
@@ -211,8 +224,12 @@ class Committer:
         if not place or ready.patch is not None:
             self.lost.append(name)
             return
+        mtime_ns = ready.mtime_ns
         if ready.is_linked:
             status = os.lstat(place)
+            if _is_meddled_with(place, status, ready, entry):
+                self.lost.append(name)
+                return
             self._give_mode(place, status, entry.mode)
             if before is not None:
                 self._make_younger(place, status, path, before)
@@ -224,22 +241,40 @@ class Committer:
             self._disk.rename(place, path)
         elif digest is not None and _has_digest(self._old.get(name), digest):
             self._disk.exchange(place, path)
-            self._replaced.append((place, digest, before.st_size))
+            self._replaced.append((place, digest, before))
         else:
             self._keeper.give_way(name, before, digest)
             self._disk.rename(place, path)
-        self._put.append((path, entry.digest))
+        self._put.append((path, entry.digest, mtime_ns))
+
+    def _look_at_linked(self, entry: Entry) -> None:
+        """A file came with the folder that it is in, and has had another name until now."""
+        path = f"{self._root}/{entry.path}"
+        status, ready = os.lstat(path), self._staging.ready[entry.path]
+        if _is_meddled_with(path, status, ready, entry):
+            self._disk.unlink(path)
+            self.lost.append(entry.path)
+        else:
+            self._give_mode(path, status, entry.mode)
 
     def _patch(self, path: str, patch: Patch, place: str, before: os.stat_result) -> None:
         mtime = time_after(before)
         assert mtime is not None
         self._disk.overwrite(path, patch.writes, patch.size, mtime)
         self._patched.append((place, patch))
-        self._put.append((path, patch.digest))
+        self._put.append((path, patch.digest, mtime * SECOND_NS))
 
     def _give_mode(self, path: str, status: os.stat_result, mode: int) -> None:
-        if stat.S_IMODE(status.st_mode) != mode:
+        if stat.S_IMODE(status.st_mode) == mode:
+            return
+        try:
             self._disk.chmod(path, mode)
+        except PermissionError:
+            # Somebody else's folder keeps its mode; their file gives way to one like it.
+            if stat.S_ISREG(status.st_mode):
+                beside = f"{self._staging.folder}/mode.part"
+                self._disk.copy(path, beside, mode)
+                self._disk.rename(beside, path)
 
     def _make_younger(
         self, staged: str, status: os.stat_result, path: str, before: os.stat_result
@@ -263,6 +298,11 @@ class Committer:
             os.unlink(beside)
         self._disk.make_link(beside, entry.target)
         self._disk.rename(beside, path)
+
+
+def _is_meddled_with(path: str, status: os.stat_result, ready: Ready, entry: Entry) -> bool:
+    """Whether somebody has written to a file by the name that it had, since we looked at it."""
+    return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
 
 
 def _has_digest(entry: Entry | None, digest: bytes) -> bool:

@@ -7,7 +7,7 @@ hosts cost one reading; and an edit travels as the difference to what the host h
 
 from __future__ import annotations
 
-import mmap
+import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -20,11 +20,14 @@ from monarch_sync.disk import Content
 from monarch_sync.entry import Entry
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.messages import Blob
+from monarch_sync.reading import open_file, read_exactly, read_file
 from monarch_sync.workspace import Workspace
 
 __all__ = ["Contents"]
 
 DEFAULT_MAX_BYTES = 128 << 20
+_MAX_DELTAS = 256
+_MAX_DELTA_BYTES = 128 << 10  # a longer one is not remembered
 _MAX_LARGE = 64  # large files whose chunks are remembered
 _MAX_SHARE = 0.5  # a delta that is not smaller than this part of the whole is none
 _NUM_SAMPLES = 16
@@ -86,12 +89,7 @@ class Contents:
             return content
         for local in self._workspace.locate(entry.path):
             try:
-                with open(local, "rb") as file:
-                    found: Content
-                    if os.fstat(file.fileno()).st_size >= LARGE_BYTES:
-                        found = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-                    else:
-                        found = file.read()
+                found = read_file(local)
             except OSError:
                 continue
             if digest_bytes(found) == entry.digest:
@@ -135,8 +133,10 @@ class Contents:
             made = self._make_delta(base, entry)
             if made is not None and len(made[1]) > entry.size * _MAX_SHARE:
                 made = None
+            if made is not None and len(made[1]) > _MAX_DELTA_BYTES:
+                return made  # the push under way keeps it for its other hosts
             self._deltas[key] = made
-            if len(self._deltas) > 256:
+            if len(self._deltas) > _MAX_DELTAS:
                 self._deltas.popitem(last=False)
         return self._deltas[key]
 
@@ -158,19 +158,17 @@ class Contents:
         if old is None or new is None:
             return None
         for local in self._workspace.locate(entry.path):
-            try:
-                fd = os.open(local, os.O_RDONLY)
-            except OSError:
-                continue
-            try:
-                return between_chunks(
-                    old,
-                    new,
-                    lambda offset, size: os.pread(fd, size, offset),  # noqa: B023
-                )
-            finally:
-                os.close(fd)
+            with contextlib.suppress(OSError):
+                return _pieces_of(local, old, new)
         return None
+
+
+def _pieces_of(path: str | os.PathLike[str], old: Chunks, new: Chunks) -> list[Piece]:
+    fd = open_file(path)
+    try:
+        return between_chunks(old, new, lambda offset, size: read_exactly(fd, size, offset))
+    finally:
+        os.close(fd)
 
 
 def _is_like(old: bytes, new: bytes) -> bool:

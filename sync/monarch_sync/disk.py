@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterable
 from ctypes import c_char_p, c_int, c_uint
@@ -16,12 +17,13 @@ from pathlib import Path
 
 from monarch_sync.digest import ContentHasher
 
-__all__ = ["Content", "Disk"]
+__all__ = ["Content", "Disk", "copy_range"]
 
 Content = bytes | bytearray | memoryview
 AnyPath = str | os.PathLike[str]
 
 _BLOCK = 1 << 20
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _HASHED_BLOCK = 256 << 10
 _ZEROS = bytes(_BLOCK)
 _HAS_COPY_FILE_RANGE = hasattr(os, "copy_file_range")
@@ -106,14 +108,21 @@ class Disk:
             size = os.fstat(old.fileno()).st_size
             fd = _create(target, mode)
             try:
-                _copy_range(old.fileno(), fd, 0, size)
+                copy_range(old.fileno(), fd, 0, size)
             finally:
                 os.close(fd)
 
     def link(self, source: AnyPath, target: AnyPath) -> None:
-        """A second name for a file; nothing happens where the name is taken."""
-        with contextlib.suppress(FileExistsError):
+        """A second name for a file, or a copy where the file system has no second names, or we may
+        not give one; nothing happens where the name is taken."""
+        try:
             os.link(source, target, follow_symlinks=False)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self.copy(source, target, stat.S_IMODE(os.lstat(source).st_mode))
 
     def set_time(self, path: AnyPath, seconds: int) -> None:
         os.utime(path, (seconds, seconds))
@@ -196,7 +205,8 @@ def _write_sparsely(fd: int, view: memoryview) -> None:
             _write_all(fd, block)
 
 
-def _copy_range(source: int, target: int, offset: int, size: int) -> None:
+def copy_range(source: int, target: int, offset: int, size: int) -> None:
+    """Bytes of one open file to where another one stands; fewer, where the first ends before."""
     while size > 0:
         if size < _BLOCK or not _HAS_COPY_FILE_RANGE:
             copied = os.write(target, os.pread(source, min(size, _BLOCK), offset))

@@ -20,6 +20,8 @@ from monarch_sync.errors import BadManifest
 
 RESERVED = ".monarch"  # the state of replicas and sessions lives under names that end in this
 
+_MAX_DEPTH = 255
+TOO_DEEP = f"lies in more than {_MAX_DEPTH} folders"
 _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4095
 _SURELY_SHORT = _MAX_NAME_BYTES // 4  # characters
@@ -129,6 +131,11 @@ def path_fault(path: str) -> str:
         if is_reserved(part):
             return f"lies in {part}/, which is the replica's own"
     return ""
+
+
+def is_too_deep(path: str) -> bool:
+    """Whether a path lies in more folders than a manifest may hold."""
+    return len(path) > 2 * _MAX_DEPTH and path.count("/") > _MAX_DEPTH
 
 
 def is_reserved(name: str) -> bool:

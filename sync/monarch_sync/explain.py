@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from monarch_sync.entry import is_reserved, path_fault, target_fault
-from monarch_sync.git_index import find_git_dir
+from monarch_sync.git_config import personal_rule_file
+from monarch_sync.git_index import common_dir, find_git_dir
 from monarch_sync.gitignore import rules_of
 from monarch_sync.ignore import (
     IGNORE_FILE,
     NEVER,
     exclude_file,
-    personal_rule_file,
     tracked_though_ignored,
     walk,
 )
@@ -183,12 +183,12 @@ def _deciding(folder: Path, relative: str) -> Rule | None:
     is_dir = (folder / relative).is_dir() and not (folder / relative).is_symlink()
     for base, place, file in _rule_files(folder, relative):
         try:
-            lines = file.read_text("utf-8", "surrogateescape").splitlines()
+            lines = os.fsdecode(file.read_bytes()).split("\n")
         except OSError:
             continue
         inner = str((folder / relative).relative_to(base))
         for number in range(len(lines), 0, -1):
-            line = lines[number - 1].strip("\ufeff" if number == 1 else "")
+            line = lines[number - 1].removeprefix("\ufeff" if number == 1 else "").rstrip("\r")
             if not line.strip() or line.startswith("#"):
                 continue
             if _matches(line.removeprefix("!"), inner, is_dir):
@@ -216,7 +216,7 @@ def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]
     if found:
         exclude = Path(exclude_file(found[1]))
         yield top, _name(folder, exclude), exclude
-    personal = Path(personal_rule_file())
+    personal = Path(personal_rule_file(common_dir(found[1]) if found else None))
     yield top, str(personal), personal
 
 

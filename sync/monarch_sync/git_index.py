@@ -42,6 +42,15 @@ def git_dir_of(work_tree: str) -> str | None:
     return os.path.normpath(os.path.join(work_tree, line[len("gitdir:") :].strip()))
 
 
+def common_dir(git_dir: str) -> str:
+    """Where a repository's own rules and configuration are; a second work tree has the first's."""
+    try:
+        with open(f"{git_dir}/commondir", encoding="utf-8", errors="surrogateescape") as file:
+            return os.path.join(git_dir, file.read().strip())
+    except OSError:
+        return git_dir
+
+
 def tracked_paths(git_dir: str) -> frozenset[str]:
     """The paths in the index, relative to the work tree's root."""
     try:
@@ -86,7 +95,7 @@ def _offset(raw: bytes, at: int) -> tuple[int, int]:
 
 def _name_bytes(git_dir: str) -> int:
     try:
-        with open(os.path.join(git_dir, "config"), encoding="utf-8", errors="replace") as file:
+        with open(f"{common_dir(git_dir)}/config", encoding="utf-8", errors="replace") as file:
             return 32 if "objectformat = sha256" in file.read().lower() else 20
     except OSError:
         return 20

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
+from monarch_sync.diff import Plan
 from monarch_sync.entry import parent_of
 from monarch_sync.stamps import Stamps, lstat
 from monarch_sync.store import Store
@@ -22,19 +24,53 @@ class Ground:
         self.root = root
         self._store = store
         self._stamps = stamps
+        self._user = os.geteuid()
         self._real = {"": True}
+        self._foreign: set[str] = set()
 
     def forget(self) -> None:
         self._real = {"": True}
+        self._foreign.clear()
+
+    def is_there(self) -> bool:
+        """Whether the replica's folder itself is, under whatever name."""
+        try:
+            status = os.stat(self.root)
+        except FileNotFoundError:
+            return False
+        return self._is_folder("", status)
 
     def is_real(self, folder: str) -> bool:
         """Whether it and all above it are folders, and no links."""
         is_real = self._real.get(folder)
         if is_real is None:
-            status = lstat(f"{self.root}/{folder}")
-            is_folder = status is not None and stat.S_ISDIR(status.st_mode)
+            is_folder = self._is_folder(folder, lstat(f"{self.root}/{folder}"))
             is_real = self._real[folder] = is_folder and self.is_real(parent_of(folder))
         return is_real
+
+    def _is_folder(self, folder: str, status: os.stat_result | None) -> bool:
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            return False
+        if status.st_uid != self._user:
+            self._foreign.add(folder)
+        return True
+
+    def check_open(self, plan: Plan) -> None:
+        """Raise ``PermissionError`` where a plan would write to a folder that is somebody else's,
+        and closed to us: to be found out before the commit, which could not be brought to an end.
+        A folder of our own can be opened."""
+        paths = [path for pair in plan.folders_moved for path in pair]
+        paths += [entry.path for part in (plan.links, plan.removes) for entry in part]
+        for path in paths:
+            self.is_real(parent_of(path))
+        if not self._foreign:
+            return
+        paths += [entry.path for part in (plan.folders, plan.files) for entry in part]
+        for folder in self._foreign & {parent_of(path) for path in paths}:
+            place = f"{self.root}/{folder}".rstrip("/")
+            if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+                reason = "this folder is somebody else's, and we may not write to it"
+                raise PermissionError(errno.EACCES, reason, place)
 
     def look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
         """What stands at a path that is reached by no link, and what it holds."""

@@ -102,6 +102,7 @@ class History:
         self._max_records = max_records
         self._num_bytes = 0
         self._num_records = 0
+        self._last_bytes = 0
         # What was noted for a commit that never began is none of the past.
         for record, end in _records_in(self._read()):
             if record.generation > generation:
@@ -149,7 +150,8 @@ class History:
             self.put(msgspec.msgpack.encode(record))
 
     def walk(self, current: Manifest, has: Callable[[bytes], bool]) -> Iterator[Past]:
-        """The generations, newest first. ``has``: whether a content is on this host."""
+        """The generations, newest first. ``has``: whether this host has a content that is not part
+        of the current state."""
         state = current
         missing: dict[str, bytes] = {}
         known = {entry.digest: True for entry in current if entry.is_file}
@@ -190,10 +192,16 @@ class History:
         """Note what `record` has made."""
         framed = frame(record)
         self._disk.append(self._file, self._num_bytes, framed)
+        self._last_bytes = len(framed)
         self._num_bytes += len(framed)
         self._num_records += 1
         if self._num_bytes > self._max_bytes or self._num_records > self._max_records:
             self._shorten()
+
+    def take_back(self) -> None:
+        """What was noted last has not begun after all: what comes next takes its place."""
+        self._num_bytes -= self._last_bytes
+        self._num_records -= 1
 
     def _shorten(self) -> None:
         """Keep the newest half."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from monarch_sync.git_index import find_git_dir, git_dir_of, tracked_paths
+from monarch_sync.git_config import config_files, personal_rule_file
+from monarch_sync.git_index import common_dir, find_git_dir, git_dir_of, tracked_paths
 from monarch_sync.gitignore import RuleFile, rules_of
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "is_wanted",
     "judges_alike",
     "outer_rule_files",
-    "personal_rule_file",
     "tracked_though_ignored",
     "walk",
     "walk_kinds",
@@ -37,7 +36,6 @@ NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF
 _ENVIRONMENT = "pyvenv.cfg"
 IGNORE_FILE, _GIT = ".monarchignore", ".gitignore"
 _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file, or not for git
-_EXCLUDES = re.compile(rb"^\s*excludesfile\s*=\s*\"?([^\"\r\n]+)", re.IGNORECASE | re.MULTILINE)
 
 
 class _Level(NamedTuple):
@@ -120,7 +118,7 @@ def walk_kinds(
     repository = find_git_dir(root)
     rules = _Rules(
         rules_of(os.fsencode("\n".join((*NEVER, *patterns)))),
-        _personal() if uses_git else None,
+        _personal(repository and repository[1]) if uses_git else None,
         len(root) + 1,
         len(repository[0].rstrip("/") if repository else root) + 1,
         uses_git,
@@ -161,7 +159,11 @@ def judges_alike(
     root = str(folder).rstrip("/")
     ways = [dict.fromkeys(_folders_above(f"{root}/{path}")) for path in (old, new)]
     shared = ways[0].keys() & ways[1].keys()
-    everywhere = [rules_of(os.fsencode("\n".join(patterns))), _personal() if uses_git else None]
+    repository = find_git_dir(root)
+    everywhere = [
+        rules_of(os.fsencode("\n".join(patterns))),
+        _personal(repository and repository[1]) if uses_git else None,
+    ]
     for above in ways[0].keys() | ways[1].keys():
         level = _level(above)
         rules = [level.own, level.git, level.exclude]
@@ -206,54 +208,23 @@ def _folders_above(path: str) -> Iterator[str]:
 
 
 def exclude_file(git_dir: str) -> str:
-    """A repository's own rules; a second work tree has those of the first."""
-    try:
-        with open(f"{git_dir}/commondir", encoding="utf-8", errors="surrogateescape") as file:
-            git_dir = os.path.join(git_dir, file.read().strip())
-    except OSError:
-        pass
-    return f"{git_dir}/info/exclude"
+    """A repository's own rules."""
+    return f"{common_dir(git_dir)}/info/exclude"
 
 
-def _personal() -> RuleFile | None:
+def _personal(git_dir: str | None) -> RuleFile | None:
     """The user's own rules: `core.excludesFile`, or what stands in for it."""
-    return _read(personal_rule_file())
-
-
-def personal_rule_file() -> str:
-    """Where the user's own rules are, if there are any."""
-    found = None
-    for config in _configs():
-        found = _excludes_file(config) or found
-    return found or f"{_xdg()}/git/ignore"
+    return _read(personal_rule_file(git_dir and common_dir(git_dir)))
 
 
 def outer_rule_files(folder: Path) -> list[str]:
     """The files outside of a folder that hold rules for it, whether they are there or not."""
     files = [f"{above}/{name}" for above in folder.parents for name in (_GIT, IGNORE_FILE)]
     found = find_git_dir(str(folder))
+    repository = common_dir(found[1]) if found is not None else None
     if found is not None:
         files.append(exclude_file(found[1]))
-    files += [*_configs(), f"{_xdg()}/git/ignore"]
-    return files + [name for name in map(_excludes_file, _configs()) if name]
-
-
-def _xdg() -> str:
-    return os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-
-
-def _configs() -> list[str]:
-    """The user's configuration of git, the stronger one last."""
-    return [f"{_xdg()}/git/config", os.path.expanduser("~/.gitconfig")]
-
-
-def _excludes_file(config: str) -> str | None:
-    try:
-        with open(config, "rb") as file:
-            named = _EXCLUDES.findall(file.read())
-    except OSError:
-        return None
-    return os.path.expanduser(os.fsdecode(named[-1].strip())) if named else None
+    return [*files, *config_files(repository), personal_rule_file(repository)]
 
 
 def tracked_though_ignored(

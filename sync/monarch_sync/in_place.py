@@ -55,6 +55,8 @@ class InPlace:
         if ours is None or ours.digest != base or before.st_nlink > 1:
             return None
         path = f"{self._root}/{entry.path}"
+        if _is_program(entry, before) or not os.access(path, os.W_OK, effective_ids=True):
+            return None
         if not _has_room(path, writes):
             return None
         if self._blocks.patched(path, base, entry.size, writes) != entry.digest:
@@ -82,9 +84,16 @@ class InPlace:
             made = self._blocks.patched(path, digest, patch.size, patch.writes)
             return Ready(at, before, digest, patch=patch) if made == entry.digest else None
         back = self._store.find_patch(entry.digest, digest)
-        if back is None:
+        if back is None or back.size != entry.size:
             return None
         return self.fit(entry, ours, before, digest, back.writes, new_place)
+
+
+def _is_program(entry: Entry, before: os.stat_result) -> bool:
+    """Whether a file may be running, or be mapped as code: who writes to it where it stands ends
+    whatever runs it, if the system lets them."""
+    name = entry.path.rpartition("/")[2]
+    return bool((entry.mode | before.st_mode) & 0o111) or ".so" in name
 
 
 def _has_room(path: str, writes: list[Write]) -> bool:

@@ -38,7 +38,10 @@ class Keeper:
         """See that what stands here may be renamed over: a file of anybody else's has a second
         name. It stays visible until it is replaced."""
         if stat.S_ISREG(status.st_mode):
-            self._set_aside(name, status, digest, self._disk.link)
+            try:
+                self._set_aside(name, status, digest, self._disk.link)
+            except PermissionError:  # somebody else's, which we may not even read
+                self._set_aside(name, status, digest, self._disk.rename)
         elif not self._is_our_link(name, status):
             self.keep(name, None, self._disk.rename)
 
@@ -70,7 +73,7 @@ class Keeper:
         elif how is None and status.st_nlink > 1:
             self._disk.unlink(path)  # It lives on under another name, where it may be changed.
         elif how is None:
-            self._store.take(path, digest, status.st_size)
+            self._store.take(path, digest, status)
 
     def _is_our_link(self, name: str, status: os.stat_result) -> bool:
         ours: Entry | None = self._old.get(name)

@@ -15,12 +15,19 @@ from typing import NamedTuple
 import msgspec
 
 from monarch_sync.digest import DIGEST_NAME, digest_bytes
-from monarch_sync.entry import Entry, Row, folders_above, from_wire, target_fault, to_wire
+from monarch_sync.entry import (
+    TOO_DEEP,
+    Entry,
+    Row,
+    folders_above,
+    from_wire,
+    is_too_deep,
+    target_fault,
+    to_wire,
+)
 from monarch_sync.errors import BadManifest
 from monarch_sync.tree import EMPTY, Child, Node, differing, join, located, paths_of, split
 from monarch_sync.tree_making import Editor, build
-
-_MAX_DEPTH = 255
 
 
 class _Encoded(msgspec.Struct, array_like=True):
@@ -200,7 +207,7 @@ class Manifest:
         """What `check` has to look at."""
         if base is None or not len(base):
             for folder, node in self.root.walk():
-                is_deep = folder.count("/") >= _MAX_DEPTH - 1
+                is_deep = is_too_deep(f"{folder}/x")
                 for name, child in node.children.items():
                     entry = child.entry
                     # Nearly all are files, of which their folder tells all.
@@ -269,8 +276,8 @@ def _check(path: str, child: Child) -> None:
         fault = target_fault(path, entry.target)
         if fault:
             raise BadManifest(path, fault)
-    if path.count("/") > _MAX_DEPTH:
-        raise BadManifest(path, f"lies in more than {_MAX_DEPTH} folders")
+    if is_too_deep(path):
+        raise BadManifest(path, TOO_DEEP)
 
 
 def _entries(root: Node, above: str) -> Iterator[Entry]:

@@ -18,6 +18,7 @@ from monarch_sync.contents import Contents
 from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.entry import Entry
 from monarch_sync.progress import progress
+from monarch_sync.reading import open_file
 
 __all__ = ["Reading", "Readings"]
 
@@ -147,7 +148,7 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
     chunks = contents.chunks(last.digest) if last is not None else None
     for _ in range(_MAX_TRIES):
         read_ns = time.time_ns()
-        fd = os.open(local, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = open_file(local)
         try:
             if status.st_size >= LARGE_BYTES:
                 with open(fd, "rb", buffering=0, closefd=False) as file:

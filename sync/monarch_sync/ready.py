@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from monarch_sync.patch_file import Patch
 
-__all__ = ["Ready", "Swap", "time_after"]
+__all__ = ["SECOND_NS", "Ready", "Swap", "time_after"]
+
+SECOND_NS = 1_000_000_000
 
 
 class Ready(NamedTuple):
@@ -17,7 +19,8 @@ class Ready(NamedTuple):
 
     ``before`` and ``digest``: what stood at the file's path when we looked. ``is_stored``: the
     place is in the store. ``is_linked``: it is another name of a file that is visible. ``patch``:
-    the file is to be changed where it stands; at the place is a note of how.
+    the file is to be changed where it stands; at the place is a note of how. ``mtime_ns``: the time
+    of what lies at the place, by which anybody else's change is known; 0 of a file that is new.
     """
 
     place: str
@@ -26,6 +29,7 @@ class Ready(NamedTuple):
     is_stored: bool = False
     is_linked: bool = False
     patch: Patch | None = None
+    mtime_ns: int = 0
 
 
 class Swap(NamedTuple):
@@ -41,6 +45,7 @@ class Swap(NamedTuple):
     old: bytes
     new: bytes
     is_stored: bool
+    mtime_ns: int
 
 
 def time_after(before: os.stat_result | None) -> int | None:

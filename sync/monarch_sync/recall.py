@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from monarch_sync.entry import to_wire
@@ -41,7 +41,7 @@ class _Remembering(Protocol):
 
     def past(self) -> Iterator[Past]: ...
 
-    def has(self, digest: bytes) -> bool: ...
+    def missing(self, digests: Sequence[bytes]) -> list[bytes]: ...
 
     def find(self, digest: bytes) -> str | None: ...
 
@@ -53,7 +53,7 @@ def answer(replica: _Remembering, question: Question) -> Message:
     if isinstance(question, AskState):
         return _state(replica, question.generation)
     if isinstance(question, AskMissing):
-        return Need([digest for digest in question.digests if not replica.has(digest)])
+        return Need(replica.missing(question.digests))
     return _piece(replica, question)
 
 

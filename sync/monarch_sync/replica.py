@@ -78,9 +78,14 @@ class Replica:
         self._lock = open(self._state / "lock", "w")  # noqa: SIM115  held as long as we live
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise ReplicaBusy(str(self._state)) from None
+            self._open()
+        except BaseException as error:
+            self._lock.close()  # or the next try, in this process, would find it kept
+            if isinstance(error, BlockingIOError):
+                raise ReplicaBusy(str(self._state)) from None
+            raise
+
+    def _open(self) -> None:
         self._stamps = Stamps()
         self._store = Store(self._state / "store", self._disk, self._stamps)
         root = os.fspath(self.root)
@@ -172,7 +177,13 @@ class Replica:
         if committer is None:
             return
         committer.settle()
-        self._log.end(committer.lost)
+        try:
+            self._log.end(committer.lost)
+        except OSError as error:
+            if error.errno not in _FULL or not self._store.num_bytes:
+                raise
+            self._store.trim(0)  # what was there before gives way to what is there now
+            self._log.end(committer.lost)
         self._unsettled = None
         self._staging.drop()
         self._store.trim()
@@ -210,11 +221,13 @@ class Replica:
 
     def past(self) -> Iterator[Past]:
         """The generations that were here, this one first, as far as they are remembered."""
-        return self._history.walk(self.manifest, self.has)
+        return self._history.walk(self.manifest, self._store.has)
 
-    def has(self, digest: bytes) -> bool:
-        """Whether a content seems to be here; `find` makes sure."""
-        return self.manifest.path_of(digest) is not None or self._store.has(digest)
+    def missing(self, digests: Sequence[bytes]) -> list[bytes]:
+        """Those of these contents that are not here, as far as is known without a look at them;
+        `find` makes sure."""
+        shown, is_stored = self.manifest.paths_of(digests), self._store.has
+        return [digest for digest in digests if digest not in shown and not is_stored(digest)]
 
     def find(self, digest: bytes) -> str | None:
         """A file with this content, now."""
@@ -228,7 +241,7 @@ class Replica:
                 "stale", f"generation {self.generation} is here already, pushed by {self.author}",
                 current=self.generation,
             )  # fmt: skip
-        if not self.root.is_dir():
+        if not self._ground.is_there():
             self.root.mkdir(parents=True)
             self._forget_missing()
         if stage.base and stage.base != self.manifest.digest:
@@ -261,9 +274,12 @@ class Replica:
         # Who says what changed since the last state, has looked for folders that moved.
         moves = decode_pairs(stage.moves) if stage.base else None
         plan = diff(self.manifest, new, moves, lambda d: d in supplied or store.has(d))
-        if all(self._folders.can_move(before, self.manifest) for before, _ in plan.folders_moved):
-            return plan
-        return diff(self.manifest, new, ())
+        return plan if self._can_move(plan) else diff(self.manifest, new, ())
+
+    def _can_move(self, plan: Plan) -> bool:
+        """Whether all folders that are to move have nothing in them but what is ours."""
+        can_move, now = self._folders.can_move, self.manifest
+        return all(can_move(before, now) for before, _ in plan.folders_moved)
 
     def _go_on(
         self, pending: Pending, blobs: Sequence[Blob], contents: Sequence[Content]
@@ -277,6 +293,7 @@ class Replica:
         missing = self._fetch(pending.plan, pending.new)
         if missing:
             return Need(missing)
+        self._ground.check_open(pending.plan)
         self._staging.line_up(pending.plan.files)
         self._pending = pending.lined_up(self._history, self._boot)
         return pending.staged(self._where)
@@ -322,10 +339,25 @@ class Replica:
         pending = self._pending
         if pending is None or pending.journal is None or pending.stage.generation != generation:
             return Refused("not-staged", f"generation {generation} was not staged here")
+        if not self._can_move(pending.plan):
+            pending = self._file_by_file(pending)
+        assert pending.journal is not None
         self._history.put(pending.record)
-        self._log.begin(pending.journal)
+        try:
+            self._log.begin(pending.journal)
+        except OSError:
+            self._history.take_back()
+            raise
         kept = self._carry_out(pending.new, pending.plan)
         return Committed(generation, [to_wire(name) for name in kept])
+
+    def _file_by_file(self, pending: Pending) -> Pending:
+        """The same, but for folders that were to move: somebody has put a file of theirs into one
+        of them meanwhile, which is to stay where it is."""
+        plan = diff(self.manifest, pending.new, ())
+        self._staging.salvage(plan, self.manifest)
+        self._fetch(plan, pending.new)
+        return pending._replace(plan=plan).lined_up(self._history, self._boot)
 
     def abort(self, generation: int) -> Message:
         """Drop what was staged."""
@@ -333,11 +365,12 @@ class Replica:
             self._drop_stage()
         return Aborted(generation)
 
-    def _carry_out(self, new: Manifest, plan: Plan) -> list[str]:
+    def _carry_out(self, new: Manifest, plan: Plan, *, is_repeated: bool = False) -> list[str]:
         root = os.fspath(self.root)
         committer = Committer(
-            root, self._staging, self._store, self._disk, self._stamps, self.manifest
-        )
+            root, self._staging, self._store, self._disk, self._stamps, self._folders,
+            self.manifest, is_repeated=is_repeated,
+        )  # fmt: skip
         kept = committer.carry_out(plan, new)
         whole = new
         if committer.lost:
@@ -377,7 +410,7 @@ class Replica:
         plan = diff(old, new, decode_pairs(journal.folder_moves))
         self._staging.salvage(plan, old)
         self._fetch(plan, new)
-        self._carry_out(new, plan)
+        self._carry_out(new, plan, is_repeated=True)
         self._staging.return_old()
         self._settle()
 

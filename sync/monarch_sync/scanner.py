@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from monarch_sync.contents import Contents
-from monarch_sync.entry import Entry, Kind, folders_above, parent_of, target_fault
+from monarch_sync.entry import (
+    TOO_DEEP,
+    Entry,
+    Kind,
+    folders_above,
+    is_too_deep,
+    parent_of,
+    target_fault,
+)
 from monarch_sync.errors import BadManifest
 from monarch_sync.ignore import tracked_though_ignored, walk
 from monarch_sync.manifest import Manifest
@@ -203,6 +211,7 @@ class Scanner:
                 if path in found and found[path].is_dir:
                     self._add_inside(folder, relative, found)
                     self._drop_unreadable(found)
+                    _drop_orphans(found, folder.remote_of(parent))
             known = self.manifest.below(path)
             if path in self.manifest:
                 known.append(path)
@@ -318,6 +327,8 @@ class Scanner:
         at just now."""
         if status is None:
             status = os.lstat(local)
+        if is_too_deep(path):
+            return TOO_DEEP
         kind, mode = stat.S_IFMT(status.st_mode), status.st_mode & 0o777
         if kind == stat.S_IFREG:
             last = self.manifest.get(path) if self.manifest is not None else None
@@ -334,13 +345,13 @@ class Scanner:
         return "is neither a file nor a folder nor a link"
 
 
-def _drop_orphans(entries: dict[str, Entry]) -> None:
+def _drop_orphans(entries: dict[str, Entry], above: str = "") -> None:
     """Take out what lies in a folder that went, or became something else, while it was looked at:
-    the next look tells what is there now."""
+    the next look tells what is there now. ``above``: the folder that all of it is in."""
     folders = {path for path, entry in entries.items() if entry.is_dir}
-    gone = {parent_of(path) for path in entries} - folders - {""}
-    above = tuple(f"{path}/" for path in gone)
-    for path in [path for path in entries if path.startswith(above)] if gone else ():
+    gone = {parent_of(path) for path in entries} - folders - {above}
+    lost = tuple(f"{path}/" for path in gone)
+    for path in [path for path in entries if path.startswith(lost)] if gone else ():
         del entries[path]
 
 

@@ -21,7 +21,7 @@ from monarch_sync.in_place import InPlace
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
 from monarch_sync.patch_file import writes_of
-from monarch_sync.ready import Ready, Swap, time_after
+from monarch_sync.ready import SECOND_NS, Ready, Swap, time_after
 from monarch_sync.stamps import digest_of, lstat
 from monarch_sync.store import Store
 from monarch_sync.unpacking import contents_of
@@ -120,11 +120,11 @@ class Staging:
             self.ready[path] = Ready(place)
             return
         before, digest = self._ground.look(entry.path)
-        place = ""
+        place, mtime = "", None
         if digest != entry.digest:
-            place = self._new_place()
-            self._disk.put(place, content, mode, time_after(before))
-        self.ready[entry.path] = Ready(place, before, digest)
+            place, mtime = self._new_place(), time_after(before)
+            self._disk.put(place, content, mode, mtime)
+        self.ready[entry.path] = Ready(place, before, digest, mtime_ns=(mtime or 0) * SECOND_NS)
 
     def _add_pieces(self, blob: Blob, content: Content) -> None:
         entries = self._expected.get(blob.digest)
@@ -196,20 +196,25 @@ class Staging:
         is_free = not is_shared and above is None
         if is_free and place:
             del self._salvaged[entry.digest]
-            self.ready[entry.path] = Ready(self._fit(place, entry, before), before, digest)
+            mtime_ns = self._fit(place, entry, before)
+            self.ready[entry.path] = Ready(place, before, digest, mtime_ns=mtime_ns)
         elif is_free and not is_ours and entry.digest not in self._replaced:
-            place = self._fit(found, entry, before, status)
-            self.ready[entry.path] = Ready(place, before, digest, True)
+            mtime_ns = self._fit(found, entry, before, status)
+            self.ready[entry.path] = Ready(found, before, digest, True, mtime_ns=mtime_ns)
         else:
             name = entry.path.rpartition("/")[2]
             place = self._new_place() if above is None else f"{above}/{name}"
-            is_linked = is_going and is_ours and not is_shared
-            if is_linked:
+            is_linked = False
+            if is_going and is_ours and not is_shared and status is not None:
+                is_linked = True
                 self._disk.link(found, place)
+                mtime_ns = status.st_mtime_ns
             else:
                 self._disk.copy(found, place, entry.mode | 0o600)
-                self._fit(place, entry, before)
-            self.ready[entry.path] = Ready(place, before, digest, is_linked=is_linked)
+                mtime_ns = self._fit(place, entry, before)
+            self.ready[entry.path] = Ready(
+                place, before, digest, is_linked=is_linked, mtime_ns=mtime_ns
+            )
         return True
 
     def _has(self, digest: bytes) -> bool:
@@ -218,9 +223,9 @@ class Staging:
     def _fit(
         self, place: str, entry: Entry, before: os.stat_result | None,
         status: os.stat_result | None = None,
-    ) -> str:  # fmt: skip
-        """Have a file that nobody sees yet look as it will: its mode, its time. ``status``: its
-        own, if it was looked at just now."""
+    ) -> int:  # fmt: skip
+        """Have a file that nobody sees yet look as it will: its mode, its time, which is told.
+        ``status``: its own, if it was looked at just now."""
         if status is None:
             status = os.lstat(place)
         if status.st_mode & 0o7777 != entry.mode | 0o600:
@@ -229,21 +234,22 @@ class Staging:
             seconds = time_after(before)
             if seconds is not None:
                 self._disk.set_time(place, seconds)
-        return place
+                return seconds * SECOND_NS
+        return status.st_mtime_ns
 
     def line_up(self, files: Iterable[Entry]) -> None:
         """All is ready: work out ahead what the commit can do without a thought."""
         for entry in files:
             path = entry.path
-            place, before, digest, is_stored, is_linked, patch = self.ready[path]
+            place, before, digest, is_stored, is_linked, patch, mtime_ns = self.ready[path]
             if before is None or digest is None or not place or is_linked or patch is not None:
                 continue
             ours = self._old.get(path)
             if ours is not None and ours.digest == digest and entry.mode & 0o600 == 0o600:
                 full = f"{self._root}/{path}"
                 self.swaps[path] = Swap(
-                    parent_of(path), full, place, before, digest, entry.digest, is_stored
-                )  # fmt: skip
+                    parent_of(path), full, place, before, digest, entry.digest, is_stored, mtime_ns
+                )
 
     def salvage(self, plan: Plan, old: Manifest) -> None:
         """After a commit that was cut short: what is here is known by what it holds, whatever it
@@ -266,7 +272,7 @@ class Staging:
         """After that: what was replaced goes to the store, as it would have."""
         for digest, path in self._salvaged.items():
             if digest in self._replaced and (status := lstat(path)) is not None:
-                self._store.take(path, digest, status.st_size)
+                self._store.take(path, digest, status)
         self._in_place.return_old()
 
     def _files(self) -> Iterable[str]:
@@ -284,13 +290,13 @@ class Staging:
     def drop(self) -> None:
         """Throw all of it away."""
         self.forget()
-        self._num_places = 0
         with os.scandir(self.folder) as found:
             for entry in found:
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     os.unlink(entry.path)
+        self._num_places = 0  # what could not be thrown away keeps its name
 
     def _new_place(self) -> str:
         self._num_places += 1

@@ -56,10 +56,12 @@ class Stamps:
             self._put(status, found)
         return found
 
-    def note(self, status: os.stat_result, digest: bytes) -> None:
-        """A file of ours has this content, and this status since our last change to it. Only where
-        nobody else's change can bear the same times: where we have set them."""
-        if abs(status.st_mtime_ns - status.st_ctime_ns) > _TICK_NS:
+    def note(self, status: os.stat_result, digest: bytes, mtime_ns: int) -> None:
+        """A file that we left with this content, and with a time of our choice, has this status
+        now. Nothing is noted where it has another time, and so another content, by now, or where
+        somebody else's change could bear the same one."""
+        is_ours = status.st_mtime_ns == mtime_ns
+        if is_ours and abs(mtime_ns - status.st_ctime_ns) > _TICK_NS:
             self._put(status, digest)
 
     def _put(self, status: os.stat_result, digest: bytes) -> None:
@@ -86,8 +88,10 @@ def digest_of(path: str) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    with open(fd, "rb", buffering=0) as file:
-        try:
+    try:
+        with open(fd, "rb", buffering=0, closefd=False) as file:
             return digest_stream(file)[0]
-        except OSError:
-            return None  # a folder
+    except OSError:
+        return None  # a folder
+    finally:
+        os.close(fd)

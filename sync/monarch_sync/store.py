@@ -70,8 +70,12 @@ class Store:
         name = digest.hex()
         return name in self._sizes or f"{name}{_PATCH}" in self._sizes
 
-    def take(self, path: str, digest: bytes, size: int) -> None:
-        """Move a file in."""
+    def take(self, path: str, digest: bytes, status: os.stat_result) -> None:
+        """Move a file in that had this content when it had this status."""
+        size = status.st_size
+        if size > self._max_bytes:
+            self._disk.unlink(path)  # all else would have to go for it, and then it would, too
+            return
         name = digest.hex()
         place = f"{self._folder}/{name}"
         if name in self._sizes and os.path.exists(place) and os.path.samefile(path, place):
@@ -80,8 +84,8 @@ class Store:
             self._disk.rename(path, place)
         self._num_bytes += size - self._sizes.pop(name, 0)
         self._sizes[name] = size
-        if (status := lstat(place)) is not None:
-            self._stamps.note(status, digest)
+        if (now := lstat(place)) is not None:
+            self._stamps.note(now, digest, status.st_mtime_ns)
 
     def take_patch(self, path: str, patch: Patch) -> None:
         """Keep what leads back from a file that was patched."""
@@ -116,12 +120,14 @@ class Store:
         for digest in digests:
             name = digest.hex()
             path = f"{self._folder}/{name}"
-            if name not in self._sizes or (found := digest_of(path)) == digest:
+            if name not in self._sizes:
                 continue
-            size = self._sizes[name]
+            status, found = lstat(path), digest_of(path)
+            if found == digest:
+                continue
             self.gone(digest)
-            if found is not None:
-                self.take(path, found, size)
+            if status is not None and found is not None:
+                self.take(path, found, status)
 
     def trim(self, max_bytes: int | None = None) -> None:
         """Drop the least recently used until the bound is kept, its own or another."""

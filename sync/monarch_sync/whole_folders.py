@@ -42,18 +42,22 @@ class WholeFolders:
         """Whether a folder holds the names that the manifest says and no others, so that it may be
         moved as it is. Python's bytecode goes with it, and so does what somebody changed in a file
         of ours; it is overwritten no more than it would have been at the old place."""
+        return self.holds(folder, old.folder(folder))
+
+    def holds(self, folder: str, node: Node) -> bool:
+        """The same of a folder that is to hold what another one held."""
         at = self._root
         for part in folder.split("/"):
             at = f"{at}/{part}"
             if os.path.islink(at):
                 return False
-        pending: _Inner = [(at, old.folder(folder))]
+        pending: _Inner = [(at, node)]
         while pending:
-            path, node = pending.pop()
-            inner = self._folders_in(path, node)
+            path, below = pending.pop()
+            inner = self._folders_in(path, below)
             if inner is None:
                 return False
-            pending += [(f"{path}/{name}", below) for name, below in inner]
+            pending += [(f"{path}/{name}", node) for name, node in inner]
         return True
 
     def _folders_in(self, path: str, node: Node | None) -> _Inner | None:

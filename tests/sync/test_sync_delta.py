@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -314,10 +315,10 @@ def test_a_store_lets_go_what_was_used_least_recently(tmp_path: Path) -> None:
     digests = [digest_bytes(content) for content in contents]
     for content, digest in zip(contents[:2], digests, strict=False):
         (tmp_path / "file").write_bytes(content)
-        store.take(str(tmp_path / "file"), digest, 10)
+        store.take(str(tmp_path / "file"), digest, os.stat(tmp_path / "file"))
     assert store.find(digests[0]) is not None
     (tmp_path / "file").write_bytes(contents[2])
-    store.take(str(tmp_path / "file"), digests[2], 10)
+    store.take(str(tmp_path / "file"), digests[2], os.stat(tmp_path / "file"))
     store.trim()
     assert store.num_bytes == 20
     assert [store.find(digest) is not None for digest in digests] == [True, False, True]

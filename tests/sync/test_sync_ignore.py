@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monarch_sync.gitignore import RuleFile
-from monarch_sync.ignore import walk
+from monarch_sync.ignore import outer_rule_files, walk
 
 PATTERNS = [
     b"*.log", b"!keep.log", b"build/", b"/build", b"a/b", b"/a/", b"a/**", b"**/b", b"a/**/c",
@@ -69,6 +69,11 @@ def plant(folder: Path, path: bytes, content: bytes) -> None:
         pass  # a file stands where a folder is needed
 
 
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
 def test_names_are_matched_byte_by_byte() -> None:
     assert RuleFile(b"?\n[!a]\n").verdict("é", "é", False) is None
     assert RuleFile(b"??\n").verdict("é", "é", False) is True
@@ -106,6 +111,42 @@ def test_the_users_own_rules_count(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     plant(home, b".gitconfig", b"[core]\n\texcludesFile = ~/mine\n")
     plant(home, b"mine", b"b\n")
     assert list(walk(folder)) == ["a.tmp"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        b"[core]\n\texcludesFile = ~/mine # of all my repositories\n",
+        b'[core] excludesfile = "~/mine" ; the same\n',
+        b'[CORE]\nexcludesFile=~/other\nexcludesFile = ~/mi"ne"\n[alias]\nexcludesfile = ~/other\n',
+        b'[core]\r\n\texcludesFile = ~/mine\r\n[core "sub"]\n\texcludesFile = ~/other\n',
+        b"[core]\n# excludesFile = ~/other\n\texcludesFile = ~/mine\n;excludesFile = ~/other\n",
+    ],
+)
+@pytest.mark.parametrize("whose", ["the user's", "the repository's", "a second work tree's"])
+def test_where_git_looks_for_the_users_own_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: bytes, whose: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    main, second = tmp_path / "main", tmp_path / "second"
+    git(tmp_path, "init", "-q", "main")
+    plant(main, b"a", b"1")
+    git(main, "add", "a")
+    git(main, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1")
+    git(main, "worktree", "add", "-q", str(second))
+    with open(
+        tmp_path / ".gitconfig" if whose == "the user's" else main / ".git/config", "ab"
+    ) as f:
+        f.write(config)
+    plant(tmp_path, b"mine", b"*.mine\n")
+    plant(tmp_path, b"other", b"*.other\n")
+    folder = second if whose == "a second work tree's" else main
+    for name in (b"b.mine", b"b.other"):
+        plant(folder, name, b"1")
+    listed = git(folder, "ls-files", "-co", "--exclude-standard").split()
+    assert sorted(walk(folder)) == sorted(listed) == ["a", "b.other"]
+    assert str(tmp_path / "mine") in outer_rule_files(folder)
 
 
 def test_another_repository_inside_has_its_own_rules(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync import Replica, Scan, Scanner, Watcher, Workspace
+from monarch_sync import Manifest, Replica, Scan, Scanner, Watcher, Workspace
 from monarch_sync import readings as readings_module
 from monarch_sync import scan as scan_once
 from monarch_sync.readings import Readings
@@ -170,6 +170,49 @@ def test_a_folder_goes_and_its_name_leads_elsewhere_between_two_looks(
     manifest.check()
     assert "d/e/f" not in manifest
     assert {"a", "other/e/f"} <= {entry.path for entry in manifest}
+
+
+def test_a_folder_within_a_new_one_leads_elsewhere_between_two_looks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is new, too: and the next look finds nothing in it that is not there."""
+    scanner = Scanner(Workspace({folder: ""}))
+    (folder / "other").mkdir()
+    (folder / "other/f").write_bytes(b"1")
+    scanner.scan()
+    real_walk, real_entry = Scanner._walk, Scanner._entry
+    monkeypatch.setattr(Scanner, "_walk", lambda *one, **more: iter(list(real_walk(*one, **more))))
+
+    def look(self: Scanner, path: str, *more: object) -> object:
+        if path == "d/e" and not (folder / "d/e").is_symlink():
+            (folder / "d/e").rename(folder / "gone")
+            (folder / "d/e").symlink_to("../other")
+        return real_entry(self, path, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Scanner, "_entry", look)
+    (folder / "d/e").mkdir(parents=True)
+    (folder / "d/e/f").write_bytes(b"1")
+    for _ in range(2):
+        manifest = scanner.rescan([folder / "d", folder / "d/e"]).manifest
+        manifest.check()
+        assert manifest.below("d") == ["d/e"]
+
+
+def test_folders_in_folders_without_end_are_named_and_the_rest_comes_along(
+    folder: Path, replica: Replica
+) -> None:
+    scanner = Scanner(Workspace({folder: ""}))
+    (folder / "a").write_bytes(b"1")
+    scanner.scan()
+    deep = folder.joinpath(*["d"] * 260)
+    deep.mkdir(parents=True)
+    (deep / "f").write_bytes(b"1")
+    for look in (lambda: scanner.rescan([folder / "d"]), scanner.scan):
+        scan = look()
+        scan.manifest.check()
+        assert set(by_path(scan).values()) == {"lies in more than 255 folders"}
+        assert len(scan.manifest) == 1 + 256
+        Manifest.decode(scan.manifest.encode())
 
 
 def test_a_file_becomes_a_pipe_between_the_stat_and_the_opening(

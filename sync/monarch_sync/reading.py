@@ -1,0 +1,56 @@
+"""Reading files of the author's that somebody may exchange, rewrite or cut short at any moment."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import tempfile
+
+from monarch_sync.digest import LARGE_BYTES
+from monarch_sync.disk import copy_range
+
+__all__ = ["open_file", "read_exactly", "read_file"]
+
+
+def open_file(path: str | os.PathLike[str]) -> int:
+    """A descriptor of what stands there, to be read. No link is followed, and no pipe waited for.
+    Raises ``OSError``."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def read_exactly(fd: int, size: int, offset: int) -> bytes:
+    """So many bytes of a file. Raises ``OSError`` where it ends before."""
+    data = os.pread(fd, size, offset)
+    if len(data) < size:
+        raise OSError("the file has become shorter")
+    return data
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
+    """What a file holds now, whatever becomes of it. Raises ``OSError``, also where it is no file.
+
+    A large one is not held in memory. Nor is it mapped into it: whoever cut it short would end this
+    process. What is mapped is a copy without a name, which nobody can get at.
+    """
+    fd = open_file(path)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is no file any more")
+        if status.st_size >= LARGE_BYTES:
+            try:
+                return _mapped_copy(fd, status.st_size, os.path.dirname(path))
+            except (OSError, ValueError):
+                # No room for a copy, or nothing left to map: in memory, then.
+                os.lseek(fd, 0, os.SEEK_SET)
+        with open(fd, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(fd)
+
+
+def _mapped_copy(fd: int, size: int, folder: str | os.PathLike[str]) -> memoryview:
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
+        copy_range(fd, copy.fileno(), 0, size)
+        return memoryview(mmap.mmap(copy.fileno(), 0, prot=mmap.PROT_READ))

@@ -1,0 +1,132 @@
+"""Files of the author's that become something else between the scan and the push."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from monarch_sync import MovedUnderfoot, Outgoing, Push, Replica, Scanner
+from monarch_sync.contents import _MAX_DELTA_BYTES as MAX_DELTA_BYTES
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.reading import read_file
+from tests.sync.author import Author
+from tests.sync.trees import read_tree
+
+LARGE = os.urandom(LARGE_BYTES + 100_000)
+EDITED = LARGE[:5000] + b"edit" + LARGE[5004:] + b"more" * 20_000
+
+
+def becomes_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def becomes_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def becomes_a_link(path: Path) -> None:
+    path.rename(path.parent.with_name("elsewhere"))
+    path.symlink_to(path.parent.with_name("elsewhere"))
+
+
+def becomes_shorter(path: Path) -> None:
+    os.truncate(path, LARGE_BYTES + 100)
+
+
+def becomes_empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def becomes_another(path: Path) -> None:
+    path.write_bytes(os.urandom(len(LARGE)))
+
+
+MISHAPS = [
+    becomes_a_pipe, becomes_a_folder, becomes_a_link, becomes_shorter, becomes_empty,
+    becomes_another, Path.unlink,
+]  # fmt: skip
+
+
+@contextmanager
+def impatient(seconds: int = 20) -> Iterator[None]:
+    """Who waits for a pipe would wait for ever."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for somebody to write"))
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def get_ready(push: Push, replica: Replica) -> None:
+    step: object = push.first()
+    while isinstance(step, Outgoing):
+        step = push.receive(replica.handle(step.message, step.blobs))
+
+
+@pytest.mark.parametrize("mishap", MISHAPS)
+@pytest.mark.parametrize("was_there", [False, True])
+def test_the_author_is_told_to_look_again(
+    folder: Path, replica: Replica, mishap: Callable[[Path], None], was_there: bool
+) -> None:
+    path = folder / "big"
+    author = Author(folder, replica)
+    if was_there:
+        path.write_bytes(LARGE)
+        author.push()
+    path.write_bytes(EDITED)
+    scanner: Scanner = author.scanner
+    manifest = scanner.scan().manifest
+    mishap(path)
+    push = Push(author.workspace, manifest, author.view, 2, scanner.contents)
+    with impatient(), pytest.raises(MovedUnderfoot):
+        get_ready(push, replica)
+
+
+def test_a_large_file_that_is_cut_short_while_it_is_read_ends_nobody(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "big"
+    path.write_bytes(LARGE)
+    content = read_file(path)
+    os.truncate(path, 0)
+    assert digest_bytes(content) == digest_bytes(LARGE)
+    assert os.listdir(folder) == ["big"]
+
+
+@pytest.mark.parametrize("size", [0, 1, LARGE_BYTES - 1, LARGE_BYTES, len(LARGE)])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_what_is_read_is_what_is_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, has_room: bool
+) -> None:
+    path = folder / "file"
+    path.write_bytes(LARGE[:size])
+    if not has_room:
+
+        def fail(**_: object) -> None:
+            raise PermissionError
+
+        monkeypatch.setattr("tempfile.TemporaryFile", fail)
+    assert bytes(read_file(path)) == LARGE[:size]
+
+
+def test_a_long_delta_is_not_remembered(folder: Path, replica: Replica) -> None:
+    path = folder / "big"
+    path.write_bytes(LARGE)
+    author = Author(folder, replica)
+    author.push()
+    for edit in (b"1", b"2" * 3_000_000):
+        path.write_bytes(edit + LARGE[len(edit) :])
+        author.push([path])
+    assert read_tree(replica.root)["big"] == path.read_bytes()
+    (made,) = author.scanner.contents._deltas.values()
+    assert made is not None
+    assert len(made[1]) < MAX_DELTA_BYTES
