@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
+import threading
 
-__all__ = ["die_with_parent", "kill_group"]
+__all__ = ["die_with_parent", "end_with", "kill_group"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -24,3 +26,33 @@ def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that made it ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def end_with(parent: int) -> None:
+    """Have this process end when ``parent`` does, whichever of its threads has made us.
+
+    The kernel's own signal comes as soon as that thread has ended.
+    """
+    try:
+        watched = os.pidfd_open(parent)
+    except ProcessLookupError:
+        _end_here()
+    except OSError:  # A kernel before 5.3.
+        die_with_parent()
+    else:
+        threading.Thread(
+            target=_end_after, args=(watched,), name="monarch-parent", daemon=True
+        ).start()
+    if os.getppid() != parent:
+        _end_here()  # It had ended before we could ask, and the number may be another's.
+
+
+def _end_after(watched: int) -> None:
+    poll = select.poll()
+    poll.register(watched, select.POLLIN)
+    poll.poll()
+    _end_here()
+
+
+def _end_here() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
