@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from monarch.errors import JobError
-from monarch.job.process import process_start
 from monarch.runs.record import EVENTS, METRICS
+from monarch.runtime.process_start import process_start
 
 __all__ = ["RUNS", "RunFolder", "find_run", "new_run", "read_rows", "runs_in", "steps_of"]
 

@@ -9,7 +9,9 @@ import select
 import signal
 import threading
 
-__all__ = ["die_with_parent", "end_with", "kill_group"]
+from monarch.runtime.process_start import process_start
+
+__all__ = ["die_with_parent", "end_with", "kill_group", "kill_lost_group", "signal_process"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -20,6 +22,31 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def kill_lost_group(pid: int, started: int) -> None:
+    """The same, where its parent is gone, so that the number may be another's by now."""
+    if process_start(pid, even_ended=True) in (None, started):
+        kill_group(pid)
+
+
+def signal_process(pid: int, started: int, number: int) -> None:
+    """Send a signal to a process, unless it has ended: its number may be another's by now."""
+    with contextlib.suppress(ProcessLookupError):
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        except OSError:  # A kernel before 5.3.
+            if process_start(pid) == started:
+                os.kill(pid, number)
+            return
+        try:
+            # What is looked at now is what gets it: the descriptor belongs to no other.
+            if process_start(pid) == started:
+                signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)
 
 
 def die_with_parent() -> None:
