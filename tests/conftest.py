@@ -10,6 +10,7 @@ import compileall
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -24,6 +25,7 @@ os.environ["MONARCH_RUNTIME_DIR"] = _RUNTIME_DIR
 import psutil  # noqa: E402
 import pytest  # noqa: E402
 import zmq  # noqa: E402
+from _pytest.faulthandler import fault_handler_stderr_fd_key  # noqa: E402
 
 from tests.support import Program, wait_for  # noqa: E402
 
@@ -55,6 +57,30 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+_PATIENCE_SECONDS = 60.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test whose main thread no signal wakes, or that hangs in what comes after it, ends its
+    worker. What is printed there xdist throws away, so this says which it was."""
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+
+    def end() -> None:
+        os.write(stderr, f"\n{item.nodeid} does not end: its worker does\n".encode())
+        os._exit(1)
+
+    marker = item.get_closest_marker("timeout")
+    seconds = marker.args[0] if marker is not None else float(item.config.getini("timeout"))
+    timer = threading.Timer(seconds + _PATIENCE_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        return (yield)
+    finally:
+        timer.cancel()
 
 
 def pytest_sessionfinish() -> None:
@@ -113,6 +139,21 @@ def _descriptors() -> set[str]:
         numbered = target.startswith(("socket:", "pipe:"))
         found.add(target if numbered else f"{target} as {fd}")
     return found
+
+
+def _handlers() -> dict[signal.Signals, object]:
+    """What this process does about the signals that we handle anywhere."""
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
+    return {kind: signal.getsignal(kind) for kind in kinds}
+
+
+def _restore(handlers: dict[signal.Signals, Any]) -> None:
+    """A handler that stays behind may end the worker in the middle of another test."""
+    left = {kind for kind, now in _handlers().items() if now is not handlers[kind]}
+    for kind in left:
+        signal.signal(kind, handlers[kind])
+    if left:
+        pytest.fail(f"left behind: handlers of {left}")
 
 
 def _import_hooks() -> list[object]:
@@ -190,7 +231,9 @@ def leaves_nothing(
 ) -> Iterator[None]:
     children, threads = _children(), _threads()
     standing, descriptors = (_client(), _own_children()), _descriptors()
+    handlers = _handlers()
     yield
+    _restore(handlers)
     _stop_what_was_spawned()
     _check(lambda: _children() - children - _own_children(), "processes")
     _check(lambda: _threads() - threads, "threads")

@@ -6,7 +6,6 @@ import io
 import os
 import queue
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,9 @@ from typing import TypeVar
 
 import psutil
 import pytest
+
+from monarch.runtime.process_group import kill_lost_group
+from monarch.runtime.process_start import process_start
 
 T = TypeVar("T")
 
@@ -109,6 +111,7 @@ class Program:
             env={**os.environ, **env},
             start_new_session=True,
         )
+        self._started = process_start(self.process.pid, even_ended=True)
         self._readers = [
             threading.Thread(target=self._read_out, daemon=True),
             threading.Thread(target=self._read_errors, daemon=True),
@@ -163,11 +166,9 @@ class Program:
 
     def close(self) -> None:
         """End it, with all of its session, and let go of its pipes."""
-        for kill in (self.process.kill, lambda: os.killpg(self.pid, signal.SIGKILL)):
-            try:
-                kill()
-            except ProcessLookupError:
-                pass
+        assert self._started is not None
+        # It may have ended, and been waited for, long ago.
+        kill_lost_group(self.pid, self._started)
         self.process.wait()
         for reader in self._readers:
             reader.join(5.0)

@@ -76,8 +76,7 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
         """End the actors after what was sent to them before; each runs its ``__cleanup__``."""
         agent = process.current()
         if agent.supervisor.members_stopped(self._ref.uid, self._ref.proc_uids):
-            agent.spawned_on.pop(self._ref.uid, None)
-            agent.kept_spawns.forget(self._ref.uid)
+            agent.forget_mesh(self._ref.uid)
         return stop_actors(self._ref, reason)
 
     def upgrade(self, new: type) -> Future[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import subprocess
 import sys
 import threading
@@ -104,15 +105,15 @@ def hosts_from_config(name: str) -> HostMesh:
     agent = client()
     urls = [f"ipc://{agent.directory}/{name}-{number}" for number in range(2)]
     for url in urls:
-        host = subprocess.Popen([sys.executable, "-c", _HOST_PROGRAM, url])
+        host = subprocess.Popen([sys.executable, "-c", _HOST_PROGRAM, url, str(os.getpid())])
         atexit.register(_end, agent, url, host)
     return attach_to_workers(workers=urls, name=name)
 
 
 _HOST_PROGRAM = """
 import sys
-from monarch.runtime.process_group import die_with_parent
-die_with_parent()
+from monarch.runtime.process_group import end_with
+end_with(int(sys.argv[2]))
 from monarch.runtime.host_main import serve_host
 serve_host(sys.argv[1])
 """

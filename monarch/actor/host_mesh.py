@@ -102,7 +102,7 @@ class HostMesh(Syncable, MeshTrait):
         mesh = spawn(
             self._hosts, plan, name or "procs", tuple(preload), self._command, self._reference()
         )
-        self._spawned.append(mesh)
+        self._spawned = [one for one in self._spawned if not one._is_stopped] + [mesh]
         return mesh
 
     def _reference(self) -> HostMesh:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from monarch.errors import MeshFailure
@@ -81,10 +82,21 @@ class _Mesh:
     member: Callable[[int], str]
     dead: set[int] = field(default_factory=set)
 
+    @cached_property
+    def _ranks(self) -> dict[str, list[int]]:
+        """By proc: of many procs that end one by one, each is not to cost a look at all."""
+        ranks: dict[str, list[int]] = {}
+        for rank, proc in enumerate(self.procs):
+            ranks.setdefault(proc, []).append(rank)
+        return ranks
+
+    def lived_in(self, procs: Collection[str]) -> list[int]:
+        """The ranks that live in, or are, one of ``procs``, dead or not."""
+        return sorted(rank for proc in procs for rank in self._ranks.get(proc, ()))
+
     def living_in(self, procs: Collection[str]) -> list[int]:
-        """The ranks not known to be dead that live in, or are, one of ``procs``."""
-        hit = (rank for rank, proc in enumerate(self.procs) if proc in procs)
-        return [rank for rank in hit if rank not in self.dead]
+        """Those of them that are not known to be dead."""
+        return [rank for rank in self.lived_in(procs) if rank not in self.dead]
 
 
 class Supervision:
@@ -125,6 +137,19 @@ class Supervision:
             del self._meshes[mesh]
             return True
         return False
+
+    def forget_dead(self, procs: Collection[str]) -> list[str]:
+        """Procs have ended, asked to or not, and what that means has been said.
+
+        Returns the meshes that have no living member any more: nothing can happen to those.
+        """
+        touched = [(uid, mesh) for uid, mesh in self._meshes.items() if mesh.lived_in(procs)]
+        for _, mesh in touched:
+            mesh.dead.update(mesh.living_in(procs))
+        over = [uid for uid, mesh in touched if len(mesh.dead) == len(mesh.procs)]
+        for uid in over:
+            del self._meshes[uid]
+        return over
 
     def has_living(self, mesh: str, proc: str) -> bool:
         """Whether a mesh has a member in ``proc`` that has neither failed nor been stopped."""

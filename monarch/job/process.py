@@ -5,7 +5,6 @@ The whole of a cluster on one machine. The host agents outlive the program that 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -21,6 +20,8 @@ from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.process_group import signal_process
+from monarch.runtime.process_start import process_start
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import new_uid
 from monarch.wire.keys import new_secret
@@ -200,16 +201,6 @@ def num_hosts_in(meshes: dict[str, int]) -> int:
     return sum(meshes.values())
 
 
-def process_start(pid: int) -> int | None:
-    """When a process was started, in ticks since boot; ``None`` if it does not run."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else int(fields[19])
-
-
 def last_lines(path: str, num_lines: int = 5) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -221,12 +212,9 @@ def last_lines(path: str, num_lines: int = 5) -> str:
 def end_processes(hosts: Sequence[HostProcess]) -> None:
     """SIGTERM, and SIGKILL for those that are still there after two seconds."""
     for host in hosts:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(host.pid, signal.SIGTERM)
+        signal_process(host.pid, host.started, signal.SIGTERM)
     deadline = time.monotonic() + _TERM_SECONDS
     while any(host.is_running for host in hosts) and time.monotonic() < deadline:
         time.sleep(0.005)
     for host in hosts:
-        if host.is_running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(host.pid, signal.SIGKILL)
+        signal_process(host.pid, host.started, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from monarch.net.io_loop import IoLoop
@@ -34,6 +35,7 @@ class Transports:
         self._max_frame_bytes = max_frame_bytes
         self._unix = UnixTransport(loop, receive, max_message_bytes=max_message_bytes)
         self._tcp: ZmqTransport | None = None
+        self._making = threading.Lock()
 
     def use_keys(self, keys: JobKeys) -> None:
         """Use these keys over TCP from here on."""
@@ -56,18 +58,23 @@ class Transports:
     def _of(self, url: str) -> Transport:
         if url.startswith("ipc://"):
             return self._unix
-        if self._tcp is None:
-            # ZeroMQ costs two threads and an import that most processes never need.
-            from monarch.net.zmq_transport import ZmqTransport
+        # Two actors may be the first at the same time.
+        with self._making:
+            if self._tcp is None:
+                self._tcp = self._over_tcp()
+            return self._tcp
 
-            self._tcp = ZmqTransport(
-                self._loop,
-                self._receive,
-                self._keys,
-                insecure=self._is_insecure,
-                max_frame_bytes=self._max_frame_bytes,
-            )
-        return self._tcp
+    def _over_tcp(self) -> ZmqTransport:
+        # ZeroMQ costs two threads and an import that most processes never need.
+        from monarch.net.zmq_transport import ZmqTransport
+
+        return ZmqTransport(
+            self._loop,
+            self._receive,
+            self._keys,
+            insecure=self._is_insecure,
+            max_frame_bytes=self._max_frame_bytes,
+        )
 
     def close(self) -> None:
         """Leave the network. Idempotent."""

@@ -126,7 +126,9 @@ class ZmqTransport:
         except zmq.ZMQError as error:
             socket.close(0)
             raise OSError(error.errno, f"cannot connect to {url!r}: {error.strerror}") from None
-        connection = ZmqConnection(socket, self._max_frame_bytes, self._connections.discard)
+        connection = ZmqConnection(
+            socket, url, self._max_frame_bytes, self._connections.discard, self._rare
+        )
         self._connections.add(connection)
         return connection
 
@@ -168,18 +170,26 @@ def _address_of(frame: zmq.Frame) -> str:
 
 
 class ZmqConnection:
-    """A PUSH socket and the lock that lets any thread send on it."""
+    """A PUSH socket and the lock that lets any thread send on it.
+
+    Where something else answers than a member of the job, ZeroMQ gives the connection up for good,
+    with all that was sent. Later frames are dropped too: none may arrive after one that is missing.
+    """
 
     def __init__(
         self,
         socket: zmq.Socket[bytes],
+        url: str,
         max_frame_bytes: int,
         forget: Callable[[ZmqConnection], None],
+        rare: RareLog,
     ) -> None:
         self._socket = socket
+        self._url = url
         self._max_frame_bytes = max_frame_bytes
         self._lock = threading.Lock()
         self._forget = forget
+        self._rare = rare
 
     def send(self, frames: Frames) -> None:
         """Raises ``ValueError`` for a frame beyond the limit: its receiver would hang up on it."""
@@ -193,9 +203,21 @@ class ZmqConnection:
             if self._socket.closed:
                 return
             last = len(frames) - 1
-            for index, frame in enumerate(frames):
-                more = zmq.SNDMORE if index < last else 0
-                self._socket.send(frame, more, copy=len(frame) < _ZERO_COPY_BYTES)
+            try:
+                for index, frame in enumerate(frames):
+                    more = zmq.SNDMORE if index < last else 0
+                    # Without a limit there is always room, unless ZeroMQ has given up.
+                    flags = more | zmq.NOBLOCK
+                    self._socket.send(frame, flags, copy=len(frame) < _ZERO_COPY_BYTES)
+                return
+            except zmq.Again:
+                self._socket.close(0)
+        self._rare.warning(
+            self._url,
+            "what listens at %s is no member of this job, or has another secret: nothing that is "
+            "sent there arrives",
+            self._url,
+        )
 
     def close(self, linger_seconds: float = 0.0) -> None:
         with self._lock:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from monarch.errors import JobError
-from monarch.job.process import process_start
 from monarch.runs.record import EVENTS, METRICS
 from monarch.runs.rows import read_rows
+from monarch.runtime.process_start import process_start
 
 __all__ = ["RUNS", "RunFolder", "find_run", "new_run", "runs_in", "steps_of"]
 

@@ -17,13 +17,13 @@ from typing import Any
 
 from monarch import __version__
 from monarch.config_file import LoadedConfig, load_config, to_toml
-from monarch.job.process import process_start
 from monarch.runs.code import RunCode
 from monarch.runs.folder import RunFolder, shell_line, writing_in
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
 from monarch.runs.words import in_words
+from monarch.runtime.process_start import process_start
 
 __all__ = ["RunSession"]
 

@@ -30,6 +30,9 @@ class Watched(Protocol):
     def pid(self) -> int: ...
 
     @property
+    def started(self) -> int: ...
+
+    @property
     def label(self) -> str: ...
 
     @property
@@ -106,7 +109,7 @@ class HangWatch:
             self._notice(f"{self._procs[uid].label} answers again, after {silence:.0f} s")
 
     def _look(self, uid: Uid) -> None:
-        pid = self._procs[uid].pid
+        pid, started = self._procs[uid].pid, self._procs[uid].started
         state = _state_of(pid)
         if state in ("T", "t"):
             why = (
@@ -115,7 +118,7 @@ class HangWatch:
             )
             self._tell(uid, why)
             return
-        ask_for_stacks(pid, self._path(uid))
+        ask_for_stacks(pid, started, self._path(uid))
         self._node.loop.call_later(
             _STACKS_SECONDS, lambda: self._tell(uid, self._stuck(uid, state))
         )

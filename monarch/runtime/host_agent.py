@@ -27,7 +27,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.proc_config import ProcConfig
 from monarch.runtime.proc_stops import ProcStops
 from monarch.runtime.proc_watchers import ProcWatchers
-from monarch.runtime.process_group import kill_group
+from monarch.runtime.process_group import kill_lost_group
 from monarch.runtime.replacements import Replacements
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.runtime.templates import Templates
@@ -188,10 +188,10 @@ class HostAgent:
 
         template.preload(order.modules, done)
 
-    def _on_forked(self, uid: Uid, pid: int) -> None:
+    def _on_forked(self, uid: Uid, pid: int, started: int) -> None:
         proc = self.procs.get(uid)
         if proc is not None:
-            proc.pid = pid
+            proc.pid, proc.started = pid, started
 
     def _on_proc_up(self, envelope: Envelope) -> None:
         up = envelope.message
@@ -228,7 +228,7 @@ class HostAgent:
         self._hangs.forget(uid)
         if code is None and proc.pid:
             # With its template gone, nobody else ends what the proc started.
-            kill_group(proc.pid)
+            kill_lost_group(proc.pid, proc.started)
         for path in self._files_of(uid):
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -14,7 +14,7 @@ __all__ = ["HostProc"]
 @dataclass
 class HostProc:
     """``spawn``, ``spec`` and ``setup`` are the order to make it; ``life`` counts the processes of
-    its uid before this one, and ``pid`` is 0 until it is forked."""
+    its uid before this one, and ``pid`` is 0 until it is forked, at the time ``started``."""
 
     spawn: SpawnProcs
     spec: ProcSpec
@@ -22,6 +22,7 @@ class HostProc:
     launcher: MakesProcs
     life: int = 0
     pid: int = 0
+    started: int = 0
     address: ProcAddress | None = None
     stop_reason: str | None = None
 

@@ -80,15 +80,6 @@ class KeptSpawns:
         with self._lock:
             self._spawns.pop(mesh, None)
 
-    def forget_proc(self, proc: Uid) -> None:
-        """A proc is gone for good."""
-        with self._lock:
-            self._held.pop(proc, None)
-            over = [s.mesh for s in self._spawns.values() if proc in s.procs]
-        for mesh in over:
-            if not any(self._is_alive(mesh, uid) for uid in self._spawns[mesh].procs):
-                self.forget(mesh)
-
     def on(self, proc: Uid) -> list[KeptSpawn]:
         """What lives in a proc, in the order in which it was made."""
         with self._lock:

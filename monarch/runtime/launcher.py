@@ -24,7 +24,7 @@ _PACKET_BYTES = 64 * 1024
 _SEND_BUFFER_BYTES = 1 << 20
 
 
-OnForked = Callable[[Uid, int], None]
+OnForked = Callable[[Uid, int, int], None]
 OnExited = Callable[[Uid, int | None], None]
 
 
@@ -53,9 +53,9 @@ StartLauncher = Callable[[Loop, OnForked, OnExited, Command | None], MakesProcs]
 class Launcher:
     """One zygote. All methods and callbacks are for the I/O loop.
 
-    ``on_forked(uid, pid)``, ``on_exited(uid, exit_code)`` report procs; when the zygote itself
-    dies, every proc of it dies too and is reported with ``exit_code`` ``None``. ``command`` starts
-    the zygote instead of this process's own interpreter.
+    ``on_forked(uid, pid, started)``, ``on_exited(uid, exit_code)`` report procs; when the zygote
+    itself dies, every proc of it dies too and is reported with ``exit_code`` ``None``. ``command``
+    starts the zygote instead of this process's own interpreter.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Launcher:
             return
         event = msgspec.json.decode(data)
         if event["event"] == "forked":
-            self._on_forked(event["uid"], event["pid"])
+            self._on_forked(event["uid"], event["pid"], event["started"])
         elif event["event"] == "exited":
             self._procs.discard(event["uid"])
             self._on_exited(event["uid"], event["code"])

@@ -112,14 +112,14 @@ class Outbox:
         """
         with self._lock:
             is_clear = self._overflow is None
-            if is_clear:
+            if self._overflow is not None:
+                self._overflow.push([_STOP])
+                self._stops.append(reached)
+            elif not self._is_closed:
                 self._overflow = Overflow()
                 self._count(1)
                 self.is_held = True
                 self._look()
-            elif self._overflow is not None:
-                self._overflow.push([_STOP])
-                self._stops.append(reached)
         if is_clear:
             reached()
 
@@ -197,6 +197,13 @@ class Outbox:
         self._overflow = None
         self._count(-1)
         self._look()
+
+    def retire(self) -> bool:
+        """Be forgotten, if nothing waits here; what is sent here all the same leaves at once."""
+        with self._lock:
+            if self.is_open and not self.is_held:
+                self._is_closed = True
+            return self._is_closed
 
     def close(self) -> None:
         """The receiver is gone: drop what waits for it, and let go who waits."""

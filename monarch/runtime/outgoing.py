@@ -7,6 +7,7 @@ calls that they answer, and must not wait behind anybody's flood.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -34,6 +35,11 @@ __all__ = ["Outgoing"]
 _ACTOR_PATIENCE_SECONDS = 0.1
 _LOOP_PATIENCE_SECONDS = 0.02
 _LOOP_LIMIT_SECONDS = 0.05
+
+_MAX_BOXES = 1024
+"""How many lanes to one process are remembered. Nobody tells when an actor or a channel there is of
+no more use, and a program may use millions of them; a lane that is taken up again counts anew."""
+_NUM_LOOKS = 8
 
 
 class Network(Ports, Protocol):
@@ -179,7 +185,8 @@ class Outgoing:
         to all actors of the process, and before what is sent later, until it is given up.
         """
         message = envelope.message
-        boxes = self._boxes.get(to.uid, {})
+        with self._lock:
+            boxes = dict(self._boxes.get(to.uid, {}))
         if isinstance(message, StopActor):
             box = boxes.get(message.actor)
             if box is None or not box.is_spilling:
@@ -247,7 +254,10 @@ class Outgoing:
         soon = self._node.loop.call_soon
         box = Outbox(window, deliver, send_mark, soon, self._count)
         with self._lock:
-            return self._boxes.setdefault(uid, {}).setdefault(key, box)
+            boxes = self._boxes.setdefault(uid, {})
+            if len(boxes) >= _MAX_BOXES and not self._num_spilling:
+                _forget_one(boxes)
+            return boxes.setdefault(key, box)
 
     def _tree_box(self, route: TreeRoute, actor: Uid, place: Place) -> Outbox:
         try:
@@ -260,6 +270,14 @@ class Outgoing:
     def _count(self, change: int) -> None:
         with self._lock:
             self._num_spilling += change
+
+
+def _forget_one(boxes: dict[str, Outbox]) -> None:
+    """Forget one of the oldest that nothing waits in."""
+    for key, box in itertools.islice(boxes.items(), _NUM_LOOKS):
+        if box.retire():
+            del boxes[key]
+            return
 
 
 def _is_on_asyncio() -> bool:

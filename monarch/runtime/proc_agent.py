@@ -67,7 +67,7 @@ class ProcAgent:
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""
         self.at_close: list[Callable[[], None]] = []
-        self.supervisor = Supervisor(node, self)
+        self.supervisor = Supervisor(node, self, self.forget_mesh)
         self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells = CellTable(self)
         self._held: list[Envelope] | None = None
@@ -150,6 +150,11 @@ class ProcAgent:
                 # It died before it was entered here, and nobody will say so again.
                 self._owned_procs.pop(proc.uid, None)
 
+    def forget_mesh(self, mesh: Uid) -> None:
+        """A mesh that was spawned here has ended."""
+        self.spawned_on.pop(mesh, None)
+        self.kept_spawns.forget(mesh)
+
     def _watch_host(self, host: ProcAddress) -> None:
         """We have to do with a proc of another host: have ours watch that host."""
         if host.uid != self.host.uid and host.uid not in self._hosts_watched:
@@ -162,7 +167,7 @@ class ProcAgent:
     def _forget_proc(self, uid: Uid, down: ProcDown) -> None:
         self._owned_procs.pop(uid, None)
         self._hosts_watched.discard(uid)
-        self.kept_spawns.forget_proc(uid)
+        self.kept_spawns.release(uid)
         orphans = [cell for cell in self.cells if cell.record.owner.uid == uid]
         if orphans and not down.expected:
             failure = MeshFailure(

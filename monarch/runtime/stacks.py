@@ -11,6 +11,8 @@ import faulthandler
 import os
 import signal
 
+from monarch.runtime.process_group import signal_process
+
 __all__ = ["ask_for_stacks", "innermost_of_users", "offer_stacks", "read_stacks"]
 
 _SIGNAL = signal.SIGRTMIN + 9
@@ -24,12 +26,12 @@ def offer_stacks(path: str) -> None:
     faulthandler.register(_SIGNAL, file=file, all_threads=True)
 
 
-def ask_for_stacks(pid: int, path: str) -> None:
+def ask_for_stacks(pid: int, started: int, path: str) -> None:
     """Have a process that offers its stacks write them. It takes a moment."""
     with contextlib.suppress(OSError):
         # A process that offers nothing (yet) would die of the signal.
         os.truncate(path, 0)
-        os.kill(pid, _SIGNAL)
+        signal_process(pid, started, _SIGNAL)
 
 
 def read_stacks(path: str) -> str:

@@ -41,10 +41,14 @@ class Supervised(Protocol):
 
 
 class Supervisor:
-    """The state machine of ``core.supervision``, fed by this node and acting through it."""
+    """The state machine of ``core.supervision``, fed by this node and acting through it.
 
-    def __init__(self, node: Node, process: Supervised) -> None:
+    ``forget`` is told of each mesh that has lost its last member with a process.
+    """
+
+    def __init__(self, node: Node, process: Supervised, forget: Callable[[Uid], None]) -> None:
         self._process = process
+        self._forget = forget
         self._machine = Supervision()
         self._stops: dict[Uid, Callable[[], Promise[Any]]] = {}
         self._lock = threading.Lock()
@@ -114,6 +118,12 @@ class Supervisor:
             with self._lock:
                 effects = self._machine.procs_down(deaths, cause)
             self._carry_out(effects)
+        with self._lock:
+            over = self._machine.forget_dead([down.uid for down in downs])
+            for mesh in over:
+                self._stops.pop(mesh, None)
+        for mesh in over:
+            self._forget(mesh)
 
     def _on_actor_failed(self, envelope: Envelope) -> None:
         failed = envelope.message

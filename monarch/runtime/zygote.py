@@ -23,6 +23,7 @@ import msgspec
 import monarch.runtime.bootstrap as bootstrap
 from monarch.runtime.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig
 from monarch.runtime.process_group import die_with_parent, kill_group
+from monarch.runtime.process_start import process_start
 
 __all__ = ["main"]
 
@@ -68,13 +69,22 @@ class _Zygote:
 
     def _fork(self, config: ProcConfig, fds: list[int]) -> None:
         template = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # One proc less, for want of memory or of numbers: the others live on.
+            pid = -1
+            os.write(fds[1], f"no process could be made: {error.strerror}\n".encode())
         if pid == 0:
             self._become_proc(config, fds, template)
         for fd in fds:
             os.close(fd)
+        if pid < 0:
+            self._tell(event="exited", uid=config.uid, code=1)
+            return
         self._children[pid] = config.uid
-        self._tell(event="forked", uid=config.uid, pid=pid)
+        started = process_start(pid, even_ended=True)
+        self._tell(event="forked", uid=config.uid, pid=pid, started=started)
 
     def _become_proc(self, config: ProcConfig, fds: list[int], template: int) -> NoReturn:
         code = 1

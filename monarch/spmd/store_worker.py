@@ -7,16 +7,14 @@ import shutil
 import sys
 
 from monarch.runtime.host_main import serve_host
-from monarch.runtime.process_group import die_with_parent
+from monarch.runtime.process_group import end_with
 
 __all__ = ["main"]
 
 
 def main() -> None:
     url, name, parent = sys.argv[1:]
-    die_with_parent()
-    if os.getppid() != int(parent):
-        return  # It is gone already.
+    end_with(int(parent))
     try:
         serve_host(url, name)
     finally:

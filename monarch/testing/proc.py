@@ -238,7 +238,7 @@ class InProcessLauncher:
         output = {1: os.dup(out), 2: os.dup(err)}
         proc = InProcessProc(config, self._machine, self._world, output, exited, setup)
         self._procs[config.uid] = proc
-        self._loop.call_soon(lambda: self._on_forked(config.uid, proc.pid))
+        self._loop.call_soon(lambda: self._on_forked(config.uid, proc.pid, 0))
 
     def _ended(self, uid: Uid, code: int) -> None:
         if self._procs.pop(uid, None) is not None:

@@ -189,6 +189,24 @@ def test_hosts_to_play_with_end_with_the_program(program: Any) -> None:
     assert run.errors == []
 
 
+def test_hosts_to_play_with_outlive_the_thread_that_made_them(program: Any) -> None:
+    run = program("""
+        import threading
+        from monarch.actor import hosts_from_config
+        made = []
+        def make():
+            made.append(hosts_from_config("toy"))
+            made[0].initialized.get(timeout=60)
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        procs = made[0].spawn_procs()
+        print(procs.initialized.get(timeout=60))
+    """)
+    assert run.wait(120) == 0, run.story()
+    assert run.lines == ["True"]
+
+
 def test_a_worker_loop_in_the_background(program: Any, tmp_path: Any) -> None:
     url = f"ipc://{tmp_path}/host"
     worker = program(f"""

@@ -110,6 +110,15 @@ def test_what_was_stopped_does_not_fail(machine: Supervision) -> None:
     assert machine.actor_failed("A", 0, "raised") == []
 
 
+def test_a_mesh_is_forgotten_with_its_last_member(machine: Supervision) -> None:
+    machine.owned(ROOT, "B", "lonely", "actor", ["p1"])
+    assert machine.forget_dead(["p1"]) == ["B"]
+    assert machine.has_living("A", "p0")
+    assert not machine.has_living("A", "p1")
+    assert machine.forget_dead(["p0", "elsewhere"]) == ["P", "A"]
+    assert machine.meshes_of(ROOT) == []
+
+
 def test_members_that_were_stopped_do_not_fail_and_the_others_do(machine: Supervision) -> None:
     assert not machine.members_stopped("A", ["p0"])
     assert machine.actor_failed("A", 0, "raised") == []
@@ -232,6 +241,14 @@ class SupervisionRules(RuleBasedStateMachine):
         effects = self.machine.procs_down({uid: death(uid) for uid in uids}, cause)
         self._check_deaths(effects, {name: lost for name, lost in hit.items() if lost}, cause)
         self._hear(effects)
+        over = {
+            name
+            for name, mesh in self.meshes.items()
+            if len(mesh.dead) == len(mesh.procs) and not set(mesh.procs).isdisjoint(uids)
+        }
+        assert set(self.machine.forget_dead(uids)) == over
+        for name in over:
+            del self.meshes[name]
 
     def _check_deaths(self, effects: list[Effect], hit: dict[str, set[str]], cause: str) -> None:
         """Each owner hears of every proc mesh it lost ranks of, and of every dead proc; no more."""

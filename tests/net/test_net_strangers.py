@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -258,12 +260,68 @@ def test_a_key_of_another_job_is_logged_with_the_address(
             stranger.setsockopt(zmq.CURVE_PUBLICKEY, pair.public)
             stranger.setsockopt(zmq.CURVE_SECRETKEY, pair.private)
             stranger.connect(url)
-            stranger.send(b"let me in")
+            with contextlib.suppress(zmq.Again):  # It may have been turned away already.
+                stranger.send(b"let me in", zmq.NOBLOCK)
             wait_for(lambda: "not of this job" in caplog.text, what="a line in the log")
             stranger.close(0)
         still_serves(host, member, url)
     told = [record.getMessage() for record in caplog.records if "key" in record.getMessage()]
     assert [line for line in told if "not of this job" in line and "127.0.0.1" in line] == told[:1]
+
+
+# Where a member knocks, and strangers answer.
+
+
+class Other:
+    """A TCP server that is no host: it says ``words`` to whoever comes."""
+
+    def __init__(self, words: bytes) -> None:
+        self._words = words
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lines: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                line, _ = self._listener.accept()
+                self._lines.append(line)
+                line.sendall(self._words)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10.0)
+        for line in self._lines:
+            line.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b"SSH-2.0-OpenSSH_9.6\r\n", greeting("NULL") + READY, bytes(1000)],
+    ids=["ssh", "a host without keys", "zeros"],
+)
+def test_nobody_waits_for_ever_to_send_to_who_is_no_member(
+    words: bytes, member: Station, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Other(words)
+    connection = member.transport.connect(other.url)
+
+    def send_until_told() -> None:
+        wait_for(lambda: connection.send([b"hello"]) or other.url in caplog.text)
+
+    try:
+        with caplog.at_level(logging.WARNING, "monarch.net"):
+            sending = threading.Thread(target=send_until_told, daemon=True)
+            sending.start()
+            sending.join(30.0)
+        assert not sending.is_alive(), "it hangs in send"
+        [told] = [record.getMessage() for record in caplog.records]
+        assert told.startswith(f"what listens at {other.url} is no member of this job")
+    finally:
+        other.close()
 
 
 # On the wire between two members.

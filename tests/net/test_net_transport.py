@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
@@ -18,6 +19,7 @@ from zmq.utils.monitor import recv_monitor_message
 from monarch.net.inproc_transport import InprocNetwork, InprocTransport
 from monarch.net.io_loop import IoLoop
 from monarch.net.transport import Frames, Transport
+from monarch.net.transports import Transports
 from monarch.net.unix_transport import UnixTransport
 from monarch.net.zmq_transport import ZmqTransport
 from monarch.wire.keys import JobKeys, KeyPair
@@ -400,3 +402,34 @@ def test_a_stale_socket_file_is_no_obstacle(tmp_path: Path) -> None:
     assert receiver.expect(1) == [[b"hello"]]
     receiver.close()
     sender.close()
+
+
+def test_two_that_are_the_first_at_the_same_time_share_one_transport(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What only the one that was lost knew would never be closed."""
+    both = threading.Barrier(2)
+    made = []
+
+    def make(*about: Any, **options: Any) -> ZmqTransport:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        made.append(ZmqTransport(*about, **options))
+        return made[-1]
+
+    monkeypatch.setattr("monarch.net.zmq_transport.ZmqTransport", make)
+    loop = IoLoop()
+    loop.start()
+    transports = Transports(loop, lambda frames: None)
+    url = f"tcp://127.0.0.1:{free_port()}"
+    threads = [threading.Thread(target=transports.connect, args=(url,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    try:
+        assert len(made) == 1
+    finally:
+        for one in made:
+            one.close()
+        loop.stop()

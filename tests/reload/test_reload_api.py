@@ -152,3 +152,12 @@ def test_a_lone_root_is_not_taken_for_many() -> None:
     for root in ("/somewhere", Path("/somewhere")):
         with pytest.raises(TypeError, match="roots is a list of folders: "):
             Reloader(root)  # type: ignore[arg-type]
+
+
+def test_naming_a_root_again_changes_nothing(project: Project) -> None:
+    """A process in the runtime names its roots with each push, thousands of times."""
+    project.load("api_again", ONE)
+    roots = list(project.reloader._roots), list(project.reloader._sources._roots)
+    for _ in range(3):
+        project.reloader.add_root(project.root)
+    assert (project.reloader._roots, project.reloader._sources._roots) == roots

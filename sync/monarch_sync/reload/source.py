@@ -82,7 +82,9 @@ class RunningSources:
         self._names: dict[str, list[str]] = {}  # real path -> modules loaded from it
 
     def add_root(self, root: str | Path) -> None:
-        self._roots.append(os.path.join(os.path.realpath(root), ""))
+        real = os.path.join(os.path.realpath(root), "")
+        if real not in self._roots:  # Each push names its roots again.
+            self._roots.append(real)
         # Copied in one step: a list of items may let other threads, which import, come between.
         for name, module in sys.modules.copy().items():
             path = getattr(module, "__file__", None)

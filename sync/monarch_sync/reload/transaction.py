@@ -44,7 +44,9 @@ class Reloader:
 
     def add_root(self, root: PathLike) -> None:
         with self._lock:
-            self._roots.append(os.path.abspath(os.fspath(root)))
+            path = os.path.abspath(os.fspath(root))
+            if path not in self._roots:
+                self._roots.append(path)
             self._sources.add_root(os.fspath(root))
 
     def close(self) -> None:
