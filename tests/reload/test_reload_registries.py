@@ -76,26 +76,6 @@ def test_an_aborted_edit_leaves_registries_in_instances_alone(project: Project) 
     assert (hub.table, hub.ordered, hub.events) == ({}, [], {"start": [module.a]})
 
 
-def test_what_running_code_counts_meanwhile_is_not_put_back(project: Project) -> None:
-    project.load(
-        "run_mod",
-        "class Run:\n    def __init__(self):\n        self.counts = {'n': 0}\n"
-        "        self.losses = []\n        self.by_name = {'train': []}\nrun = Run()\n",
-    )
-    project.load("gate_mod", "def passing():\n    pass\n")
-    run = sys.modules["run_mod"].run
-
-    def goes_on() -> None:
-        run.counts["n"] += 1
-        run.losses.append(0.5)
-        run.by_name["train"].append(run.counts["n"])
-
-    sys.modules["gate_mod"].passing = goes_on
-    project.load("net_mod", "from gate_mod import passing\n")
-    project.prepare(net_mod="from gate_mod import passing\npassing()\n").abort()
-    assert (run.counts, run.losses, run.by_name) == ({"n": 1}, [0.5], {"train": [1]})
-
-
 def test_an_entry_with_a_priority_is_replaced(project: Project) -> None:
     project.load("hub_mod", HUB)
     module = project.load(

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 import warnings
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from types import CellType
 from typing import Any, Final, Protocol
 
-_UNDISTURBED_SECONDS = 0.05
+from .turns import Turns, longer_turns
 
 
 class _Missing:
@@ -85,19 +84,17 @@ class UndoLog:
         self._undo: list[Callable[[], None]] = []
 
     def apply(self, flips: Iterable[Flip]) -> None:
-        """All at once, as far as other threads can see: they wait while it takes no longer than
-        `_UNDISTURBED_SECONDS`."""
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(max(interval, _UNDISTURBED_SECONDS))
-        try:
+        """All at once, as far as other threads can see."""
+        with longer_turns():
+            Turns().freshen()
             for flip in flips:
                 self._undo.append(flip.apply())
-        finally:
-            sys.setswitchinterval(interval)
 
     def rollback(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        with longer_turns():
+            Turns().freshen()
+            while self._undo:
+                self._undo.pop()()
 
 
 def contents_of(cell: CellType) -> Any:

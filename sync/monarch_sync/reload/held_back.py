@@ -1,22 +1,53 @@
-"""What staged code does to registries: taken out again, and kept for the commit."""
+"""What staged code does to registries: taken out again, and kept for the commit.
+
+What other threads do to them meanwhile is told apart from it, by looking at them before and after
+each statement, and goes straight through.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from enum import Enum
 from types import FunctionType
 from typing import Any
 
-from .flips import MISSING, Action, contents_of
-from .registries import Registry, changed, names, parts_of_entry, refill, take_out, without
+from .differences import Difference, insert, is_same
+from .flips import Action, contents_of
+from .registries import Registry, change, names, parts_of_entry, take_out, without
+
+Lookup = Callable[[Any], Any]
+
+
+class Whose(Enum):
+    """Who changed a container while a statement ran, or between two."""
+
+    OURS = "staged code"
+    OTHERS = "running code"
+    UNCLEAR = "either: others may have run while the statement did"
 
 
 class Snapshot:
-    """What a container holds before staged code runs."""
+    """A container before staged code runs, and what running code does to it meanwhile."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._before: Any = registry.container.copy()
-        self._withdrawn: list[Withdrawn] = []
+        self._seen: Any = self._before
+        self._by_others: list[tuple[Difference, Whose]] = []
+
+    def look(self) -> Difference | None:
+        """What happened since the last look."""
+        if is_same(self._seen, self._registry.container):
+            return None
+        now = self._registry.container.copy()
+        difference = Difference.between(self._seen, now)
+        self._seen = now
+        return difference
+
+    def note(self, difference: Difference | None, whose: Whose) -> None:
+        if difference is not None and whose is not Whose.OURS:
+            self._by_others.append((difference, whose))
 
     def withdraw(self, ids: Collection[int]) -> Withdrawn | None:
         """Take out what is registered of definitions (by their ids), if something is."""
@@ -26,71 +57,28 @@ class Snapshot:
         self._registry.refresh()
         if len(container) == len(before):
             return None
-        self._withdrawn.append(Withdrawn(self._registry, before))
-        return self._withdrawn[-1]
+        return Withdrawn(self._registry, before)
 
     def take_out(self, is_made_here: Callable[[Any], bool]) -> HeldBack | None:
-        """Put the container back as it was; the result can repeat what happened to it.
+        """Take staged code's doing out of the container; the result can repeat it.
 
-        Where it may be the state of running code, only new definitions are taken out: what else
-        changed meanwhile is that code's doing.
+        What others did stays. Where it is not clear who did something, new definitions are
+        staged code's doing, and everything else is theirs: nothing of it may be lost.
         """
-        container, before = self._registry.container, self._before
-        if self._registry.is_state and not self._withdrawn:
-            return self._take_out_definitions(is_made_here)
-        self._registry.refresh()
-        if isinstance(container, dict):
-            gone = [key for key in before if key not in container]
-            put = {
-                key: value
-                for key, value in container.items()
-                if before.get(key, MISSING) is not value
-            }
-            for key in put:
-                if key in before:
-                    container[key] = before[key]
-                else:
-                    del container[key]
-            container.update({key: before[key] for key in gone})
-            if list(container) != list(before):
-                refill(container, before)
-            return HeldBack(self._registry, put, gone) if put or gone else None
-        if isinstance(container, set):
-            added, removed = container - before, before - container
-            container -= added
-            container |= removed
-            return HeldBack(self._registry, added, removed) if added or removed else None
-        if len(container) == len(before) and all(map(_is, container, before)):
+        self.note(self.look(), Whose.OTHERS)
+        if self._seen is self._before:
             return None
-        after = container[:]
-        container[:] = before
-        if len(after) > len(before) and all(map(_is, after, before)):
-            return HeldBack(self._registry, after[len(before) :], [])
-        return HeldBack(self._registry, after, before)
-
-    def _take_out_definitions(self, is_made_here: Callable[[Any], bool]) -> HeldBack | None:
-        container, before = self._registry.container, self._before
-        if isinstance(container, dict):
-            put = {
-                key: value
-                for key, value in dict(container).items()
-                if before.get(key, MISSING) is not value and is_made_here(value)
-            }
-            for key in put:
-                if key in before:
-                    container[key] = before[key]
-                else:
-                    del container[key]
-            return HeldBack(self._registry, put, []) if put else None
-        known = {id(entry) for entry in before}
-        added = [e for e in list(container) if id(e) not in known and is_made_here(e)]
-        for entry in added:
-            if isinstance(container, set):
-                container.discard(entry)
-            else:
-                del container[next(i for i, one in enumerate(container) if one is entry)]
-        kind = set if isinstance(container, set) else list
-        return HeldBack(self._registry, kind(added), kind()) if added else None
+        without = self._before.copy()
+        for difference, whose in self._by_others:
+            unclear = whose is Whose.UNCLEAR
+            (difference.without(is_made_here) if unclear else difference).apply(without)
+        ours = Difference.between(without, self._seen)
+        back = Difference.between(self._seen, without)
+        if ours is None or back is None:
+            return None
+        back.apply(self._registry.container)
+        self._registry.refresh()
+        return HeldBack(self._registry, ours)
 
 
 class Withdrawn:
@@ -98,16 +86,17 @@ class Withdrawn:
 
     def __init__(self, registry: Registry, before: Any) -> None:
         self._registry, self._before = registry, before
-        self._rest = len(registry.container)
+        self._rest = registry.container.copy()
 
     def put_back(self) -> None:
         """Unless something came in their place."""
         container, before = self._registry.container, self._before
-        if len(container) == self._rest:
-            refill(container, before)
+        if len(container) == len(self._rest):
+            if (back := Difference.between(self._rest, before)) is not None:
+                back.apply(container)
         elif isinstance(container, list) and len(container) == len(before):
-            added = iter(container[self._rest :])
-            rest = {id(thing) for thing in container[: self._rest]}
+            added = iter(container[len(self._rest) :])
+            rest = {id(thing) for thing in self._rest}
             container[:] = [thing if id(thing) in rest else next(added) for thing in before]
         self._registry.refresh()
 
@@ -115,8 +104,9 @@ class Withdrawn:
 class HeldBack:
     """Something that staged code did to a live container."""
 
-    def __init__(self, registry: Registry, put: Any, removed: Any) -> None:
-        self._registry, self.put, self._removed = registry, put, removed
+    def __init__(self, registry: Registry, difference: Difference) -> None:
+        self._registry, self._difference = registry, difference
+        put = difference.put
         # Tuples are told of live definitions in place, before the commit.
         values = put.values() if isinstance(put, dict) else put
         self._parts = {id(value): (value, parts_of_entry(value)) for value in values}
@@ -126,62 +116,67 @@ class HeldBack:
     def registry(self) -> Registry:
         return self._registry
 
-    def renewed(self, live_of: Callable[[Any], Any]) -> set[int]:
+    def renewed(self, live_of: Lookup) -> set[int]:
         """The live definitions, by their ids, that were registered again, here or inside."""
         found = {id(live_of(part)) for part in self._inner if live_of(part) is not part}
         return found.union(*(self._renewed(value, live_of) for value, _ in self._parts.values()))
 
-    def _renewed(self, value: Any, live_of: Callable[[Any], Any]) -> set[int]:
+    def _renewed(self, value: Any, live_of: Lookup) -> set[int]:
         """The live definitions, by their ids, that the value registers again."""
         live = [(part, live_of(part)) for part in self._parts[id(value)][1]]
         return {id(after) for part, after in live if after is not part}
 
-    def flip(self, live_of: Callable[[Any], Any], before_of: Callable[[Any], Any]) -> Action:
+    def flip(self, live_of: Lookup, before_of: Lookup) -> Action:
         """Repeats it on the container, with live objects instead of their staged twins.
 
         What takes the name of an object that is registered takes its place, too.
         """
+        kind = type(self._registry.container)
+        is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)
+        in_line = self._repeat_in_set if is_set else self._repeat_in_list
+        repeat = self._repeat_in_dict if is_dict else in_line
+        return Action(lambda: change(self._registry, lambda now: repeat(now, live_of, before_of)))
 
-        def do() -> Any:
-            container = self._registry.container
-            before = container.copy()
-            if isinstance(container, dict):
-                for key in self._removed:
-                    container.pop(key, None)
-                for key, value in self.put.items():
-                    if key not in container:
-                        # Registered under another name now.
-                        renewed = self._renewed(value, live_of)
-                        for old in [k for k, v in container.items() if names(v, renewed)]:
-                            if old not in self.put:
-                                del container[old]
-                    container[live_of(key)] = live_of(value)
-            elif isinstance(container, set):
-                container -= self._removed
-                for value in map(live_of, self.put):
-                    container -= {c for c in container if c is before_of(value)}
-                    container.add(value)
-            elif self._removed:
-                container[:] = [live_of(value) for value in self.put]
-            else:
-                # Registering again what is registered already adds nothing.
-                taken: set[int] = set()
-                for staged in self.put:
-                    value, renewed = live_of(staged), self._renewed(staged, live_of)
-                    places = [
-                        place
-                        for place, known in enumerate(container)
-                        if place not in taken
-                        and (known is before_of(value) or names(known, renewed))
-                    ]
-                    for place in places[:1]:
-                        taken.add(place)
-                        container[place] = value
-                    if not any(value is c or _is_made_again(value, c) for c in container):
-                        container.append(value)
-            return changed(self._registry, before)
+    def _repeat_in_dict(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
+        put = self._difference.put
+        for key in self._difference.gone:
+            container.pop(key, None)
+        for key, value in put.items():
+            if key not in container:
+                # Registered under another name now.
+                renewed = self._renewed(value, live_of)
+                for old in [k for k, v in container.items() if names(v, renewed)]:
+                    if old not in put:
+                        del container[old]
+            container[live_of(key)] = live_of(value)
 
-        return Action(do)
+    def _repeat_in_set(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
+        container -= self._difference.gone
+        for value in map(live_of, self._difference.put):
+            container -= {c for c in container if c is before_of(value)}
+            container.add(value)
+
+    def _repeat_in_list(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
+        put = self._difference.put
+        if self._difference.gone:
+            replace(self._difference, put=[live_of(value) for value in put]).apply(container)
+            return
+        # Registering again what is registered already adds nothing.
+        taken: set[int] = set()
+        added: list[Any] = []
+        for staged in put:
+            value, renewed = live_of(staged), self._renewed(staged, live_of)
+            places = [
+                place
+                for place, known in enumerate(container)
+                if place not in taken and (known is before_of(value) or names(known, renewed))
+            ]
+            for place in places[:1]:
+                taken.add(place)
+                container[place] = value
+            if not any(value is c or _is_made_again(value, c) for c in (*container, *added)):
+                added.append(value)
+        insert(container, added, None if self._difference.at_end else self._difference.start)
 
 
 def _is_made_again(value: Any, known: Any) -> bool:
@@ -198,12 +193,8 @@ def _is_made_again(value: Any, known: Any) -> bool:
     )
 
 
-def _is(one: Any, other: Any) -> bool:
-    return one is other
-
-
 def left_behind(
-    known: Iterable[Registry], held_back: Collection[HeldBack], live_of: Callable[[Any], Any]
+    known: Iterable[Registry], held_back: Collection[HeldBack], live_of: Lookup
 ) -> Iterator[Action]:
     """What was registered again in another part of a registry, `@on("start")` for `@on("end")`."""
     renewed: dict[int, set[int]] = {}

@@ -1,23 +1,24 @@
 """Containers of our modules in which definitions register themselves.
 
-Module-level lists, dicts and sets, those in class bodies and in module-level instances of our
-classes, small ones inside all of these, and the tables of `singledispatch`.
+Module-level lists, deques, dicts and sets, those in class bodies and in module-level instances
+of our classes, small ones inside all of these, and the tables of `singledispatch`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import singledispatchmethod
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
+from .differences import Difference, drop
 from .flips import Action
 
-_CONTAINERS = (dict, list, set, OrderedDict, defaultdict)
+_CONTAINERS = (dict, list, set, OrderedDict, defaultdict, Counter, deque)
 _TOO_BIG_TO_HOLD_BACK = 10_000
 _TOO_BIG_TO_LOOK_INTO = 256
 
@@ -27,13 +28,11 @@ class Registry:
     """`refresh` is called after every change of the container.
 
     `outer` is the container that this one lies in, as in `handlers["start"].append(f)`.
-    `is_state`: it may as well be what running code counts and collects in.
     """
 
     container: Any
     refresh: Callable[[], None] = lambda: None
     outer: Any = None
-    is_state: bool = False
 
     @property
     def family(self) -> int:
@@ -41,15 +40,7 @@ class Registry:
 
     def names(self, ids: Collection[int]) -> bool:
         held = self.container.values() if isinstance(self.container, dict) else self.container
-        return any(names(entry, ids) for entry in held)
-
-
-def refill(container: Any, before: Any) -> None:
-    if isinstance(container, list):
-        container[:] = before
-    elif list(container) != list(before) or isinstance(container, dict):
-        container.clear()
-        container.update(before)
+        return any(names(entry, ids) for entry in list(held))
 
 
 def parts_of_entry(value: Any) -> tuple[Any, ...]:
@@ -64,19 +55,32 @@ def names(entry: Any, ids: Collection[int]) -> bool:
 def take_out(container: Any, ids: Collection[int]) -> None:
     """Entries of definitions, by their ids."""
     if isinstance(container, dict):
-        for key in [key for key, value in container.items() if names(value, ids)]:
+        for key in [key for key, value in list(container.items()) if names(value, ids)]:
             del container[key]
-    elif isinstance(container, set):
-        container -= {entry for entry in container if names(entry, ids)}
-    else:
-        container[:] = [entry for entry in container if not names(entry, ids)]
+        return
+    for entry in [entry for entry in list(container) if names(entry, ids)]:
+        if isinstance(container, set):
+            container.discard(entry)
+        else:
+            drop(container, entry)
 
 
-def changed(registry: Registry, before: Any) -> Callable[[], None]:
+def change(registry: Registry, edit: Callable[[Any], None]) -> Callable[[], None]:
+    """Do to the container what `edit` does to a copy of it; the result undoes it.
+
+    Neither takes along what other threads do to the container meanwhile.
+    """
+    before = registry.container.copy()
+    after = before.copy()
+    edit(after)
+    there, back = Difference.between(before, after), Difference.between(after, before)
+    if there is None or back is None:
+        return lambda: None
+    there.apply(registry.container)
     registry.refresh()
 
     def undo() -> None:
-        refill(registry.container, before)
+        back.apply(registry.container, over_others=False)
         registry.refresh()
 
     return undo
@@ -90,48 +94,41 @@ def unregister(known: Iterable[Registry], ids: Collection[int]) -> Iterator[Acti
 
 
 def without(registry: Registry, ids: Collection[int]) -> Action:
-    def do() -> Callable[[], None]:
-        container = registry.container
-        before = container.copy()
-        take_out(container, ids)
-        return changed(registry, before)
-
-    return Action(do)
+    return Action(lambda: change(registry, lambda container: take_out(container, ids)))
 
 
 def registries(modules: Iterable[tuple[str, ModuleType]]) -> Iterable[Registry]:
     found: dict[int, Registry] = {}
-    for value, is_state in _places(list(modules)):
-        registry = _registry(value, is_state)
+    for value in _places(list(modules)):
+        registry = _registry(value)
         if registry is None or len(registry.container) > _TOO_BIG_TO_HOLD_BACK:
             continue
         found.setdefault(id(registry.container), registry)
         if isinstance(value, dict) and len(value) <= _TOO_BIG_TO_LOOK_INTO:
             for part in list(value.values()):
                 if type(part) in _CONTAINERS and len(part) <= _TOO_BIG_TO_LOOK_INTO:
-                    found.setdefault(id(part), Registry(part, outer=value, is_state=True))
+                    found.setdefault(id(part), Registry(part, outer=value))
     return found.values()
 
 
-def _places(modules: list[tuple[str, ModuleType]]) -> Iterator[tuple[Any, bool]]:
-    """Where a registry may be, and whether that is the state of an object."""
+def _places(modules: list[tuple[str, ModuleType]]) -> Iterator[Any]:
+    """Where a registry may be."""
     ours = {name for name, _ in modules}
     for name, module in modules:
         for key, value in dict(vars(module)).items():
             if key == "__builtins__":
                 continue
-            yield value, False
+            yield value
             if issubclass(type(value), type) and value.__module__ == name:
-                yield from ((part, False) for part in list(value.__dict__.values()))
+                yield from list(value.__dict__.values())
             elif type(value).__module__ in ours:
                 with contextlib.suppress(AttributeError):
-                    own = list(object.__getattribute__(value, "__dict__").values())
-                    yield from ((part, True) for part in own)
+                    yield from list(object.__getattribute__(value, "__dict__").values())
 
 
-def _registry(value: Any, is_state: bool) -> Registry | None:
+def _registry(value: Any) -> Registry | None:
     if type(value) in _CONTAINERS:
-        return Registry(value, is_state=is_state)
+        return Registry(value)
     dispatcher = value.dispatcher if type(value) is singledispatchmethod else value
     if type(dispatcher) is not FunctionType or "_clear_cache" not in dispatcher.__dict__:
         return None

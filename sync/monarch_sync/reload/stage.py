@@ -11,6 +11,7 @@ import __future__
 
 import ast
 import builtins
+import contextlib
 import enum
 import functools
 import gc
@@ -19,13 +20,14 @@ import linecache
 import operator
 import sys
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
 from .errors import ReloadError
-from .held_back import HeldBack, Snapshot
+from .held_back import HeldBack, Snapshot, Whose
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
 from .patch import parts_of
@@ -33,6 +35,7 @@ from .registries import Registry, registries
 from .source import ImportHook, Source
 from .staged_module import StagedModule
 from .targets import HeldStore, Target, targets_of
+from .turns import Turns, longer_turns
 
 _FUTURE_FLAGS = functools.reduce(
     operator.or_,
@@ -53,6 +56,8 @@ class Stage:
         self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
         self._targets: list[Target] = []
         self._snapshots: list[Snapshot] = []
+        self._turns = Turns()
+        self._looked = self._turns.moment()
         self.stores: list[HeldStore] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
@@ -77,6 +82,7 @@ class Stage:
             for gone in module_plan.edit.gone:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
+        self._looked = self._turns.moment()
         self._snapshots = [Snapshot(one) for one in (*registries(ours), Registry(sys.path))]
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
@@ -92,7 +98,7 @@ class Stage:
                 # For decorators that read the source; the file need not hold it yet.
                 lines = source.text.decode("utf-8", "replace").splitlines(keepends=True)
                 linecache.cache[source.path] = (len(source.text), None, lines, source.path)
-            with self.outside.watched():
+            with self.outside.watched(), longer_turns():
                 for name, module_plan in involved.items():
                     self._run_module(name, module_plan, sources[name])
         finally:
@@ -108,16 +114,23 @@ class Stage:
             if collecting:
                 gc.enable()
             self._hook.builtins = None
-            self.stores = [held for held in map(Target.take_out, self._targets) if held]
-            snapshots = (*self._snapshots, *self.outside.loggers.values())
-            self.held_back = [
-                held for s in snapshots if (held := s.take_out(self._is_definition)) is not None
-            ]
-            self._snapshots = []
+            with longer_turns():
+                self._take_out()
         for namespace in self.namespaces.values():
             for name, value in dict(namespace).items():
                 if type(value) is StagedModule:
                     namespace[name] = value.__reload_module__
+
+    def _take_out(self) -> None:
+        """Put back what staged code did to live objects, and keep it for the commit."""
+        self.stores = [held for held in map(Target.take_out, self._targets) if held]
+        self.held_back = []
+        for snapshot in (*self._snapshots, *self.outside.loggers.values()):
+            self._turns.freshen()
+            held = snapshot.take_out(self._is_definition)
+            if held is not None:
+                self.held_back.append(held)
+        self._snapshots = []
 
     def _run_module(self, name: str, plan: ModulePlan, source: Source) -> None:
         module = sys.modules[name]
@@ -133,9 +146,10 @@ class Stage:
             code = compile(
                 ast.Module(body, []), source.path, "exec", flags=flags, dont_inherit=True
             )
-            self._remember_targets(statement.node, namespace)
+            targets = list(self._targets_of(statement.node, namespace))
             try:
-                self._execute(code, namespace, vars(module).get(statement.name or ""), name)
+                with contextlib.nullcontext() if statement.is_inert else self._looking(targets):
+                    self._execute(code, namespace, vars(module).get(statement.name or ""), name)
             except (Exception, SystemExit) as error:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
@@ -161,6 +175,28 @@ class Stage:
             for withdrawn in found:
                 withdrawn.put_back()
 
+    @contextlib.contextmanager
+    def _looking(self, targets: Iterable[Target]) -> Iterator[None]:
+        """Tells what a statement does to live objects from what others do to them."""
+        self._turns.freshen()
+        if not self._turns.undisturbed_since(self._looked, 0):
+            self._looked = self._turns.moment()
+            for snapshot in self._snapshots:
+                snapshot.note(snapshot.look(), Whose.OTHERS)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds, moment = time.perf_counter() - started, self._turns.moment()
+            for target in targets:
+                target.was_assigned()
+            snapshots = (*self._snapshots, *self.outside.loggers.values())
+            looks = [(snapshot, snapshot.look()) for snapshot in snapshots]
+            undisturbed = self._turns.undisturbed_since(self._looked, seconds)
+            self._looked = moment
+            for snapshot, difference in looks:
+                snapshot.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
+
     def _is_definition(self, entry: Any) -> bool:
         """Whether something that was made here, and can be called, is all or part of it."""
         inside = entry if type(entry) in (list, set, tuple) else (entry,)
@@ -169,12 +205,15 @@ class Stage:
             for part in inside
         )
 
-    def _remember_targets(self, node: ast.stmt, namespace: dict[str, Any]) -> None:
-        """What an assignment to an attribute or item of a live object will overwrite."""
+    def _targets_of(self, node: ast.stmt, namespace: dict[str, Any]) -> Iterator[Target]:
+        """Attributes and items of live objects that an assignment will overwrite."""
         for part in targets_of(node):
             target = Target.find(part, namespace)
-            if target is not None and not any(target.is_same(one) for one in self._targets):
-                self._targets.append(target)
+            if target is not None:
+                known = next((one for one in self._targets if target.is_same(one)), None)
+                if known is None:
+                    self._targets.append(target)
+                yield known or target
 
     def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
         """What staged code changes in defaults and class values it changes in the live ones."""

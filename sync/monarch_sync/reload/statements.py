@@ -120,6 +120,19 @@ class Statement:
         return is_plain and not any(isinstance(node, calls) for node in ast.walk(self.node))
 
     @cached_property
+    def is_inert(self) -> bool:
+        """Whether it cannot change any object that is there already."""
+        if isinstance(self.node, FunctionNode):
+            return not self.node.decorator_list and not any(
+                isinstance(part, ast.Call) for part in ast.walk(self.node.args)
+            )
+        plain = (ast.Constant, ast.Name, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.expr_context)
+        if not isinstance(self.node, ast.Assign):  # annotations are noted in a dict
+            return self.is_docstring
+        parts = [part for top in ast.iter_child_nodes(self.node) for part in ast.walk(top)]
+        return all(isinstance(part, plain) for part in parts)
+
+    @cached_property
     def defines(self) -> frozenset[str]:
         """Names that a `def` or `class` in it binds, also within `if` or `try`."""
         names: set[str] = set()

@@ -30,7 +30,7 @@ class Target:
 
     def __init__(self, owner: Any, key: Any, is_item: bool) -> None:
         self._owner, self._key, self._is_item = owner, key, is_item
-        self._before = self.read()
+        self._before = self._after = self.read()
 
     @classmethod
     def find(
@@ -73,13 +73,21 @@ class Target:
         else:
             setattr(self._owner, self._key, value)
 
+    def was_assigned(self) -> None:
+        self._after = self.read()
+
     def take_out(self) -> HeldStore | None:
-        """Put back what was there; the result can repeat the assignment."""
-        after = self.read()
-        if after is self._before:
+        """Put back what was there; the result can repeat the assignment.
+
+        What running code has assigned since then stays.
+        """
+        if self._after is self._before:
             return None
-        self.write(self._before)
-        return HeldStore(self, self._before, after)
+        now = self.read()
+        # An environment variable is another string each time.
+        if now is self._after or (type(now) is str and now == self._after):
+            self.write(self._before)
+        return HeldStore(self, self._before, self._after)
 
 
 class HeldStore:

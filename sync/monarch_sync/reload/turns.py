@@ -1,0 +1,108 @@
+"""Stretches of work in which no other thread of the process runs.
+
+Python hands the interpreter on from a thread that goes on working only after its switch
+interval; before that, others run only while this thread waits for something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_UNDISTURBED_SECONDS = 0.05
+_FRESH_SECONDS = 0.01
+_SHORT_SECONDS = 0.001
+
+
+class _Interval:
+    """The switch interval of the process, which several threads may want longer at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num = 0
+        self._usual = 0.0
+
+    def lengthen(self) -> None:
+        with self._lock:
+            if self._num == 0:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(max(self._usual, _UNDISTURBED_SECONDS))
+            self._num += 1
+
+    def restore(self) -> None:
+        with self._lock:
+            self._num -= 1
+            if self._num == 0:
+                sys.setswitchinterval(self._usual)
+
+
+_interval = _Interval()
+
+
+@contextlib.contextmanager
+def longer_turns() -> Iterator[None]:
+    """Other threads wait while it takes no longer than `_UNDISTURBED_SECONDS`."""
+    _interval.lengthen()
+    try:
+        yield
+    finally:
+        _interval.restore()
+
+
+@dataclass(frozen=True)
+class Moment:
+    num_switches: int
+    worked: Mapping[int, int]  # nanoseconds, by thread; not of the one that asks
+
+
+class Turns:
+    """Of one thread, which asks whether others may have run."""
+
+    def __init__(self) -> None:
+        self._began = -_FRESH_SECONDS
+
+    def freshen(self) -> None:
+        """Let others run first, unless that was a moment ago."""
+        if time.perf_counter() - self._began >= _FRESH_SECONDS:
+            time.sleep(0)
+            self._began = time.perf_counter()
+
+    def moment(self) -> Moment:
+        return Moment(_num_switches(), _worked())
+
+    def undisturbed_since(self, begin: Moment, seconds: float) -> bool:
+        """No thread of Python ran since but this one.
+
+        `seconds` are those in between of code that may have let others run while it worked.
+        """
+        if seconds < _SHORT_SECONDS and _num_switches() == begin.num_switches:
+            return True
+        return _CAN_ASK and _worked() == begin.worked
+
+
+_CAN_ASK = sys.platform == "linux"
+
+
+def _num_switches() -> int:
+    """How often this thread gave up its processor, for whatever reason; 0 where none can tell."""
+    if not _CAN_ASK:
+        return 0
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return usage.ru_nvcsw + usage.ru_nivcsw
+
+
+def _worked() -> dict[int, int]:
+    """What other threads have worked so far."""
+    me, found = threading.get_native_id(), {}
+    for thread in threading.enumerate() if _CAN_ASK else ():
+        number = thread.native_id
+        if number is not None and number != me:
+            # The clock of a thread, by Linux's numbering; it refuses threads that have ended.
+            with contextlib.suppress(OSError):
+                found[number] = time.clock_gettime_ns((~number << 3) | 6)
+    return found
