@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from monarch_sync import Scanner, Workspace, WorkspaceMissing
+from monarch_sync import Manifest, Scanner, Workspace, WorkspaceMissing
+from monarch_sync.words import printable
 
 __all__ = ["CodeChange", "RunCode"]
 
@@ -32,6 +33,7 @@ class RunCode:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._scanner = Scanner(workspace)
+        self._manifest = Manifest()
         self._digests: dict[str, str] = {}
         self._texts: dict[str, str] = {}
         self.digest = ""
@@ -40,9 +42,10 @@ class RunCode:
     def look(self) -> CodeChange | None:
         """What has changed since the last look; ``None`` if nothing has."""
         try:
-            manifest = self._scanner.scan().manifest
+            manifest = self._scanner.scan().over(self._manifest).manifest
         except WorkspaceMissing:
             return None
+        self._manifest = manifest
         now = {entry.path: entry.digest.hex() for entry in manifest if entry.is_file}
         before, self._digests = self._digests, now
         changed = sorted(
@@ -56,7 +59,7 @@ class RunCode:
             saved_at = max(saved_at, when)
             lines += difflib.unified_diff(
                 self._texts.get(path, "").splitlines(), text.splitlines(),
-                f"a/{path}", f"b/{path}", lineterm="",
+                f"a/{printable(path)}", f"b/{printable(path)}", lineterm="",
             )  # fmt: skip
             self._texts[path] = text
         if not changed:

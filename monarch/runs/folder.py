@@ -95,7 +95,7 @@ class RunFolder:
         """Write one of its files, whole or not at all."""
         path = self.path / name
         unfinished = path.with_name(f".{name}.{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
         os.replace(unfinished, path)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
