@@ -11,6 +11,7 @@ from pathlib import Path
 
 from monarch_sync import Manifest, Scanner, Watcher, Workspace, WorkspaceMissing
 from monarch_sync.entry import Entry
+from monarch_sync.words import printable
 
 __all__ = ["CodeChange", "RunCode"]
 
@@ -57,10 +58,10 @@ class RunCode:
             found = self._scanner.scan() if touched is None else self._scanner.rescan(touched)
         except WorkspaceMissing:
             return None
-        before, self._manifest = self._manifest, found.manifest
-        self.digest = found.manifest.digest.hex()
+        before, now = self._manifest, found.over(self._manifest).manifest
+        self._manifest, self.digest = now, now.digest.hex()
         files, lines, saved_at = [], list[str](), 0.0
-        for change in found.manifest.changes(before):
+        for change in now.changes(before):
             if _content(change.before) == _content(change.now):
                 continue
             files.append(change.path)
@@ -104,8 +105,9 @@ def _content(entry: Entry | None) -> bytes:
 
 def _diff(path: str, before: str | None, now: str | None) -> Iterator[str]:
     if before is None or now is None:
-        yield f"{path} has changed"
+        yield f"{printable(path)} has changed"
         return
+    name = printable(path)
     yield from difflib.unified_diff(
-        before.splitlines(), now.splitlines(), f"a/{path}", f"b/{path}", lineterm=""
+        before.splitlines(), now.splitlines(), f"a/{name}", f"b/{name}", lineterm=""
     )

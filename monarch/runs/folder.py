@@ -98,7 +98,7 @@ class RunFolder:
         path = self.path / name
         unfinished = path.with_name(f".{name}.{os.getpid()}")
         try:
-            unfinished.write_text(text, encoding="utf-8")
+            unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
             os.replace(unfinished, path)
         except OSError:
             unfinished.unlink(missing_ok=True)

@@ -12,11 +12,13 @@ from monarch.runs.code import RunCode
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.rows import RowFile
 from monarch.runs.start import seconds_since_start
+from monarch_sync.words import printable, some
 
 __all__ = ["EVENTS", "METRICS", "Display", "Record"]
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
+_MAX_DELAY_SECONDS = 600.0  # more is a clock that is wrong, or a file that was moved here
 
 C = TypeVar("C")
 
@@ -122,9 +124,11 @@ class Record:
             self.event("generation", text, generation=generation, step=step)
             return
         seconds = max(0.0, now - change.saved_at)
+        text += f": {some([printable(file) for file in change.files])}"
+        if seconds < _MAX_DELAY_SECONDS:
+            text += f", {seconds * 1000:.0f} ms after the save"
         self.event(
-            "generation",
-            f"{text}: {', '.join(change.files)}, {seconds * 1000:.0f} ms after the save",
+            "generation", text,
             generation=generation, step=step, files=change.files, diff=change.diff,
             digest=change.digest, save_to_step_seconds=seconds,
         )  # fmt: skip

@@ -15,7 +15,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from monarch_sync.entry import folders_above
 from monarch_sync.errors import WorkspaceMissing
@@ -54,6 +54,7 @@ class LiveWatch:
         except OSError as error:
             raise CannotWatch(_why_not(error)) from None
         self.folders = WatchedFolders(self._queue)
+        self._closed: set[tuple[Folder, str]] = set()  # what could not be looked into
         try:
             self._watch()
         except BaseException as error:
@@ -93,7 +94,8 @@ class LiveWatch:
     def is_sound(self) -> bool:
         """Have new folders watched; whether a look at what was touched is enough.
 
-        It is not where events were lost, rules have changed, or a folder is another one now.
+        It is not where events were lost, rules have changed, a folder is another one now, or one
+        can be looked into that could not before.
         """
         folders = self.folders
         try:
@@ -101,6 +103,8 @@ class LiveWatch:
                 return False
             if any(rules.have_changed() for rules in self._rules):
                 return False
+            if any(self._is_open(*closed) for closed in self._closed):
+                return False  # No event may tell: what is in it was not watched.
             if any(path.rpartition("/")[2] in _RULE_FILES for path in folders.touched):
                 return False
             self._cover_fresh()
@@ -138,7 +142,10 @@ class LiveWatch:
         root, patterns = str(folder.local), self._workspace.ignore
         device = self._identities[root][0]
         uses_git = folder.follows_git
-        listed = dict(walk_kinds(folder.local, patterns, below, uses_git=uses_git))
+        on_error = self._note_closed(folder)
+        listed = dict(
+            walk_kinds(folder.local, patterns, below, on_error=on_error, uses_git=uses_git)
+        )
         if not below and uses_git:
             tracked = tracked_though_ignored(folder.local, patterns, listed)
             above = {part for path in tracked for part in folders_above(path)}
@@ -184,12 +191,31 @@ class LiveWatch:
     def _cover_wanted(self, folder: Folder, parent: str, paths: list[str]) -> None:
         root = str(folder.local)
         patterns, uses_git = self._workspace.ignore, folder.follows_git
-        wanted = set(walk(folder.local, patterns, parent, depth=1, uses_git=uses_git))
+        on_error = self._note_closed(folder)
+        wanted = set(
+            walk(folder.local, patterns, parent, depth=1, on_error=on_error, uses_git=uses_git)
+        )
         for path in paths:
             relative = path[len(root) + 1 :]
             if relative in wanted:
                 self.folders.add(root, relative)
                 self._cover(folder, relative)
+
+    def _note_closed(self, folder: Folder) -> Callable[[str, OSError], None]:
+        def note(relative: str, error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                self._closed.add((folder, relative))
+
+        return note
+
+    def _is_open(self, folder: Folder, relative: str) -> bool:
+        errors: list[str] = []
+        found = walk(
+            folder.local, self._workspace.ignore, relative, depth=1,
+            on_error=lambda at, error: errors.append(at), uses_git=folder.follows_git,
+        )  # fmt: skip
+        list(found)
+        return not errors
 
     def _read_to_cookie(self) -> bool:
         """Write a cookie, and take in events until it comes; whether it came."""

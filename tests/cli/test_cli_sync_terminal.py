@@ -6,13 +6,16 @@ import io
 import os
 import re
 import threading
+from datetime import datetime
 
 import pytest
 
 from monarch.cli.sync.meter import Meter, bar_line
 from monarch.cli.sync.terminal import Terminal
+from monarch.cli.sync.timeline import Row, timeline_lines
 from monarch.cli.sync.voice import Lines
 from monarch_sync import HostReport, Problem, Refusal, SyncReport
+from monarch_sync.messages import ToldGeneration
 from monarch_sync.progress import Progress
 from monarch_sync.words import byte_size, clipped, num_cells, printable, took, wrapped
 from tests.support import wait_for
@@ -264,3 +267,16 @@ def test_width_is_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Terminal(Screen(), {}).width == 47
     assert Terminal(Screen(is_terminal=False), {}).width is None
     assert os.environ["COLUMNS"] == "47"
+
+
+def test_what_a_generation_is_stays_in_sight_where_names_do_not() -> None:
+    names = [f"a/folder/with/a/name/file{number}.py".encode() for number in range(20)]
+    told = ToldGeneration(3, 0.0, "ann@box", bytes(16), 61, 61, names, True)
+    rows = [Row(told, ["one"], True, True, 1)]
+    now = datetime(2026, 1, 1)
+    [_, whole] = timeline_lines(rows, now, 2, None)
+    assert whole.endswith("file2.py and 58 more (same as gen 1) (on 1 of 2 hosts)")
+    for width in (60, 90, 120):
+        [_, line] = timeline_lines(rows, now, 2, width)
+        assert num_cells(line) <= width
+        assert ("61 files" in line, "(same as gen 1)" in line) == (True, width > 60)

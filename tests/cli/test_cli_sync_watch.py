@@ -90,6 +90,16 @@ def test_it_says_why_saves_are_looked_for(
     assert sum("does not tell of all changes" in line for line in watcher.lines) == 1
 
 
+def test_what_is_in_no_list_of_files_is_told_too(up: Folder, watcher: Program) -> None:
+    (up.path / "runner.sh").write_text("true\n")
+    watcher.line("✓ gen 2  1 file → 2 hosts")
+    (up.path / "runner.sh").chmod(0o755)
+    watcher.line("✓ gen 3 ")
+    (up.path / "out").symlink_to("/etc/passwd")
+    watcher.line("  left out out: is a link to the absolute path '/etc/passwd'")
+    end(watcher)
+
+
 FAILING_DISK = """
 import os, sys
 from monarch.cli.sync import watching

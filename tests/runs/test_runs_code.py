@@ -1,14 +1,29 @@
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from monarch.runs.code import RunCode
+from monarch.runs.record import Record
 from monarch_sync import Workspace
+from tests.privileges import unprivileged
+
+
+class Shown:
+    """A display, as a list."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None: ...
 
 
 @pytest.fixture
@@ -74,3 +89,30 @@ def test_a_workspace_that_is_gone_changes_nothing(
     folder.rename(moved)
     assert code.look() is None
     moved.rename(folder)
+
+
+def test_what_cannot_be_read_has_not_changed(folder: Path, code: RunCode) -> None:
+    (folder / "model.py").chmod(0)
+    try:
+        assert unprivileged(code.look) is None
+    finally:
+        (folder / "model.py").chmod(0o644)
+
+
+def test_a_run_tells_in_a_line_of_a_change_of_many_files(
+    folder: Path, code: RunCode, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    shown = Shown()
+    record = Record(tmp_path_factory.mktemp("run"), shown)
+    record.code = code
+    record.metrics(1, 9, {"generation": 1.0})
+    for name in (*(f"f{number:04d}" for number in range(5000)), "a\nb", "c\udcff"):
+        (folder / name).write_text("x\n")
+    record.metrics(2, 9, {"generation": 2.0})
+    hour_ago = time.time() - 3600
+    (folder / "late").write_text("x\n")
+    os.utime(folder / "late", (hour_ago, hour_ago))
+    record.metrics(3, 9, {"generation": 3.0})
+    changes = [line for line in shown.messages if line.startswith("generation ")]
+    assert changes[0].startswith(r"generation 2 from step 2: a\nb, c\udcff, f0000 and 4999 more, ")
+    assert changes[1] == "generation 3 from step 3: late"

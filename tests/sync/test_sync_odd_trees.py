@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,10 +68,47 @@ def test_a_folder_that_may_not_be_read_is_no_end_of_the_watch(folder: Path) -> N
         (folder / "a").write_bytes(b"1")
         assert unprivileged(watcher.changes) == {folder / "a"}
         (folder / "closed").chmod(0o755)
-        assert watcher.changes() == {folder / "closed"}
+        assert unprivileged(watcher.changes) is None, "nothing vouches for what is in it"
+        (folder / "closed/deep/b").write_bytes(b"1")
+        assert unprivileged(watcher.changes) == {folder / "closed/deep/b"}
+        # One that is closed while it is watched, and gets a new folder meanwhile.
+        (folder / "closed").chmod(0)
+        (folder / "closed/new").mkdir()
+        assert unprivileged(watcher.changes) == {folder / "closed", folder / "closed/new"}
+        (folder / "closed").chmod(0o755)
+        assert unprivileged(watcher.changes) is None
+        (folder / "closed/new/c").write_bytes(b"1")
+        assert unprivileged(watcher.changes) == {folder / "closed/new/c"}
     finally:
         (folder / "closed").chmod(0o755)
         watcher.close()
+
+
+def test_who_iterates_is_woken_where_a_folder_is_open_again_and_nothing_tells(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a mount that was stale."""
+    (folder / "stale").mkdir()
+    real = os.scandir
+    is_stale = True
+
+    def scandir(path: Any = ".") -> Any:
+        if is_stale and os.fspath(path) == f"{folder}/stale":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    watcher = Watcher(Workspace({folder: ""}))
+    told = iter(watcher)
+    assert next(told) == set()
+    (folder / "a").write_bytes(b"1")
+    assert next(told) == {folder / "a"}
+    is_stale = False
+    assert next(told) == set(), "a look at everything"
+    (folder / "stale/b").write_bytes(b"1")
+    assert next(told) == {folder / "stale/b"}
+    watcher.close()
+    assert list(told) == []
 
 
 @pytest.mark.parametrize("skew", [-DAY, DAY])

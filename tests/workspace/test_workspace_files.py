@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from monarch.actor import HostMesh
+from monarch.actor import HostMesh, ProcMesh
 from monarch.job import ProcessJob
+from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
 from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of, state_of
 
@@ -98,6 +100,22 @@ def test_what_did_not_come_from_us_is_left_alone(
     assert project.sync(hosts).ok
     assert checkpoint.read_text() == "theirs"
     assert not (replica_of(job) / "runs/readme.txt").exists()
+
+
+def test_names_that_are_no_utf_8_come_to_live_processes(project: Project, procs: ProcMesh) -> None:
+    """And code with them; a push from elsewhere tells the owner the same way."""
+    steppers: Any = procs.spawn("stepper", project.load("stepper").Stepper)
+    project.sync(procs)
+    steppers.step.call().get()  # they have the module now
+    for name in ("bad\udcff.txt", "bad\udcff.py", "new\nline"):
+        project.write(name, "A = 1\n")
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 3")
+    report = project.sync(procs)
+    assert report.ok, str(report)
+    assert len(report.changed_files) == 4
+    assert {amount for amount, _ in steppers.step.call().get().values()} == {30}
+    plan = ReloadPlan(1, "digest", "auto", {"host": [FileChange("bad\udcff", "there")]})
+    assert ReloadPlan.decode(plan.encode()) == plan
 
 
 def test_what_cannot_travel_is_listed_and_the_rest_arrives(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,58 @@ def _share(job: ProcessJob, folders: list[Path]) -> None:
 
 def _edit(project: Project, mark: int) -> None:
     project.write("player.py", PLAYER.replace("MARK = 0", f"MARK = {mark}"))
+
+
+@pytest.fixture
+def two_mounts(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A folder, and the same folder alone, without what lies beside it."""
+    shared, alone = tmp_path / "above/shared", tmp_path / "alone"
+    shared.mkdir(parents=True)
+    alone.mkdir()
+    mount = ["mount", "--bind", str(shared), str(alone)]
+    if os.geteuid() or shutil.which("mount") is None or subprocess.run(mount).returncode:
+        pytest.skip("nobody lets us mount a folder twice")
+    yield shared, alone
+    subprocess.run(["umount", "-l", str(alone)], check=True)
+
+
+def test_a_host_that_sees_the_folder_alone_and_comes_later(
+    project: Project, job: ProcessJob, two_mounts: tuple[Path, Path]
+) -> None:
+    """It cannot see that the first one keeps a state beside the folder, and begins one inside."""
+    job.state(cached_path=None)
+    shared, alone = two_mounts
+    _share(job, [shared])
+    hosts: HostMesh = job.state(cached_path=None).trainers
+    _edit(project, 1)
+    project.write("gone.txt", "1")
+    assert project.sync(hosts.slice(hosts=0)).ok
+    job.hosts[1] = job.hosts[1]._replace(workspace=str(alone))
+    restart(job, 1)
+    _edit(project, 2)
+    report = project.sync(hosts)
+    assert not report.ok
+    assert "another host keeps the same folder: push again" in str(report)
+    assert "MARK = 1" in (shared / "player.py").read_text()
+
+    _edit(project, 3)
+    (project.root / "gone.txt").unlink()
+    report = project.sync(hosts)
+    assert report.ok, str(report)
+    assert sum(host.bytes_sent > 0 for host in report.hosts) == 1, "the bytes went twice"
+    assert "MARK = 3" in (shared / "player.py").read_text()
+    _edit(project, 4)
+    report = project.sync(hosts)
+    assert report.ok, str(report)
+    assert sum(host.bytes_sent > 0 for host in report.hosts) == 1
+    # The new state knows nothing of what was pushed before: that is the hosts' own, and kept.
+    names = [path.name for path in alone.iterdir() if ".host-" not in path.name]
+    assert sorted(names) == [".monarch", "gone.txt", "player.py", "stepper.py"]
+    (kept,) = alone.glob("player.py.host-*")
+    assert "MARK = 1" in kept.read_text()
+    stamps: Any = hosts.spawn_procs(name="after").spawn("player", project.load("player").Player)
+    values = stamps.stamp.call().get(timeout=60).values()
+    assert values == [(report.generation, 4)] * 2
 
 
 def test_two_hosts_on_one_folder(

@@ -123,7 +123,7 @@ def _explain(chosen: _Chosen, path: str) -> NoReturn:
         rule = found.rule._asdict() if found.rule else None
         JsonLines().say("explain", {**found._asdict(), "rule": rule})
     else:
-        Terminal().line(printable(str(found)))
+        Terminal().prose(printable(str(found)))
     sys.exit(0 if found.is_in else 1)
 
 
@@ -154,11 +154,11 @@ def _show_previews(
     terminal = Terminal()
     for preview in found:
         for line in preview_lines(preview):
-            terminal.line(line)
+            terminal.prose(line)
     for problem in problems:
-        terminal.line(problem.line(), "yellow")
+        terminal.prose(problem.line(), "yellow")
     for line in _silence(visitor) if visitor is not None else ():
-        terminal.line(line, "yellow")
+        terminal.prose(line, "yellow")
 
 
 def _also_here(context: click.Context, _: click.Parameter, is_json: bool) -> None:
@@ -331,4 +331,4 @@ def _diff(chosen: _Chosen, generation: int | None, exit_code: bool) -> None:
 def _lines(lines: Iterable[str]) -> None:
     terminal = Terminal()
     for line in lines:
-        terminal.line(line)
+        terminal.prose(line)

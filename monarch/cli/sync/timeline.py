@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from monarch_sync.messages import Told, ToldGeneration
-from monarch_sync.words import clipped, counted, printable
+from monarch_sync.words import clipped, counted, num_cells, printable
 
 __all__ = ["Row", "timeline", "timeline_lines"]
 
@@ -69,33 +69,42 @@ def timeline(histories: Mapping[str, Told]) -> list[Row]:
 
 
 def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | None) -> list[str]:
-    """A line a generation, the files cut where the terminal ends."""
-    table = [("", "gen", "when", "who", "digest", "files")]
+    """A line a generation, with as many names of files as there is room for."""
+    table = [("", "gen", "when", "who", "digest")]
     for row in rows:
         told = row.told
         mark = "*" if row.is_current else " " if row.can_go_back else "-"
-        files = counted(told.num_changed, "file")
-        if row.files:
-            rest = told.num_changed - _MAX_NAMES
-            more = f" and {rest:,} more" if rest > 0 else ""
-            files += f": {', '.join(map(printable, row.files[:_MAX_NAMES]))}{more}"
-        if row.same_as:
-            files += f" (same as gen {row.same_as})"
-        if len(row.hosts) < num_hosts:
-            files += f" (on {len(row.hosts)} of {num_hosts} hosts)"
         when = _when(now - timedelta(seconds=told.age_seconds), now)
         table.append(
-            (mark, str(told.generation), when, printable(told.author), told.digest.hex()[:8], files)
+            (mark, str(told.generation), when, printable(told.author), told.digest.hex()[:8])
         )
     widths = [max(len(row[at]) for row in table) for at in range(5)]
-    lines = []
-    for cells in table:
-        head = "  ".join(cell.ljust(wide) for cell, wide in zip(cells, widths, strict=False))
-        line = f"{head}  {cells[5]}"
-        lines.append((line if width is None else clipped(line, width)).rstrip())
+    heads = ["  ".join(map(str.ljust, cells, widths)) for cells in table]
+    lines = [f"{heads[0]}  files"]
+    for head, row in zip(heads[1:], rows, strict=True):
+        for num_names in range(_MAX_NAMES, -1, -1):
+            line = f"{head}  {_files(row, num_names, num_hosts)}"
+            if width is None or num_cells(line) <= width:
+                break
+        lines.append(line if width is None else clipped(line, width))
     if any(not row.can_go_back for row in rows):
         lines.append("-: some of its contents were trimmed from the stores of the hosts")
     return lines
+
+
+def _files(row: Row, num_names: int, num_hosts: int) -> str:
+    """What changed, so many of it by name; and what else is to be said of the generation."""
+    num_changed = row.told.num_changed
+    files, names = counted(num_changed, "file"), row.files[:num_names]
+    if names:
+        rest = num_changed - len(names)
+        more = f" and {rest:,} more" if rest > 0 else ""
+        files += f": {', '.join(map(printable, names))}{more}"
+    if row.same_as:
+        files += f" (same as gen {row.same_as})"
+    if len(row.hosts) < num_hosts:
+        files += f" (on {len(row.hosts)} of {num_hosts} hosts)"
+    return files
 
 
 def _when(then: datetime, now: datetime) -> str:

@@ -57,8 +57,8 @@ class Watching:
         self._unsettled = self._file_mark, 0.0  # what it was last seen to be, and since when
         self._following: Following | None = None
         self._is_behind = False
-        self._told: tuple[str, list[str]] = "", []
-        self._unreadable: set[Problem] = set()
+        self._told: tuple[int, str, list[str]] = 0, "", []
+        self._problems: set[Problem] = set()
         self._pushed_at = 0.0
         self._restless = RestlessFiles(self._workspace)
         self._failure = ""
@@ -100,8 +100,12 @@ class Watching:
             self._push(None)
         elif touched is not None:
             self._push(touched or None)
-        elif self._unreadable and time.monotonic() - self._pushed_at > _LOOK_AGAIN_SECONDS:
+        elif self._is_time_to_look_again():
             self._push(frozenset())
+
+    def _is_time_to_look_again(self) -> bool:
+        is_waiting = any(problem.is_unreadable for problem in self._problems)
+        return is_waiting and time.monotonic() - self._pushed_at > _LOOK_AGAIN_SECONDS
 
     def _push(self, touched: Iterable[Path] | None, *, is_first: bool = False) -> None:
         assert self._visitor is not None
@@ -129,15 +133,20 @@ class Watching:
         self._is_pushing, self._pushed_at = False, time.monotonic()
 
     def _tell(self, report: SyncReport, is_first: bool) -> None:
-        # One save may come as several events; its refusal is told once.
-        said, self._told = self._told, (report.digest, report.errors)
-        is_news = said != self._told and bool(report.changed_files or report.errors)
-        unreadable = {problem for problem in report.problems if problem.is_unreadable}
-        if is_first or is_news or unreadable != self._unreadable:
+        if self._is_news(report) or is_first:
             self._voice.pushed(report)
-        self._unreadable = unreadable
         if report.ok:
             self._tell_restlessness(report)
+
+    def _is_news(self, report: SyncReport) -> bool:
+        """Whether anybody wants to hear of a push: one save may come as several events."""
+        said, self._told = self._told, (report.generation, report.digest, report.errors)
+        before, self._problems = self._problems, set(report.problems)
+        if self._problems - before or any(p.is_unreadable for p in before - self._problems):
+            return True
+        # A mode or a link is in no list of files, and makes a generation.
+        is_change = bool(report.changed_files) or said[0] != report.generation
+        return said != self._told and (is_change or bool(report.errors))
 
     def _tell_restlessness(self, report: SyncReport) -> None:
         found = self._restless.pushed(report.changed_files, time.monotonic())

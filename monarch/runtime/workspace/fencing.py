@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.workspace.procs_asked import Asked, ask, gather
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
@@ -53,7 +51,7 @@ class Fencing:
         turn.preparing += ask(
             self._node, new,
             lambda port: Prepare(plan.generation, plan.digest, plan.mode, port, uid),
-            msgspec.msgpack.encode(plan) if new else b"",
+            plan.encode() if new else b"",
         )  # fmt: skip
 
     def hear_prepared(self, turn: Turn, outcome: ReloadOutcome, seconds: float) -> None:

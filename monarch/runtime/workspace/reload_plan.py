@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from monarch.wire.address import Uid
@@ -46,6 +48,20 @@ class ReloadPlan(msgspec.Struct):
     covers: list[Uid] = []
     behind: list[Uid] = []
     upgrade: Upgrade | None = None
+
+    def encode(self) -> bytes:
+        """The plan as bytes; `decode` reads them."""
+        try:
+            return msgspec.msgpack.encode(self)
+        except UnicodeEncodeError:
+            # Names that are no UTF-8 have surrogates, which JSON takes; it takes longer, too.
+            return json.dumps(msgspec.to_builtins(self)).encode()
+
+    @classmethod
+    def decode(cls, raw: bytes | bytearray | memoryview) -> ReloadPlan:
+        if bytes(raw[:1]) == b"{":
+            return msgspec.convert(json.loads(bytes(raw)), cls)
+        return msgspec.msgpack.decode(raw, type=cls)
 
 
 class RefusedFile(msgspec.Struct):

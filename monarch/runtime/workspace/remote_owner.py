@@ -31,7 +31,7 @@ class RemoteOwner:
         uid, pid = self._node.uid, os.getpid()
         return self._ask(
             lambda port: Prepare(plan.generation, plan.digest, plan.mode, port, uid, pid),
-            msgspec.msgpack.encode(plan),
+            plan.encode(),
         )
 
     def fence(

@@ -43,7 +43,7 @@ from monarch_sync.messages import (
     encode,
 )
 from monarch_sync.replica import SETTLE_SECONDS, Replica
-from monarch_sync.state_folder import make_state_folder
+from monarch_sync.state_folder import find_state_folder, make_state_folder
 
 __all__ = ["ReplicaAgent"]
 
@@ -59,15 +59,11 @@ class ReplicaAgent:
     def __init__(self, agent: HostAgent, root: str) -> None:
         self._agent = agent
         self._root = root
-        state = str(make_state_folder(root))
-        self._folder = SharedFolder(root, state)
         self._replica: Replica | None = None
-        self._environment = HostEnvironment(root, state)
-        self._write_if_free()
+        self._open(str(make_state_folder(root)))
         self._lease = Lease(agent)
         # What was here before the last commit, to go back to.
         self._before: tuple[int, Manifest] | None = None
-        self._folders = _read_folders(state)
         # Of what is staged: files of packages, and where their content lies.
         self._packages: list[tuple[str, str]] = []
         self._is_moving = False
@@ -75,7 +71,6 @@ class ReplicaAgent:
         self._thread = threading.Thread(target=self._run, name="monarch-replica", daemon=True)
         self._thread.start()
         agent.workspace = root
-        agent.state_folder = state
         agent.workspace_path = self.import_folders
         agent.generation = lambda: self._state()[0]
         agent.workspace_digest = lambda: self._state()[1]
@@ -88,6 +83,26 @@ class ReplicaAgent:
         agent.node.handle(Sync, self._on_sync)
         agent.node.handle(TakeBack, self._on_take_back)
         agent.node.handle(Share, self._on_share)
+
+    def _open(self, state: str) -> None:
+        """Go by what a state folder knows, and write to it if no other host does."""
+        self._agent.state_folder = state
+        self._folder = SharedFolder(self._root, state)
+        self._environment = HostEnvironment(self._root, state)
+        self._folders = _read_folders(state)
+        self._write_if_free()
+
+    def _follow_state_folder(self) -> None:
+        """A host that sees our folder alone, not what lies beside it, may have begun another state
+        inside: one folder has one state, so that is ours from now on."""
+        state = find_state_folder(self._root)
+        if state is None or str(state) == self._agent.state_folder:
+            return
+        if self._replica is not None:
+            self._replica.settle()
+            self._replica.close()
+            self._replica = None
+        self._open(str(state))
 
     def _write_if_free(self, patience_seconds: float = 0.0) -> Replica | None:
         """The replica, if no other host writes this folder; one that did may just be ending."""
@@ -214,9 +229,13 @@ class ReplicaAgent:
         )
 
     def _take(self, order: Sync, message: Message, envelope: Envelope) -> Message:
+        if isinstance(message, Stage):
+            self._follow_state_folder()
         replica, lease = self._write_if_free(_LOCK_SECONDS), self._lease
         if replica is None:
-            return Refused("shared", "another host keeps the same folder: push to that one, too")
+            return Refused(
+                "shared", "another host keeps the same folder: push again, and to that one, too"
+            )
         before = replica.generation, replica.manifest
         if isinstance(message, Stage):
             lease.take(order.sender, order.pid, message.author, message.generation)

@@ -35,7 +35,7 @@ class TurnoverOrders:
     def _on_prepare(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Prepare)
-        plan = msgspec.msgpack.decode(envelope.payload, type=ReloadPlan)
+        plan = ReloadPlan.decode(envelope.payload)
         asker = self._asker(order.sender)
         if order.pid:
             author = self._node.address_of(asker)
