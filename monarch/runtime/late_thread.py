@@ -11,8 +11,8 @@ __all__ = ["run_aside"]
 def run_aside(work: Callable[[], object], name: str) -> None:
     """Run ``work`` on a thread, which the program waits for; at the program's end, here.
 
-    From Python 3.12 on, an interpreter that ends takes no new threads: not in handlers of
-    ``atexit``, and not while it waits for other threads either.
+    An interpreter of Python 3.12 that ends takes no new threads: not in handlers of ``atexit``, and
+    not while it waits for other threads either.
     """
     try:
         threading.Thread(target=work, name=name).start()

@@ -91,7 +91,7 @@ class LogPrinter:
                     try:
                         thread.start()
                     except RuntimeError:
-                        # From Python 3.12 on, a program that ends gets no more threads.
+                        # With Python 3.12, a program that ends gets no more threads.
                         job()
                         return
                     self._thread = thread
