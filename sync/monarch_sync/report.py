@@ -163,7 +163,9 @@ class SyncReport:
             else ("needs respawn:", respawn, counted(len(respawn), "module")),
         )
         return [
-            f"{verb} {some(names, limit) if limit else num}" for verb, names, num in parts if names
+            f"{verb} {some([*map(printable, names)], limit) if limit else num}"
+            for verb, names, num in parts
+            if names
         ]
 
     def __str__(self) -> str:
@@ -184,7 +186,7 @@ class SyncReport:
             for host in self.hosts
             for name in host.kept
         ]
-        lines += [f"  needs respawn: {why}" for why in self.needs_respawn]
+        lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  left out {problem}" for problem in self.problems[:_MAX_PROBLEMS]]
         if len(self.problems) > _MAX_PROBLEMS:
             lines.append(f"  left out {len(self.problems) - _MAX_PROBLEMS} more")

@@ -230,8 +230,6 @@ def test_whoever_meddles_nothing_is_lost_and_nothing_is_believed(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_however_often(tmp_path: Path) -> None:
-    for seed in range(100, 500):
-        drive(tmp_path / str(seed), seed, 25)
-        shutil.rmtree(tmp_path / str(seed))
+@pytest.mark.parametrize("seed", range(100, 500))
+def test_however_often(tmp_path: Path, seed: int) -> None:
+    drive(tmp_path, seed, 25)

@@ -193,6 +193,19 @@ def test_a_report_in_one_line_and_in_full() -> None:
     report.raise_for_errors()
 
 
+def test_no_name_in_a_report_steers_the_terminal() -> None:
+    name = "a\x1b[2J\udcff.py"
+    report = SyncReport(
+        generation=1, changed_files=[name], modules_reloaded=[name], actors_patched={name: 1},
+        needs_respawn=[f"{name}: its slots changed"], actors_respawned={name: 1},
+        procs_respawned=[name], problems=[Problem(name, "is a pipe")],
+        hosts=[HostReport("here", kept=[name])],
+    )  # fmt: skip
+    text = f"{report}{report.one_line()}"
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert "\\x1b" in text
+
+
 def test_a_failed_report_raises_on_request() -> None:
     report = SyncReport(generation=41, errors=["host3: model.py:7 SyntaxError"])
     assert not report.ok
