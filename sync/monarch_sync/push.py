@@ -27,6 +27,7 @@ __all__ = ["HostView", "Outgoing", "Push", "author_name"]
 _MAX_ROUNDS = 4
 _MAX_HELD = 200_000  # so many contents are remembered of a host's store
 _MAX_UNASKED_BYTES = 64 << 20
+_MAX_EDITED_BYTES = 64 << 10
 
 _T = TypeVar("_T")
 
@@ -54,7 +55,8 @@ class HostView:
 
 class _Change(NamedTuple):
     """What leads from a host's state to the new one. ``contents`` are those of the files that
-    change, as far as they may be sent unasked; ``replaced`` those of the old state that are shown
+    change, as far as they may be sent unasked; ``unsure`` those of them that the host may have
+    somewhere else, so that it is worth a look; ``replaced`` those of the old state that are shown
     no more."""
 
     base: bytes
@@ -63,6 +65,7 @@ class _Change(NamedTuple):
     removed: list[bytes]
     moves: list[tuple[bytes, bytes]]
     contents: frozenset[bytes]
+    unsure: frozenset[bytes]
     replaced: frozenset[bytes]
 
 
@@ -133,19 +136,19 @@ class Push:
         wanted: frozenset[bytes] = frozenset()
         if self._brings_content and self._base is not None:
             wanted = change.contents - self._view.held
-            if wanted:
-                wanted -= self._elsewhere(change, wanted)
+            if unsure := change.unsure & wanted:
+                wanted -= self._elsewhere(change, unsure)
         elif self._brings_content and self._is_empty:
             wanted = change.contents
         key = (self.generation, self._manifest.digest, change.base, wanted, self._is_near)
         return self._send(self._shared(key, lambda: self._make_stage(change, wanted)))
 
-    def _elsewhere(self, change: _Change, wanted: frozenset[bytes]) -> frozenset[bytes]:
+    def _elsewhere(self, change: _Change, unsure: frozenset[bytes]) -> frozenset[bytes]:
         """Which of these contents the host's state has, wherever that is."""
         base = self._base
         assert base is not None
-        key = (self.generation, change.base, wanted)
-        return self._shared(key, lambda: frozenset(base.paths_of(wanted)))
+        key = (self.generation, change.base, unsure)
+        return self._shared(key, lambda: frozenset(base.paths_of(unsure)))
 
     def _supply(self, digests: frozenset[bytes]) -> Outgoing:
         key = (self.generation, self._manifest.digest, digests, self._is_near)
@@ -177,17 +180,25 @@ class Push:
             # More than a round trip is worth is only sent to who asks for it.
             is_little = sum(entry.size for entry in files) <= _MAX_UNASKED_BYTES
             contents = frozenset(entry.digest for entry in files if is_little)
-            return _Change(b"", entries, manifest.rows(), [], [], contents, frozenset())
+            nothing: frozenset[bytes] = frozenset()
+            return _Change(b"", entries, manifest.rows(), [], [], contents, nothing, nothing)
         moves = find_moved_folders(base, manifest)
         moved = base.replace(moves=moves) if moves else base
         changes = manifest.changes(moved)
         entries = [now for _, _, now in changes if now is not None]
+        written = [(was, now) for _, was, now in changes if now is not None and now.is_file]
         before = [was if was is None or not moves else base.get(path) for path, was, _ in changes]
         return _Change(
             base.digest, entries, [entry.to_row() for entry in entries],
             encode_paths(path for path, _, now in changes if now is None),
             encode_pairs(moves),
-            frozenset(entry.digest for entry in entries if entry.kind is Kind.FILE),
+            frozenset(now.digest for _, now in written),
+            # An edit makes what was nowhere before. To look all over the tree for it costs more
+            # than a few bytes in vain.
+            frozenset(
+                now.digest for was, now in written
+                if was is None or not was.is_file or now.size > _MAX_EDITED_BYTES
+            ),
             frozenset(was.digest for was in before if was is not None and was.kind is Kind.FILE),
         )  # fmt: skip
 

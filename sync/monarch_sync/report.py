@@ -182,7 +182,9 @@ class SyncReport:
             else ("needs respawn:", respawn, counted(len(respawn), "module")),
         )
         return [
-            f"{verb} {some(names, limit) if limit else num}" for verb, names, num in parts if names
+            f"{verb} {some([*map(printable, names)], limit) if limit else num}"
+            for verb, names, num in parts
+            if names
         ]
 
     def __str__(self) -> str:
@@ -203,7 +205,7 @@ class SyncReport:
             for host in self.hosts
             for name in host.kept
         ]
-        lines += [f"  needs respawn: {why}" for why in self.needs_respawn]
+        lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  {line}" for line in problem_lines(self.problems)]
         lines += [f"  {note}" for note in self.notes]
         for error in self.errors:

@@ -144,6 +144,8 @@ class WatchedFolders:
             if not mask & inotify.ATTRIB:
                 self._end_moves(path)
             self._touch_folder(node, event, path)
+        elif above is None:
+            return  # in a folder on its way elsewhere: it is looked at with that
         elif mask & inotify.CREATE:
             if _is_being_written(path):
                 self.written.setdefault(path, now)

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch_sync import Replica
+from monarch_sync import Manifest, Replica
 from monarch_sync.digest import LARGE_BYTES, ContentHasher, digest_bytes
 from monarch_sync.disk import AnyPath, Disk
-from monarch_sync.messages import Commit, Committed, Staged
+from monarch_sync.entry import Entry, Kind
+from monarch_sync.messages import Commit, Committed, Need, Staged
 from monarch_sync.patch_file import Blocks, Patch
 from monarch_sync.push import Push
 from tests.sync.author import Author
@@ -227,3 +228,15 @@ def test_equal_large_files_are_whole_both(folder: Path, replica: Replica) -> Non
     assert manifest_of({"one": overwritten(OLD), "other": overwritten(OLD)}) == replica.manifest
     reply = replica.handle(stage_message(9, manifest_of({"one": OLD}), []))
     assert isinstance(reply, Staged)
+
+
+def test_a_size_that_lies_makes_nobody_take_memory(folder: Path, replica: Replica) -> None:
+    path = folder / "weights"
+    path.write_bytes(OLD)
+    author = Author(folder, replica)
+    author.push()
+    path.write_bytes(overwritten(OLD))
+    author.push([path])
+    replica.settle()
+    lie = Manifest([Entry("weights", Kind.FILE, 0o644, 1 << 60, digest_bytes(OLD))])
+    assert replica.handle(stage_message(3, lie, [])) == Need([digest_bytes(OLD)])

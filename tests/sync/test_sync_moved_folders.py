@@ -153,6 +153,17 @@ def test_what_happens_in_a_folder_on_its_way_is_not_passed_over(between: list[Ev
     assert folders.moves == ([] if between else [("/root/a", "/root/c")])
 
 
+def test_a_file_that_is_written_in_a_folder_on_its_way_is_not_waited_for() -> None:
+    """Its place has no name, and so nobody would ever hear that it was closed."""
+    folders = WatchedFolders(Numbers())  # type: ignore[arg-type]
+    folders.add_root("/root")
+    folders.add("/root", "a")
+    leaves = Event(1, inotify.MOVED_FROM | inotify.IS_DIR, 7, "a")
+    folders.take([leaves, Event(2, inotify.MODIFY, 0, "log")], 0.0)
+    assert not folders.written
+    assert folders.touched == {"/root/a"}
+
+
 class Numbers:
     """An inotify queue that only counts its watches."""
 
@@ -162,6 +173,9 @@ class Numbers:
     def watch(self, path: str) -> int:
         self.number += 1
         return self.number
+
+    def unwatch(self, number: int) -> None:
+        pass
 
 
 def test_a_set_that_is_made_of_others_knows_no_moves() -> None:

@@ -16,6 +16,7 @@ import pytest
 from monarch_sync import Manifest, Replica, Scan, Scanner, Watcher, Workspace
 from monarch_sync import readings as readings_module
 from monarch_sync import scan as scan_once
+from monarch_sync.explain import explain
 from monarch_sync.readings import Readings
 from tests.privileges import unprivileged
 from tests.sync.trees import push_tree
@@ -252,6 +253,7 @@ def test_folders_in_folders_without_end_are_named_and_the_rest_comes_along(
         assert set(by_path(scan).values()) == {"lies in more than 255 folders"}
         assert len(scan.manifest) == 1 + 256
         Manifest.decode(scan.manifest.encode())
+    assert "lies in more than 255 folders" in explain(scanner.workspace, deep / "f").reason
 
 
 def test_a_file_becomes_a_pipe_between_the_stat_and_the_opening(

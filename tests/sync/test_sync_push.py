@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,9 @@ from monarch_sync import (
     WorkspaceMissing,
     sync_local,
 )
+from monarch_sync import manifest as manifest_module
 from monarch_sync.messages import Refused, Stage
+from monarch_sync.tree import Node
 from tests.sync.author import Author
 from tests.sync.trees import push_tree, read_tree
 
@@ -79,6 +81,30 @@ def test_a_host_that_is_not_as_empty_as_it_said_keeps_what_it_has(
     author = Author(folder, replica)
     author.view.is_empty = True
     author.push()
+    assert read_tree(replica.root) == read_tree(folder)
+
+
+def test_an_edit_is_not_looked_for_all_over_the_tree(
+    folder: Path, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it costs does not grow with the number of folders."""
+    author = Author(folder, replica)
+    author.push()
+    looked_for: list[bytes] = []
+    real = manifest_module.paths_of
+
+    def paths_of(root: Node, digests: Iterable[bytes]) -> dict[bytes, str]:
+        found = list(digests)
+        looked_for.extend(found)
+        return real(root, found)
+
+    monkeypatch.setattr(manifest_module, "paths_of", paths_of)
+    (folder / "pkg/b.py").write_text("edited")
+    author.push([folder / "pkg/b.py"])
+    assert looked_for == []
+    (folder / "pkg/new").write_text("1")  # which the host has, at another place
+    assert author.push([folder / "pkg/new"]).bytes_sent == 0
+    assert looked_for
     assert read_tree(replica.root) == read_tree(folder)
 
 
@@ -165,6 +191,19 @@ def test_a_report_in_one_line_and_in_full() -> None:
     assert str(report).startswith(line)
     assert "left out pipe: is no file" in str(report)
     report.raise_for_errors()
+
+
+def test_no_name_in_a_report_steers_the_terminal() -> None:
+    name = "a\x1b[2J\udcff.py"
+    report = SyncReport(
+        generation=1, changed_files=[name], modules_reloaded=[name], actors_patched={name: 1},
+        needs_respawn=[f"{name}: its slots changed"], actors_respawned={name: 1},
+        procs_respawned=[name], problems=[Problem(name, "is a pipe")],
+        hosts=[HostReport("here", kept=[name])],
+    )  # fmt: skip
+    text = f"{report}{report.one_line()}"
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert "\\x1b" in text
 
 
 def test_a_failed_report_raises_on_request() -> None:
