@@ -253,6 +253,8 @@ class Outgoing:
         window = Window(settings().flow_window_messages, settings().flow_window_bytes)
         soon = self._node.loop.call_soon
         box = Outbox(window, deliver, send_mark, soon, self._count)
+        if self._num_spilling:
+            self._switches.begins(uid, box)
         with self._lock:
             boxes = self._boxes.setdefault(uid, {})
             if len(boxes) >= _MAX_BOXES and not self._num_spilling:
