@@ -13,7 +13,7 @@ from monarch.core.call_table import CallTable
 from monarch.runtime.outgoing import Outgoing
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PING, Call, Step, Switch
+from monarch.wire.message import PING, Call, Reply, Step, Switch
 
 THERE = ProcAddress("there")
 
@@ -97,6 +97,16 @@ def test_the_first_call_to_an_actor_does_not_overtake_a_switch_that_waits(
     assert wire.sent[:4] == ["slow", "slow", "slow", "Switch"]
     assert sorted(wire.sent[4:]) == ["new", "slow"]
     assert not outgoing.is_spilling
+
+
+def test_a_value_for_a_channel_passes_a_switch_that_waits(wire: Wire, outgoing: Outgoing) -> None:
+    """The slow actor may be waiting for it."""
+    for _ in range(3):
+        call(outgoing, "slow")
+    assert outgoing.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    outgoing.put(THERE, Reply(7, 0, "here"), b"", ())
+    assert wire.sent[:3] == ["slow", "slow", "Reply"]
+    assert "Switch" not in wire.sent
 
 
 def test_a_switch_that_is_withdrawn_lets_go_who_has_come_to_it(
