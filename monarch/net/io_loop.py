@@ -149,17 +149,14 @@ class IoLoop:
                 result[1] = error
             done.set()
 
-        self.call_soon(run)
-        if not self._wait(done, timeout):
+        # Before its end, the loop runs all that it has taken.
+        if not self.call_soon(run):
+            raise RuntimeError("the I/O loop has ended")
+        if not done.wait(timeout):
             raise TimeoutError("the I/O thread did not answer")
         if result[1] is not None:
             raise result[1]
         return result[0]
-
-    def _wait(self, done: threading.Event, timeout: float | None) -> bool:
-        if self._has_ended and not done.is_set():
-            raise RuntimeError("the I/O loop has ended")
-        return done.wait(timeout)
 
     def stop(self, timeout: float = 5.0) -> None:
         """End the thread after what was handed over so far. Idempotent."""

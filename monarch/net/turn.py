@@ -76,6 +76,7 @@ class Turn:
     def end(self) -> None:
         """Nobody polls any more. On the own thread, in its turn."""
         self._has_ended = True
+        self.holder = 0  # A later thread may get our number.
         self._turn.release()
         if self._alarm is not None:
             with self._guest:

@@ -253,6 +253,9 @@ class Outgoing:
         window = Window(settings().flow_window_messages, settings().flow_window_bytes)
         soon = self._node.loop.call_soon
         box = Outbox(window, deliver, send_mark, soon, self._count)
+        if self._num_spilling and not key.startswith(":"):
+            # Values for a channel pass: somebody in front of the switch may wait for them.
+            self._switches.begins(uid, box)
         with self._lock:
             boxes = self._boxes.setdefault(uid, {})
             if len(boxes) >= _MAX_BOXES and not self._num_spilling:

@@ -37,6 +37,13 @@ class WaitingSwitches:
         for box in boxes:
             box.hold(functools.partial(waiting.reached, box))
 
+    def begins(self, to: Uid, box: Outbox) -> None:
+        """A box is new: where a switch waits, what is sent there comes after it, too."""
+        with self._lock:
+            waiting = self._switches.get(to)
+        if waiting is not None:
+            waiting.begins(box)
+
     def withdraw(self, to: Uid) -> None:
         """If one still waits behind calls, nothing waits behind it."""
         waiting = self.forget(to)
@@ -58,7 +65,7 @@ class _WaitingSwitch:
         self, switch: Switch, boxes: Sequence[Outbox], send: Callable[[Switch], None]
     ) -> None:
         self._switch = switch
-        self._boxes = boxes
+        self._boxes = list(boxes)
         self._send = send
         self._lock = threading.Lock()
         self._clear: list[Outbox] = []
@@ -76,6 +83,13 @@ class _WaitingSwitch:
                 self._send(msgspec.structs.replace(self._switch, holds=holds))
         for one in [box] if is_withdrawn else self._boxes if is_last else ():
             one.release()
+
+    def begins(self, box: Outbox) -> None:
+        with self._lock:
+            if len(self._clear) < len(self._boxes) and not self._is_withdrawn:
+                self._boxes.append(box)
+                self._clear.append(box)
+                box.hold(lambda: None)
 
     def withdraw(self) -> None:
         with self._lock:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -151,6 +151,42 @@ def test_run_on_loop_gives_the_result_or_raises_the_error(loop: IoLoop) -> None:
     assert loop.run_on_loop(lambda: loop.run_on_loop(lambda: "nested")) == "nested"
     with pytest.raises(KeyError, match="inner"):
         loop.run_on_loop(lambda: {}["inner"])
+
+
+def test_what_was_taken_at_the_last_moment_is_run_once_and_its_result_given() -> None:
+    """Who is told that the loop has ended does it by himself, at the same time."""
+    taken = threading.Event()
+
+    class Late(IoLoop):
+        def call_soon(self, action: Callable[[], None]) -> bool:
+            is_taken = super().call_soon(action)
+            if threading.current_thread() is asking:
+                taken.set()
+                wait_for(lambda: self._has_ended)
+            return is_taken
+
+    loop = Late()
+    told: list[object] = []
+
+    def ask() -> None:
+        try:
+            told.append(loop.run_on_loop(lambda: "done", timeout=20))
+        except RuntimeError as error:
+            told.append(error)
+
+    def end() -> None:
+        loop._set_stopping()
+        # What runs when the loop has ended, before what the other thread hands over now.
+        loop._soon.append(lambda: asking.join(0.3))
+        asking.start()
+        taken.wait(20)
+
+    asking = threading.Thread(target=ask)
+    loop.start()
+    loop.call_soon(end)
+    wait_for(lambda: told)
+    loop.stop()
+    assert told == ["done"]
 
 
 def test_run_on_loop_gives_up_in_time(loop: IoLoop) -> None:

@@ -1,0 +1,124 @@
+"""What one process sends to another keeps its order, whatever of it has to wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from monarch.config import configured
+from monarch.core.call_table import CallTable
+from monarch.runtime.outgoing import Outgoing
+from monarch.wire.address import ProcAddress
+from monarch.wire.codec import Envelope
+from monarch.wire.message import PING, Call, Reply, Step, Switch
+
+THERE = ProcAddress("there")
+
+
+class Loop:
+    """Runs everything at once; senders are on it, so that they wait for nothing."""
+
+    def is_current(self) -> bool:
+        return True
+
+    def call_soon(self, action: Callable[[], None]) -> bool:
+        action()
+        return True
+
+
+class Wire:
+    """The node that ``Outgoing`` sends by. ``sent`` has what has left: actors, and switches."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.casting = threading.RLock()
+        self.address = ProcAddress("here")
+        self.uid = "here"
+        self.calls = CallTable()
+        self.sent: list[str] = []
+        self.marks: list[int] = []
+
+    def open_port(self, sink: Any, targets: list[str]) -> int:
+        return self.calls.open(sink)
+
+    def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]:
+        return self._leave
+
+    def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
+        self._leave(envelope)
+
+    def _leave(self, envelope: Envelope) -> None:
+        message = envelope.message
+        if not isinstance(message, Call):
+            self.sent.append(type(message).__name__)
+        elif message.method == PING:
+            self.marks.append(message.port)
+        else:
+            self.sent.append(message.actor)
+
+    def take(self) -> None:
+        """The receiver takes all that it has."""
+        while self.marks:
+            self.calls.receive(self.marks.pop(0), 0, None)
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    with configured(flow_window_messages=2):
+        yield Wire()
+
+
+@pytest.fixture
+def outgoing(wire: Wire) -> Iterator[Outgoing]:
+    made = Outgoing(wire, None)  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+def call(outgoing: Outgoing, actor: str) -> None:
+    outgoing.hand(THERE, Call(actor, "act", 0, (), (), "here", "", 0), b"", ())
+
+
+def test_the_first_call_to_an_actor_does_not_overtake_a_switch_that_waits(
+    wire: Wire, outgoing: Outgoing
+) -> None:
+    """It would run the old code on this rank, and the new on those that are not behind."""
+    for _ in range(3):
+        call(outgoing, "slow")
+    assert outgoing.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    call(outgoing, "new")
+    call(outgoing, "slow")
+    assert wire.sent == ["slow", "slow"]
+    while wire.marks:
+        wire.take()
+    assert wire.sent[:4] == ["slow", "slow", "slow", "Switch"]
+    assert sorted(wire.sent[4:]) == ["new", "slow"]
+    assert not outgoing.is_spilling
+
+
+def test_a_value_for_a_channel_passes_a_switch_that_waits(wire: Wire, outgoing: Outgoing) -> None:
+    """The slow actor may be waiting for it."""
+    for _ in range(3):
+        call(outgoing, "slow")
+    assert outgoing.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    outgoing.put(THERE, Reply(7, 0, "here"), b"", ())
+    assert wire.sent[:3] == ["slow", "slow", "Reply"]
+    assert "Switch" not in wire.sent
+
+
+def test_a_switch_that_is_withdrawn_lets_go_who_has_come_to_it(
+    wire: Wire, outgoing: Outgoing
+) -> None:
+    for _ in range(3):
+        call(outgoing, "slow")
+    assert outgoing.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    call(outgoing, "new")
+    outgoing.keep_place(THERE, Envelope("there", Step(1, "lift", 0.0, 0, "here", 1)))
+    assert wire.sent == ["slow", "slow", "new"]
+    while wire.marks:
+        wire.take()
+    assert wire.sent == ["slow", "slow", "new", "slow", "Switch"]
+    assert not outgoing.is_spilling
