@@ -90,7 +90,9 @@ def test_what_needs_a_new_kernel_is_said_and_nothing_changes(
     module = project.load("cell_mod", source)
     project.write("cell_mod", source.replace("'x',", "'x', 'y'").replace("1", "2"))
     shell.run_cell()
-    assert "cell_mod cannot be patched in place: A: __slots__ changed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cell_mod cannot be patched in place: A: __slots__ changed" in said
+    assert said.endswith("Nothing changed.\nRestart the kernel to run it.\n")
     assert module.f() == 1
 
 

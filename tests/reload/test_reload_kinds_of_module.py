@@ -48,8 +48,11 @@ def test_all_and_star_imports(project: Project) -> None:
     assert not hasattr(user, "B")
     project.edit("base_mod", "__all__ = ['A', 'B']\nA = 1\nB = 2\n")
     assert user.B == 2
-    project.edit("base_mod", "__all__ = ['B']\nA = 5\nB = 3\n")
-    assert user.B == 3
+    with pytest.raises(ReloadError, match="name 'A' is not defined"):
+        project.edit("base_mod", "__all__ = ['B']\nA = 5\nB = 3\n")
+    assert (user.A, user.B, user.S) == (1, 2, 1)
+    project.edit("base_mod", "__all__ = ['A', 'B']\nA = 5\nB = 3\n")
+    assert (user.A, user.B, user.S) == (5, 3, 5)
 
 
 def test_star_import_loses_a_name(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -36,14 +37,18 @@ hub = Hub()
 """
 
 
-def test_a_registry_that_takes_no_name_twice(project: Project) -> None:
-    project.load("hub_mod", HUB)
+@pytest.fixture
+def hub(project: Project) -> Any:
+    return project.load("hub_mod", HUB).hub
+
+
+def test_a_registry_that_takes_no_name_twice(project: Project, hub: Any) -> None:
     module = project.load(
         "net_mod",
         "from hub_mod import hub\nWIDTH = 1\n@hub.register('a')\nclass A:\n    width = WIDTH\n"
         "@hub.register('b')\ndef b():\n    return 1\n",
     )
-    hub, a, b = sys.modules["hub_mod"].hub, module.A, module.b
+    a, b = module.A, module.b
     project.replace("net_mod", ("WIDTH = 1", "WIDTH = 2"))
     assert (hub.table, a.width) == ({"a": a, "b": b}, 2)
     assert list(hub.table) == ["a", "b"]
@@ -53,22 +58,18 @@ def test_a_registry_that_takes_no_name_twice(project: Project) -> None:
     assert hub.table == {"a": a, "b": b}
 
 
-def test_a_name_that_another_definition_has_is_refused(project: Project) -> None:
-    project.load("hub_mod", HUB)
+def test_a_name_that_another_definition_has_is_refused(project: Project, hub: Any) -> None:
     source = "from hub_mod import hub\n@hub.register('a')\ndef a():\n    return 1\n"
     project.load("net_mod", source)
-    hub = sys.modules["hub_mod"].hub
     before = dict(hub.table)
     with pytest.raises(ReloadError, match="registered already"):
         project.edit("net_mod", source + "@hub.register('a')\ndef c():\n    return 2\n")
     assert hub.table == before
 
 
-def test_an_aborted_edit_leaves_registries_in_instances_alone(project: Project) -> None:
-    project.load("hub_mod", HUB)
+def test_an_aborted_edit_leaves_registries_in_instances_alone(project: Project, hub: Any) -> None:
     source = "from hub_mod import hub\n@hub.on('start')\ndef a():\n    return 1\n"
     module = project.load("net_mod", source)
-    hub = sys.modules["hub_mod"].hub
     more = "@hub.register('new')\n@hub.order(1)\n@hub.on('start')\ndef c():\n    return 2\n"
     with pytest.raises(ReloadError):
         project.edit("net_mod", source + more + "1 / 0\n")
@@ -76,27 +77,27 @@ def test_an_aborted_edit_leaves_registries_in_instances_alone(project: Project) 
     assert (hub.table, hub.ordered, hub.events) == ({}, [], {"start": [module.a]})
 
 
-def test_an_entry_with_a_priority_is_replaced(project: Project) -> None:
-    project.load("hub_mod", HUB)
+def test_an_entry_with_a_priority_is_replaced(project: Project, hub: Any) -> None:
     module = project.load(
         "net_mod",
         "from hub_mod import hub\n@hub.order(2)\ndef a():\n    return 1\n"
         "@hub.order(1)\ndef b():\n    return 2\n",
     )
-    hub, a, b = sys.modules["hub_mod"].hub, module.a, module.b
+    a, b = module.a, module.b
     project.replace("net_mod", ("order(2)", "order(0)"))
     assert hub.ordered == [(0, a), (1, b)]
 
 
 def test_a_decorator_that_is_taken_away_takes_its_entry_along(project: Project) -> None:
-    project.load("hub_mod", HUB + "TOOLS = {}\ndef tool(f):\n    TOOLS['f'] = f\n    return f\n")
+    shared = project.load(
+        "hub_mod", HUB + "TOOLS = {}\ndef tool(f):\n    TOOLS['f'] = f\n    return f\n"
+    )
     module = project.load(
         "net_mod",
         "import hub_mod\nfrom hub_mod import hub, tool\n"
         "@hub_mod.hub.on('start')\ndef a():\n    return 1\n"
         "@hub.on('start')\ndef b():\n    return 2\n@tool\ndef c():\n    return 3\nTABLE = [a, c]\n",
     )
-    shared = sys.modules["hub_mod"]
     a, b, c = module.a, module.b, module.c
     report = project.replace(
         "net_mod", ("@hub_mod.hub.on('start')\ndef a", "def a"), ("@tool\ndef c", "def c")
@@ -106,14 +107,13 @@ def test_a_decorator_that_is_taken_away_takes_its_entry_along(project: Project) 
     assert (shared.hub.events, shared.TOOLS) == ({"start": [a, b]}, {"f": c})
 
 
-def test_a_handler_of_another_event_leaves_the_first(project: Project) -> None:
-    project.load("hub_mod", HUB)
+def test_a_handler_of_another_event_leaves_the_first(project: Project, hub: Any) -> None:
     module = project.load(
         "net_mod",
         "from hub_mod import hub\n@hub.on('start')\ndef a():\n    return 1\n"
         "@hub.on('end')\ndef b():\n    return 2\n@hub.on('end')\ndef c():\n    return 3\n",
     )
-    hub, a, b, c = sys.modules["hub_mod"].hub, module.a, module.b, module.c
+    a, b, c = module.a, module.b, module.c
     starters = hub.events["start"]
     report = project.replace("net_mod", ("'end')\ndef b", "'start')\ndef b"))
     assert hub.events == {"start": [a, b], "end": [c]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import gc
 import sys
@@ -13,13 +12,14 @@ from typing import Any
 from .classes import ClassPatch
 from .edits import LiveModule, kind_of
 from .flips import MISSING, Flip, Item
-from .graph import Kind, ModuleEdit, absolute_name
+from .graph import Kind, ModuleEdit
 from .marks import ModulePlan, Plan
 from .patch import FunctionPatch, made_alike, moved_alike
 from .registrars import taken_away
 from .settle import rehome, replace_inside, sort_in_again
 from .source import Source
 from .stage import Stage
+from .stars import no_longer_exported
 from .statements import Statement
 
 
@@ -104,7 +104,8 @@ class Adoption:
         yield from self._bound_unseen(name, edit, live_names)
         for index in plan.run:
             if "*" in edit.new[index].binds:
-                for bound in self._no_longer_exported(edit, edit.new[index], live_names):
+                spaces = self._stage.namespaces
+                for bound in no_longer_exported(edit, edit.new[index], live_names, spaces):
                     yield live_names, bound, MISSING
         for bound in edit.gone:
             yield live_names, bound, MISSING
@@ -131,20 +132,6 @@ class Adoption:
                 continue
             if bound not in edit.keep and not bound.startswith("__annot"):
                 yield live_names, bound, self._merged(live, value, None, None, True)
-
-    def _no_longer_exported(
-        self, edit: ModuleEdit, star: Statement, live_names: dict[str, Any]
-    ) -> Iterator[str]:
-        assert isinstance(star.node, ast.ImportFrom)
-        owner = absolute_name(edit.package, star.node.module, star.node.level)
-        staged = self._stage.namespaces.get(owner)
-        if staged is None:
-            return
-        before = vars(sys.modules[owner])
-        others = {bound for statement in edit.new for bound in statement.binds}
-        for name in _exports(before) - _exports(staged) - others:
-            if live_names.get(name, MISSING) is before.get(name):
-                yield name
 
     def _merged(
         self, live: Any, value: Any, old: Statement | None, new: Statement | None, defined: bool
@@ -313,12 +300,6 @@ def _bound(statement: Statement, staged: Mapping[str, Any]) -> Iterable[str]:
     if "*" in statement.binds:
         return [name for name in staged if not name.startswith("__")]
     return sorted(statement.binds)
-
-
-def _exports(namespace: Mapping[str, Any]) -> set[str]:
-    """What `import *` takes."""
-    names = namespace.get("__all__")
-    return {name for name in namespace if name[0] != "_"} if names is None else set(names)
 
 
 def _same_cache(live: Any, value: Any) -> bool:

@@ -6,6 +6,7 @@ import abc
 import collections.abc
 import enum
 import functools
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FunctionType
 from typing import Any, Protocol, cast
@@ -44,6 +45,8 @@ def why_not_in_place(live: type, staged: type, metaclass: type) -> str | None:
     direct = object in live.__bases__, object in staged.__bases__
     if direct[0] != direct[1] and len(live.__bases__) + len(staged.__bases__) > 0:
         return "Python cannot change the bases of a class between `object` and another class"
+    if live.__base__ and staged.__base__ and _shape(live.__base__) != _shape(staged.__base__):
+        return "base classes with another memory layout"
     return None
 
 
@@ -240,6 +243,17 @@ def forget_subclass_checks(classes: Iterable[type]) -> None:
             cls._abc_caches_clear()  # type: ignore[attr-defined]
             if cls.__dict__.get("_is_protocol"):
                 pending += cls.__subclasses__()
+
+
+def hooked_classes(functions: Iterable[FunctionType]) -> Iterator[type]:
+    """The classes that one of these functions tells what their subclasses are."""
+    for function in functions:
+        if function.__name__ == "__subclasshook__":
+            found: Any = sys.modules.get(function.__module__)
+            for name in function.__qualname__.split(".")[:-1]:
+                found = getattr(found, name, None)
+            if isinstance(found, type):
+                yield found
 
 
 def _functions_in(value: Any) -> Iterator[FunctionType]:

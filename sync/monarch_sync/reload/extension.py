@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from typing import Any
 
-from .errors import ReloadError
+from .errors import NeedsRespawn, ReloadError
 from .running_files import stat_of
 from .transaction import Reloader
 
@@ -41,6 +41,8 @@ class ReloadBeforeCell:
         except ReloadError as error:
             self._refused = dict(stats)
             print(error, file=sys.stderr)  # noqa: T201
+            if isinstance(error, NeedsRespawn):
+                print("Restart the kernel to run it.", file=sys.stderr)  # noqa: T201
         else:
             print(report)  # noqa: T201
 

@@ -22,7 +22,9 @@ def new_code_for(before: Statement, after: Statement, path: str) -> list[Attribu
     None where one is not to be found, or is not to be told from another one.
     """
     old = _compiled(before, path)
-    pairs = list(pairs_of(old, _compiled(after, path)))
+    inner = pairs_of(old, _compiled(after, path))
+    # Up to Python 3.11 a comprehension is a function as well, which nobody holds.
+    pairs = [pair for pair in inner if pair[0].co_name == "<lambda>"]
     lambdas = _lambdas(old)
     if any(one == other for one, other in combinations(lambdas, 2)) or not pairs:
         return None

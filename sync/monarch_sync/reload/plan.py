@@ -19,6 +19,7 @@ from .graph import ImportGraph, Kind, ModuleEdit
 from .marks import Mark, ModulePlan, Plan
 from .names import Use, dotted, root_of
 from .reach import Reach
+from .stars import listed
 from .statements import Statement, changed_functions
 from .targets import targets_of
 from .twins import choose_twins
@@ -146,8 +147,12 @@ class _Planner:
         """What `import *` brings that is not what it was."""
         owner = self.plans.get(self._graph.star(edit.name))
         own = {name for statement in edit.new for name in statement.binds} | edit.keep
-        marks = owner.marks.items() if owner is not None else ()
-        return [(n, mark) for n, mark in marks if n not in own and not n.startswith("_")]
+        if owner is None:
+            return []
+        marks = [(n, mark) for n, mark in owner.marks.items() if not n.startswith("_")]
+        come_and_gone = listed(owner.edit.old) ^ listed(owner.edit.new)
+        marks += [(name, Mark.VALUE) for name in come_and_gone]
+        return [(name, mark) for name, mark in marks if name not in own]
 
     def _must_run(self, plan: ModulePlan, index: int) -> bool:
         alignment = plan.edit.alignment

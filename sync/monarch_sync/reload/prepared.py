@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Literal
 
 from .adopt import Adoption
-from .classes import forget_subclass_checks
+from .classes import forget_subclass_checks, hooked_classes
 from .closures import follow_edited_makers
 from .data_files import naming
 from .edits import LiveModule, edited, move_code, unedited
@@ -270,8 +270,9 @@ class Prepared:
                 linecache.cache.pop(path, None)
             for source in self._sources.values():
                 linecache.cache.pop(source.path, None)
-        if self._adoption.classes.patched:
-            forget_subclass_checks(self._adoption.classes.patched)
+        patched = [*self._adoption.classes.patched, *hooked_classes(self._functions.patched)]
+        if patched:
+            forget_subclass_checks(patched)
         forget_bytecode(self._texts)
         importlib.invalidate_caches()
         dynamo: ModuleType | None = sys.modules.get("torch._dynamo")

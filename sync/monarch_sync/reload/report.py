@@ -14,7 +14,7 @@ _SPOKEN: Mapping[Action, str] = {
     "patch": "patch",
     "rerun": "re-run",
     "respawn": "needs respawn",
-    "unloaded": "not loaded",
+    "unloaded": "file only",
 }
 
 

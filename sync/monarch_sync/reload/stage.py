@@ -34,6 +34,7 @@ from .patch import parts_of
 from .registries import Registry, registries
 from .source import ImportHook, Source
 from .staged_module import StagedModule
+from .stars import no_longer_exported
 from .targets import HeldStore, Target, targets_of
 from .turns import Turns, longer_turns
 
@@ -154,6 +155,9 @@ class Stage:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
                 ) from error
+            if "*" in statement.binds:
+                for gone in no_longer_exported(plan.edit, statement, vars(module), self.namespaces):
+                    namespace.pop(gone, None)
             if statement.name is not None:
                 value = namespace.get(statement.name)
                 self.defined[name, index] = value

@@ -199,7 +199,7 @@ class Reloader:
                 if name in reshaped:
                     continue
                 if text is None:
-                    reason = "file deleted; the module stays loaded"
+                    reason = "deleted; its module runs on"
                     verdicts[name] = Verdict(name, path, "unloaded", reason)
                 elif not path.endswith(".py"):
                     kind = "bytecode without source" if path.endswith(".pyc") else "extension"
