@@ -10,8 +10,23 @@ from typing import Any
 from monarch.actor import HostMesh, ProcMesh
 from monarch.job import ProcessJob
 from monarch.runtime import process
+from monarch.runtime.answers import Outcome
+from monarch.runtime.client_agent import client
+from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.session import session_of
+from monarch.wire.message import Sync
+from monarch_sync.messages import (
+    AskHistory,
+    AskState,
+    Held,
+    Message,
+    Refused,
+    Told,
+    decode,
+    encode,
+)
 from tests.support import Program, wait_for
+from tests.sync.trees import manifest_of, stage_message
 from tests.workspace.author import script
 from tests.workspace.conftest import Project, replica_of
 from tests.workspace.steps import PLAYER, STEPS, Stamps
@@ -79,6 +94,25 @@ def test_an_author_killed_at_any_step(
 def _is_past(moment: tuple[str, bool]) -> bool:
     step, is_after = moment
     return step in ("patch", "go") or (step == "Commit" and is_after)
+
+
+def test_questions_are_answered_while_somebody_pushes(job: ProcessJob, hosts: HostMesh) -> None:
+    """And do not end that push: whoever asks may be the one who pushes."""
+    node, host = process.current().node, client().visit(job.hosts[0].url)
+
+    def say(sender: str, message: Message) -> Promise[Outcome]:
+        return node.request(host, lambda port: Sync(port, sender), encode(message), [b"1"])
+
+    say("somebody", stage_message(1, manifest_of({"a": b"1"}), [b"1"]))
+    for question, kind in ((AskState(0), Held), (AskHistory(5), Told)):
+        answer = say(node.uid, question)
+        assert answer.wait(20)
+        assert isinstance(decode(answer.value.body["reply"]), kind)
+        refused = say(node.uid, stage_message(2, manifest_of({"b": b"1"}), [b"1"]))
+        assert refused.wait(20)
+        reply = decode(refused.value.body["reply"])
+        assert isinstance(reply, Refused)
+        assert reply.code == "busy"
 
 
 def test_several_authors_at_once(
