@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 from monarch.actor.future import Future, make_future
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.late_thread import run_aside
 from monarch.runtime.promise import Promise
 
 __all__ = ["shutdown_context"]
@@ -33,5 +32,5 @@ def shutdown_context(host_timeout: float | None = None) -> Future[None]:
             process.uninstall()
             done.set(None)
 
-        threading.Thread(target=close, name="monarch-shutdown").start()
+        run_aside(close, name="monarch-shutdown")
     return make_future(done, lambda value: value)

@@ -87,10 +87,14 @@ class LogPrinter:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._run, name="monarch-logs", daemon=True
-                    )
-                    self._thread.start()
+                    thread = threading.Thread(target=self._run, name="monarch-logs", daemon=True)
+                    try:
+                        thread.start()
+                    except RuntimeError:
+                        # With Python 3.12, a program that ends gets no more threads.
+                        job()
+                        return
+                    self._thread = thread
         self._queue.put(job)
 
     def _run(self) -> None:

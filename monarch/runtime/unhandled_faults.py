@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from monarch.errors import MeshFailure
 from monarch.runtime.exit_status import fail_at_exit
+from monarch.runtime.late_thread import run_aside
 
 __all__ = ["UnhandledFaults", "set_fault_hook_source"]
 
@@ -50,7 +51,7 @@ class UnhandledFaults:
 
     def tell(self, failure: MeshFailure) -> None:
         """On a thread of its own: the hook may take as long as it likes."""
-        threading.Thread(target=self._ask_hook, args=(failure,), name="monarch-fault").start()
+        run_aside(lambda: self._ask_hook(failure), name="monarch-fault")
 
     def _ask_hook(self, failure: MeshFailure) -> None:
         try:

@@ -46,6 +46,7 @@ def all_gone(pids: list[int]) -> bool:
         ("sys.exit(7)", 7),
         ("procs.stop().get()", 0),
         ("shutdown_context().get()", 0),
+        ("import atexit; atexit.register(lambda: shutdown_context().get())", 0),
         ("procs.stop()", 0),
         ("echo.stop(); procs.stop(); shutdown_context()", 0),
         ("pending = echo.wait_for_file.call('/never')", 0),
@@ -215,6 +216,26 @@ def test_exit_handlers_run_after_a_fault(program: Start, before: str, wait: str)
     started = program(f"{script}\necho.kill.broadcast()\n{wait}")
     assert started.wait() == 1
     assert "the handler ran" in started.lines
+
+
+def test_a_fault_is_told_while_the_last_thread_of_a_program_runs(program: Start) -> None:
+    started, _ = start_with_procs(
+        program,
+        """
+def outlive():
+    threading.main_thread().join()
+    echo.kill.broadcast()
+    try:
+        echo.wait_for_file.call("/never").get()
+    except SupervisionError:
+        pass
+threading.Thread(target=outlive).start()
+""",
+    )
+    assert started.wait() == 1
+    text = "\n".join(started.errors)
+    assert text.count("Unhandled monarch error on the root actor, hostname=") == 1, text
+    assert "monarch-fault" not in text
 
 
 def test_a_hook_that_returns_lets_the_program_go_on(program: Start) -> None:

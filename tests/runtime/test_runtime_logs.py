@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from monarch.actor import Actor, endpoint, this_host
 from monarch.runtime.log_printer import LogPrinter
+from monarch.wire.message import Log
 from tests.actors import Echo
 from tests.support import Printed, Program, wait_for
 
@@ -168,6 +170,19 @@ this_host().spawn_procs().spawn("speaks", Speaks).echo.call_one().get()
     )
     assert started.wait() == 0
     assert started.lines == ["[speaks 0] last words", "[speaks 0] without an end"]
+
+
+def test_without_a_thread_to_be_had_lines_are_printed_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    printer = LogPrinter()
+    printer.print(Log("proc", "worker 0", 1, "host"), b"last words\n")
+    printer.close()
+    assert capsys.readouterr().out == "[worker 0] last words\n"
 
 
 def test_a_printer_that_was_closed_prints_no_more() -> None:

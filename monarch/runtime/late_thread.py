@@ -1,0 +1,20 @@
+"""Work that has a thread of its own, as long as there are any to be had."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["run_aside"]
+
+
+def run_aside(work: Callable[[], object], name: str) -> None:
+    """Run ``work`` on a thread, which the program waits for; at the program's end, here.
+
+    An interpreter of Python 3.12 that ends takes no new threads: not in handlers of ``atexit``, and
+    not while it waits for other threads either.
+    """
+    try:
+        threading.Thread(target=work, name=name).start()
+    except RuntimeError:
+        work()
