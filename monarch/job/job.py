@@ -7,7 +7,9 @@ all keys are derived lies in it. It holds what is needed to come back in a later
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
+import logging
 import os
 import stat
 import tempfile
@@ -27,6 +29,7 @@ Self = TypeVar("Self", bound="JobTrait")
 
 DEFAULT_JOB_PATH = ".monarch/job_state.json"
 _VERSION = 1
+_log = logging.getLogger(__name__)
 
 
 class JobState:
@@ -65,10 +68,9 @@ class JobTrait(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not hasattr(cls, "kind"):
+        if "kind" not in vars(cls):
             cls.kind = f"{cls.__module__}.{cls.__qualname__}"
-        if "kind" in vars(cls):
-            JobTrait._kinds[cls.kind] = cls
+        JobTrait._kinds[cls.kind] = cls
 
     def __init__(self) -> None:
         self.apply_id: str | None = None
@@ -195,7 +197,7 @@ class JobTrait(ABC):
                 self._running = cached
                 self._state_path = path
                 return cached._state()
-            cached.kill()
+            _end_left(cached)
         self._bring_up(None, path)
         return self._state()
 
@@ -212,9 +214,16 @@ class JobTrait(ABC):
     def dumps(self) -> bytes:
         """The state as JSON."""
         data = {
-            "version": _VERSION, "kind": self.kind, "apply_id": self.apply_id, **self._to_data(),
+            "version": _VERSION, "kind": self.kind, "bases": self._bases(),
+            "apply_id": self.apply_id, **self._to_data(),
         }  # fmt: skip
         return json.dumps(data, indent=2).encode()
+
+    @classmethod
+    def _bases(cls) -> list[str]:
+        """The kinds that it is too, nearest first, for programs that know only those."""
+        jobs = [base for base in cls.__mro__[1:] if issubclass(base, JobTrait)]
+        return [base.kind for base in jobs if not inspect.isabstract(base)]
 
     def dump(self, filename: str | os.PathLike[str]) -> None:
         """Write the state to a file of mode 0600, in one step. Follows a symlink of yours."""
@@ -252,7 +261,7 @@ def job_loads(data: bytes) -> JobTrait:
     """The job that a state tells of. Raises ``JobError`` for anything that is not one."""
     try:
         fields = json.loads(data)
-        kind, version = fields.pop("kind"), fields.pop("version")
+        kinds, version = [fields.pop("kind"), *fields.pop("bases", [])], fields.pop("version")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _Damaged("this is not the state of a job") from None
     if version != _VERSION:
@@ -260,9 +269,10 @@ def job_loads(data: bytes) -> JobTrait:
             f"the job's state is of version {version}, this release reads {_VERSION}: end the "
             "job with the release that made it"
         )
-    cls = JobTrait._kinds.get(kind)
-    if cls is None:
-        raise JobError(f"unknown kind of job {kind!r}; known: {', '.join(JobTrait._kinds)}")
+    kind = next((name for name in map(str, kinds) if name in JobTrait._kinds), None)
+    if kind is None:
+        raise JobError(f"unknown kind of job {kinds[0]!r}; known: {', '.join(JobTrait._kinds)}")
+    cls = JobTrait._kinds[kind]
     apply_id = fields.pop("apply_id", None)
     try:
         job = cls._from_data(fields)
@@ -300,6 +310,18 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
 def _refuse_foreign_link(path: Path) -> None:
     if path.is_symlink() and path.lstat().st_uid != os.getuid():
         raise JobError(f"{path} is a link that another user has made; remove it")
+
+
+def _end_left(job: JobTrait) -> None:
+    """End what does not serve; that it cannot be ended must not keep a program from its hosts."""
+    try:
+        job.kill()
+    except Exception:
+        _log.warning(
+            "could not end the %s job of an earlier program (%s): a new one takes its place, and "
+            "what is left of it may go on running",
+            job.kind, job._state_path, exc_info=True,
+        )  # fmt: skip
 
 
 def _load_cached(path: Path | None) -> JobTrait | None:

@@ -177,7 +177,8 @@ class ProcessJob(JobTrait):
 
     @classmethod
     def _from_data(cls, data: dict[str, Any]) -> ProcessJob:
-        job = cls(data["meshes"], data["env"], data["preload"])
+        job = cls.__new__(cls)  # A subclass may want other arguments.
+        ProcessJob.__init__(job, data["meshes"], data["env"], data["preload"])
         job._secret = bytes.fromhex(data["secret"])
         job._directory = data["directory"]
         job.hosts = [HostProcess(**host) for host in data["hosts"]]

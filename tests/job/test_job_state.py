@@ -222,6 +222,7 @@ def test_a_state_file_that_others_can_touch_is_refused(
         (b"", "not the state of a job"),
         (b"[1]", "not the state of a job"),
         (b'{"version": 1}', "not the state of a job"),
+        (b'{"version": 1, "kind": "process", "bases": 1}', "not the state of a job"),
         (b'{"version": 1, "kind": "process"}', "damaged"),
         (b'{"version": 1, "kind": "process", "meshes": 3, "env": {}, "preload": []}', "damaged"),
         (b'{"version": 1, "kind": "cloud"}', "unknown kind of job 'cloud'; known: "),
@@ -403,6 +404,49 @@ def test_a_kind_of_job_of_a_program_is_found_again(cache: Path) -> None:
     assert other.num_created == 1
     job.apply("train.py")
     assert job.script is None, "it runs already"
+
+
+class Guarded(Reserved):
+    """Differs from its base in nothing that a state file holds."""
+
+    def _kill(self) -> None:
+        raise RuntimeError("the credentials have expired")
+
+
+class Labelled(ProcessJob):
+    def __init__(self, label: str) -> None:
+        super().__init__({"trainers": 1})
+        self.label = label
+
+
+def test_a_job_of_a_derived_kind_is_found_as_what_it_is(
+    jobs: list[JobTrait], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert type(job_loads(Guarded(["a"]).dumps())) is Guarded
+    job = Labelled("mine")
+    jobs.append(job)
+    job.state(str(cache))
+    noted = job_load(cache)
+    assert type(noted) is Labelled
+    assert noted.hosts == job.hosts
+    # To a program that does not know it, like `monarch status`, it is what it derives from.
+    monkeypatch.delitem(JobTrait._kinds, Labelled.kind)
+    assert type(job_load(cache)) is ProcessJob
+    assert noted.dumps() == job.dumps()
+
+
+def test_a_noted_job_that_cannot_be_ended_is_replaced(
+    cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Guarded(["a"]).state(str(cache))
+    job = Reserved(["b"])
+    assert repr(job.state(str(cache))) == "JobState(b)"
+    noted = job_load(cache)
+    assert isinstance(noted, Reserved)
+    assert noted.names == ["b"]
+    (record,) = caplog.records
+    assert f"could not end the {Guarded.kind} job of an earlier program" in record.message
+    assert "credentials" in str(record.exc_info and record.exc_info[1])
 
 
 def test_a_job_whose_attributes_are_no_data_says_what_to_do(cache: Path) -> None:
