@@ -41,6 +41,11 @@ class HostProcess(NamedTuple):
     log: str
 
     @property
+    def channel(self) -> str:
+        """Upstream's name for ``url``."""
+        return self.url
+
+    @property
     def is_running(self) -> bool:
         return self.started == process_start(self.pid) is not None
 
@@ -72,8 +77,14 @@ class ProcessJob(JobTrait):
         self._children: list[subprocess.Popen[bytes]] = []
 
     @property
-    def _host_to_pid(self) -> dict[str, int]:
-        return {host.url: host.pid for host in self.hosts}
+    def _host_to_pid(self) -> dict[str, HostProcess]:
+        """The hosts as upstream names them, ``trainers_0``; programs ask it for their ``pid``."""
+        of_mesh = {mesh: [host for host in self.hosts if host.mesh == mesh] for mesh in self.meshes}
+        return {
+            f"{mesh}_{index}": host
+            for mesh, hosts in of_mesh.items()
+            for index, host in enumerate(hosts)
+        }
 
     def _create(self, client_script: str | None) -> None:
         if client_script is not None:

@@ -60,6 +60,8 @@ def test_a_job_is_found_again_by_the_same_object(jobs: list[JobTrait], cache: Pa
     assert len(state.trainers) == 2
     assert len(state.evaluators) == 1
     pids = _pids(job)
+    assert list(job._host_to_pid) == ["trainers_0", "trainers_1", "evaluators_0"]
+    assert [host.pid for host in job._host_to_pid.values()] == pids
     assert job.state(str(cache)).trainers == state.trainers
     assert _pids(job) == pids
     echo = state.trainers.spawn_procs().spawn("echo", Echo)
