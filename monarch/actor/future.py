@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from monarch.net.cork import flush
 from monarch.runtime.promise import Promise
 
-__all__ = ["Future", "make_future"]
+__all__ = ["Future", "make_future", "soon"]
 
 R = TypeVar("R")
 
@@ -84,18 +84,29 @@ class Future(Generic[R]):
         if not self._promise.is_set:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
-            self._promise.on_set(lambda: _wake(loop, waiter))
+            self._promise.on_set(lambda: soon(loop, _wake, waiter))
             flush()
             yield from waiter
         return self._take()
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop with the same result."""
+        loop = asyncio.get_running_loop()
+        observer: asyncio.Future[R] = loop.create_future()
+        if self._promise.is_set:
+            self._settle(observer)
+        else:
+            self._promise.on_set(lambda: soon(loop, self._settle, observer))
+            flush()
+        return observer
 
-        async def wait() -> R:
-            return await self
-
-        return asyncio.get_running_loop().create_task(wait())
+    def _settle(self, observer: asyncio.Future[R]) -> None:
+        if observer.done():
+            return
+        try:
+            observer.set_result(self._take())
+        except BaseException as error:
+            observer.set_exception(error)
 
     def result(self, timeout: float | None = None) -> R:
         return self.get(timeout)
@@ -131,12 +142,14 @@ def fill_future(future: Future[R], promise: Promise[Any], resolve: Callable[[Any
     future._outcome = None
 
 
-def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-    def set_result() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
+
+def soon(loop: asyncio.AbstractEventLoop, action: Callable[..., object], *args: Any) -> None:
+    """Have ``loop`` run ``action``, if it still takes anything. From any thread."""
     try:
-        loop.call_soon_threadsafe(set_result)
+        loop.call_soon_threadsafe(action, *args)
     except RuntimeError:
         pass  # The loop that waited has been closed; nobody waits any more.

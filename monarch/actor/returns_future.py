@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, ParamSpec, TypeVar
 
-from monarch.actor.future import Future
+from monarch.actor.future import Future, soon
 from monarch.runtime import process
 from monarch.runtime.promise import Promise
 
@@ -55,12 +55,17 @@ class _BodyFuture(Future[R]):
 
     _body: Coroutine[Any, Any, R] | None
     _context: contextvars.Context
+    # The loop of who awaits, on which the body runs, and the thread of that loop.
+    _home: tuple[asyncio.AbstractEventLoop, int] | None
+    _interrupted: Promise[None]
 
     @classmethod
     def of(cls, body: Coroutine[Any, Any, R]) -> Future[R]:
         future: _BodyFuture[R] = object.__new__(cls)
         future._body = body
         future._context = contextvars.copy_context()
+        future._home = None
+        future._interrupted = Promise()
         future._promise = Promise()
         future._resolve = _value_of
         future._lock = threading.Lock()
@@ -69,18 +74,58 @@ class _BodyFuture(Future[R]):
 
     def get(self, timeout: float | None = None) -> R:
         self._check_timeout(timeout)
+        is_inside = asyncio._get_running_loop() is not None
+        if is_inside and self._body is not None:
+            # Before the body is taken: where warnings are errors, it is still to be had.
+            self._warn_inside_loop()
         body = self._take_body()
         if body is None:
+            self._check_elsewhere()
             return super().get(timeout)
-        if asyncio._get_running_loop() is None:
+        if is_inside:
+            self._run_beside(body, timeout)
+        else:
             self._run(body, timeout)
-            return super().get()
-        self._warn_inside_loop()
-        # A loop cannot run inside another one of the same thread.
-        helper = threading.Thread(target=self._run, args=(body, timeout), name="monarch-body")
-        helper.start()
-        helper.join()
         return self._take()
+
+    def _check_elsewhere(self) -> None:
+        """Refuse to wait for what runs on a loop that stands still meanwhile."""
+        if self._home is None or self._promise.is_set:
+            return
+        loop, thread = self._home
+        if thread == threading.get_ident() and loop.is_running():
+            raise RuntimeError(
+                "Future.get() would wait for ever: what it waits for runs on the event loop of "
+                "this thread. Use `await` instead."
+            )
+
+    def _run_beside(self, body: Coroutine[Any, Any, R], timeout: float | None) -> None:
+        """Run the body on another thread: a loop cannot run inside another one of its thread."""
+        ended = threading.Event()
+
+        def run() -> None:
+            try:
+                self._run(body, timeout)
+            except BaseException:
+                pass  # The promise has it, for all who ask.
+            finally:
+                ended.set()
+
+        try:
+            threading.Thread(target=run, name="monarch-body", daemon=True).start()
+        except RuntimeError as error:
+            body.close()
+            self._promise.set((None, error))
+            raise
+        except BaseException:
+            self._interrupt()
+            raise
+        try:
+            ended.wait()
+        except BaseException:
+            self._interrupt()
+            ended.wait()
+            raise
 
     def __await__(self) -> Generator[Any, None, R]:
         self._begin()
@@ -91,9 +136,13 @@ class _BodyFuture(Future[R]):
         return super().as_asyncio()
 
     def _begin(self) -> None:
+        if self._body is None:
+            return
+        loop = asyncio.get_running_loop()
         body = self._take_body()
         if body is not None:
-            task = self._context.run(asyncio.get_running_loop().create_task, body)
+            self._home = loop, threading.get_ident()
+            task = self._context.run(loop.create_task, body)
             _under_way.add(task)
             task.add_done_callback(self._finished)
 
@@ -118,7 +167,9 @@ class _BodyFuture(Future[R]):
             self._promise.set((value, None))
 
     async def _within(self, body: Coroutine[Any, Any, R], timeout: float | None) -> R:
-        task = asyncio.get_running_loop().create_task(body)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(body)
+        self._interrupted.on_set(lambda: soon(loop, task.cancel))
         if not (await asyncio.wait({task}, timeout=timeout))[0]:
             # Said before the body hears of it: what it does about that changes nothing.
             error = TimeoutError(f"no result within {timeout} s")
@@ -127,6 +178,11 @@ class _BodyFuture(Future[R]):
             await asyncio.gather(task, return_exceptions=True)
             raise error
         return task.result()
+
+    def _interrupt(self) -> None:
+        """Cancel the body that runs on another thread."""
+        self._promise.set((None, asyncio.CancelledError()))
+        self._interrupted.set(None)
 
     def _finished(self, task: asyncio.Task[R]) -> None:
         _under_way.discard(task)

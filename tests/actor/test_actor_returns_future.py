@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from monarch.actor import Future, returns_future, this_proc
 from tests.actors import Echo
+from tests.support import wait_for
 
 SECONDS = 20
 setting: contextvars.ContextVar[str] = contextvars.ContextVar("setting", default="unset")
@@ -147,6 +150,112 @@ def test_a_get_inside_a_loop_runs_the_body_beside_it() -> None:
 
     assert asyncio.run(main()) == 6
     assert began[0] != threading.get_ident()
+
+
+def test_an_asyncio_future_is_cancelled_at_once_and_done_at_once() -> None:
+    async def main() -> None:
+        future = double(3)
+        observer = future.as_asyncio()
+        assert observer.cancel()
+        assert observer.cancelled()
+        assert await future == 6
+        again = future.as_asyncio()
+        assert again.done()
+        assert again.result() == 6
+        failed = double(3, fails=True).as_asyncio()
+        with pytest.raises(ValueError, match="3"):
+            await failed
+
+    asyncio.run(main())
+
+
+def test_a_get_that_would_stop_its_own_loop_is_refused() -> None:
+    async def main() -> int:
+        future = double(3)
+        observer = future.as_asyncio()
+        for timeout in (None, SECONDS):
+            with pytest.raises(RuntimeError, match="Use `await` instead"):
+                future.get(timeout)
+        assert await observer == 6
+        return future.get()
+
+    assert asyncio.run(main()) == 6
+
+
+def test_a_refused_observer_leaves_the_body_to_others() -> None:
+    future = double(3)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        future.as_asyncio()
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        future.__await__()
+
+    async def get() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match="active event loop"):
+                future.get()
+
+    asyncio.run(get())
+    assert began == []
+    assert future.get(timeout=SECONDS) == 6
+
+
+def test_an_interrupt_cancels_the_body_that_runs_beside_a_loop() -> None:
+    ends: list[str] = []
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    @returns_future
+    async def stay() -> str:
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGUSR1)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ends.append("cancelled")
+        return "never"
+
+    future = stay()
+
+    async def get() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            future.get(timeout=SECONDS)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(get())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    wait_for(lambda: ends == ["cancelled"])
+    with pytest.raises(asyncio.CancelledError):
+        future.get()
+
+
+def test_where_no_thread_is_to_be_had_all_who_ask_hear_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    future = double(3)
+
+    async def get() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(RuntimeError, match="new thread"):
+                future.get(timeout=SECONDS)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(threading.Thread, "start", refuse)
+        asyncio.run(get())
+    with pytest.raises(RuntimeError, match="new thread"):
+        future.get(timeout=SECONDS)
+    assert began == []
 
 
 def test_only_coroutine_functions_return_futures() -> None:
