@@ -19,7 +19,7 @@ from monarch.config import settings
 from monarch.core.fanout import Members, Place, Tree
 from monarch.core.supervision import ROOT
 from monarch.errors import ActorError, SupervisionError
-from monarch.mesh import MeshTrait, Point, Shape, Slice
+from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
 from monarch.runtime.context import qualified_name, running
@@ -74,6 +74,10 @@ class ProcMesh(Syncable, MeshTrait):
     @property
     def _labels(self) -> Sequence[str]:
         return self._shape.labels
+
+    @property
+    def region(self) -> Region:
+        return self._shape.region
 
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         return self._over(shape, select(self._procs, self._shape, shape))

@@ -92,6 +92,7 @@ def test_slicing_a_proc_mesh_and_an_actor_mesh_is_the_same() -> None:
     procs = this_host().spawn_procs({"a": 2, "b": 2})
     whole = procs.spawn("echo", Echo)
     by_slice = whole.slice(a=1).pid.call().get().values()
+    assert list(procs.slice(a=1).region.as_shape().ranks()) == [2, 3]
     assert procs.slice(a=1).spawn("part", Echo).pid.call().get().values() == by_slice
     with pytest.raises(IndexError):
         whole.slice(a=2)
