@@ -67,7 +67,7 @@ class Workspace:
     `dirs` as a list lands each folder in its own name, as a mapping (local -> remote) where the
     mapping says; the remote "" is the replica's root itself. `ignore` adds patterns in
     `.gitignore` syntax, without `!`. `editable` has the author's editable installs come along (see
-    `monarch_sync.editable`). `env` is accepted for compatibility and not used.
+    `monarch_sync.editable`). `env` is kept for programs that ask for it, and not used.
 
     Raises `ValueError` for an empty local path, a remote path that is absolute or has `..`, and
     two listed folders of one name. A missing folder is found when it is scanned.
@@ -81,7 +81,7 @@ class Workspace:
         ignore: Sequence[str] = (),
         editable: bool = True,
     ) -> None:
-        del env
+        self.env = env
         self.editable = editable
         pairs = dict(dirs) if isinstance(dirs, Mapping) else _by_name(dirs or ())
         self.folders: tuple[Folder, ...] = tuple(
@@ -99,7 +99,7 @@ class Workspace:
 
     def with_folders(self, more: Iterable[Folder]) -> Workspace:
         """This workspace with further folders behind its own."""
-        new = Workspace(ignore=self.ignore, editable=self.editable)
+        new = Workspace(env=self.env, ignore=self.ignore, editable=self.editable)
         new.folders = (*self.folders, *more)
         return new
 

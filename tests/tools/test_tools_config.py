@@ -16,6 +16,7 @@ def test_a_workspace_is_the_same_at_each_address() -> None:
     assert module.Workspace is Workspace is monarch_sync.Workspace
     environment = module.ACTIVE_CONDA_ENV
     assert Workspace(env=environment) == Workspace.null()
+    assert (Workspace(env=environment).env, Workspace.null().env) == (environment, None)
 
 
 def test_a_workspace_can_be_copied_into_one_folder(tmp_path: Path) -> None:
