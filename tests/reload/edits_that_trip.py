@@ -1206,6 +1206,251 @@ MODULES = [
             ),
         ],
     ),
+    Case(
+        "registries_in_deques_and_counters",
+        {
+            "~m": "import collections\nHOOKS = collections.deque()\nBY_KIND = collections.Counter()\nSEEN = collections.OrderedDict()\ndef hook(kind):\n    def add(f):\n        HOOKS.appendleft(f)\n        BY_KIND[kind] += 1\n        SEEN[f.__name__] = kind\n        return f\n    return add\n",
+            "~n": "from ~m import hook\n@hook('x')\ndef a():\n    return 1\n",
+        },
+        "import ~m as m, ~n as n; a = n.a",
+        [
+            Step(
+                {
+                    "~n": "from ~m import hook\n@hook('x')\ndef a():\n    return 1\n@hook('y')\ndef b():\n    return 2\n1 / 0\n"
+                },
+                "assert list(m.HOOKS) == [a] and m.BY_KIND == {'x': 1} and list(m.SEEN) == ['a']",
+                refused="ZeroDivisionError",
+            ),
+            Step(
+                {
+                    "~n": "from ~m import hook\n@hook('x')\ndef a():\n    return 1\n@hook('y')\ndef b():\n    return 2\n"
+                },
+                "assert list(m.HOOKS) == [n.b, a] and m.BY_KIND == {'x': 1, 'y': 1} and list(m.SEEN) == ['a', 'b'], (m.HOOKS, m.BY_KIND)",
+            ),
+        ],
+    ),
+    Case(
+        "decorator_that_is_an_instance_with_state",
+        {
+            "~m": "import functools\nclass Count:\n    def __init__(self, f):\n        functools.update_wrapper(self, f)\n        self.f, self.n = f, 0\n    def __call__(self, *a):\n        self.n += 1\n        return self.f(*a)\n    def __get__(self, obj, owner=None):\n        return functools.partial(self, obj) if obj is not None else self\n@Count\ndef f(x):\n    return x\nclass A:\n    @Count\n    def g(self):\n        return 1\n"
+        },
+        "import ~m as m; f, a = m.f, m.A(); f(1); a.g(); g = a.g",
+        [
+            Step(
+                {
+                    "~m": [
+                        ("    return x\n", "    return -x\n"),
+                        ("        return 1\n", "        return 2\n"),
+                    ]
+                },
+                "assert m.f is f and f(1) == -1 and f.n == 2 and a.g() == g() == 2",
+            ),
+            Step(
+                {"~m": [("return self.f(*a)", "return [self.f(*a)]")]},
+                "assert f(1) == [-1] and g() == [2] and m.f is f",
+            ),
+        ],
+    ),
+    Case(
+        "callbacks_that_wait_in_the_standard_library",
+        {
+            "~m": "import asyncio, threading, weakref, contextlib\nLOG = []\ndef note(what='x'):\n    LOG.append(('old', what))\nclass K:\n    pass\n"
+        },
+        "import ~m as m, asyncio, threading, weakref, contextlib, gc; loop = asyncio.new_event_loop(); loop.call_soon(m.note, 'soon'); t = threading.Timer(30, m.note, ['timer']); k = m.K(); weakref.finalize(k, m.note, 'final'); s = contextlib.ExitStack(); s.callback(m.note, 'exit'); it = map(m.note, ['map']); log = m.LOG",
+        [
+            Step(
+                {"~m": [("'old'", "'new'")]},
+                "loop.run_until_complete(asyncio.sleep(0)); loop.close(); t.function(*t.args); del k; gc.collect(); s.close(); list(it); assert m.LOG is log and log == [('new', w) for w in ('soon', 'timer', 'final', 'exit', 'map')], log",
+            )
+        ],
+    ),
+    Case(
+        "async_context_manager_in_flight",
+        {
+            "~m": "import contextlib, asyncio\nLOG = []\n@contextlib.asynccontextmanager\nasync def scope():\n    LOG.append('in')\n    try:\n        yield 1\n    finally:\n        LOG.append(bye())\ndef bye():\n    return 'old'\nclass Res:\n    async def __aenter__(self):\n        return self\n    async def __aexit__(self, *a):\n        LOG.append(bye())\nasync def run(event):\n    async with scope(), Res():\n        await event.wait()\n"
+        },
+        "import ~m as m, asyncio; loop = asyncio.new_event_loop(); event = asyncio.Event(); t = loop.create_task(m.run(event)); loop.run_until_complete(asyncio.sleep(0))",
+        [
+            Step(
+                {
+                    "~m": [
+                        ("'old'", "'new'"),
+                        (
+                            "        LOG.append(bye())\nasync def",
+                            "        LOG.append(bye() + '!')\nasync def",
+                        ),
+                    ]
+                },
+                "event.set(); loop.run_until_complete(t); loop.close(); assert m.LOG in (['in', 'new!', 'new'], ['in', 'new', 'new']), m.LOG",
+            ),
+        ],
+    ),
+    Case(
+        "conditional_classes_and_try_blocks",
+        {
+            "~m": "FAST = False\nif FAST:\n    class A:\n        def f(self):\n            return 'fast'\nelse:\n    class A:\n        def f(self):\n            return 'slow'\ntry:\n    def g():\n        return 1\nfinally:\n    DONE = True\nfor _name in ('p', 'q'):\n    globals()[_name] = lambda n=_name: n\n"
+        },
+        "import ~m as m; a, A, g, p = m.A(), m.A, m.g, m.p",
+        [
+            Step(
+                {"~m": [("'slow'", "'slower'"), ("return 1", "return 2")]},
+                "assert a.f() == 'slower' and g() == 2 and m.A is A",
+            ),
+            Step(
+                {"~m": [("FAST = False", "FAST = True")]},
+                "assert m.A().f() == a.f() == 'fast' and m.A is A and g() == 2 and p() == 'p'",
+            ),
+        ],
+    ),
+    Case(
+        "class_gains_getattr_del_and_missing",
+        {
+            "~m": "class A:\n    x = 1\nclass D(dict):\n    def __missing__(self, key):\n        return 'old'\n"
+        },
+        "import ~m as m; a, d = m.A(), m.D(k=1)",
+        [
+            Step(
+                {
+                    "~m": [
+                        (
+                            "    x = 1\n",
+                            "    x = 1\n    def __getattr__(self, name):\n        return name\n    def __setattr__(self, name, value):\n        object.__setattr__(self, name, value * 2)\n",
+                        ),
+                        ("'old'", "'new'"),
+                    ]
+                },
+                "a.z = 2; assert a.other == 'other' and a.z == 4 and d['no'] == 'new' and d == {'k': 1}",
+            ),
+            Step(
+                {"~m": "class A:\n    x = 1\nclass D(dict):\n    pass\n"},
+                "a.z = 3; assert a.z == 3 and not hasattr(a, 'other') and raises(KeyError, lambda: d['no'])",
+            ),
+        ],
+    ),
+    Case(
+        "errors_in_set_name_and_init_subclass",
+        {
+            "~m": "class Field:\n    def __set_name__(self, owner, name):\n        if name.startswith('bad'):\n            raise ValueError('no ' + name)\nclass Base:\n    def __init_subclass__(cls):\n        if not hasattr(cls, 'tag'):\n            raise TypeError('tag, please')\nclass A(Base):\n    tag = 1\n    good = Field()\n"
+        },
+        "import ~m as m; a, A, good = m.A(), m.A, m.A.good",
+        [
+            Step(
+                {"~m": [("    good = Field()", "    good = Field()\n    bad = Field()")]},
+                "assert m.A is A and not hasattr(a, 'bad') and m.A.good is good",
+                refused="bad",
+            ),
+            Step(
+                {
+                    "~m": "class Base:\n    def __init_subclass__(cls):\n        if not hasattr(cls, 'tag'):\n            raise TypeError('tag, please')\nclass A(Base):\n    pass\n"
+                },
+                "assert a.tag == 1 and m.A is A and hasattr(m, 'Field')",
+                refused="tag, please",
+            ),
+            Step(
+                {"~m": "class Base:\n    pass\nclass A(Base):\n    pass\n"},
+                "assert not hasattr(a, 'tag') and m.A is A and not hasattr(m, 'Field') and isinstance(a, m.Base)",
+            ),
+        ],
+    ),
+    Case(
+        "unions_aliases_and_annotated_users",
+        {
+            "~m": "from typing import Optional, Union\nNumber = Union[int, float]\ndef f(x: Number = 1) -> Optional[Number]:\n    return x\nclass A:\n    n: Number = 0\n",
+            "~n": "from ~m import Number\nimport typing\nARGS = typing.get_args(Number)\nOk = ARGS\n",
+        },
+        "import ~m as m, ~n as n, typing; f, a = m.f, m.A()",
+        [
+            Step(
+                {"~m": [("[int, float]", "[int, float, str]")]},
+                "assert n.ARGS == (int, float, str) and typing.get_type_hints(f)['x'] == m.Number and typing.get_type_hints(m.A)['n'] == m.Number and m.f is f and isinstance(a, m.A)",
+            )
+        ],
+    ),
+    Case(
+        "slots_dataclass_field_is_refused_and_taken_back",
+        {
+            "~m": "from dataclasses import dataclass\n@dataclass(slots=True)\nclass P:\n    x: int = 1\n    def f(self):\n        return self.x\ndef other():\n    return 1\n"
+        },
+        "import ~m as m; p, f = m.P(2), m.other",
+        [
+            Step(
+                {"~m": [("x: int = 1", "x: int = 1\n    y: int = 2"), ("return 1", "return 2")]},
+                "assert p.f() == 2 and f() == 1 and isinstance(p, m.P) and repr(p).endswith('P(x=2)')",
+                refused="__slots__",
+            ),
+            Step(
+                {"~m": [("\n    y: int = 2", "")]},
+                "assert p.f() == 2 and f() == 2 and isinstance(p, m.P)",
+            ),
+        ],
+    ),
+    Case(
+        "two_pushes_that_undo_each_other",
+        {
+            "~m": "A = 1\ndef f():\n    return A\nclass C:\n    v = A\n    def g(self):\n        return self.v\n",
+            "~n": "from ~m import C, f\nX = f() + C.v\nclass D(C):\n    pass\n",
+        },
+        "import ~m as m, ~n as n; d = n.D(); C = m.C",
+        [
+            Step(
+                {
+                    "~m": "B = 5\ndef f():\n    return B\nclass C:\n    w = B\n    def g(self):\n        return self.w\n",
+                    "~n": "from ~m import C, f\nX = f() + C.w\nclass D(C):\n    pass\n",
+                },
+                "assert n.X == 10 and d.g() == 5 and m.C is C and not hasattr(m, 'A') and not hasattr(C, 'v')",
+            ),
+            Step(
+                {
+                    "~m": "A = 1\ndef f():\n    return A\nclass C:\n    v = A\n    def g(self):\n        return self.v\n",
+                    "~n": "from ~m import C, f\nX = f() + C.v\nclass D(C):\n    pass\n",
+                },
+                "assert n.X == 2 and d.g() == 1 and m.C is C and not hasattr(m, 'B') and not hasattr(C, 'w')",
+            ),
+        ],
+    ),
+    Case(
+        "lists_that_the_module_edits_in_the_middle",
+        {
+            "~m": "ORDER = ['a', 'b', 'c']\nORDER.insert(1, 'x')\ndel ORDER[0]\nORDER.reverse()\n",
+            "~n": "import ~m\n~m.ORDER.append('n')\n",
+        },
+        "import ~m as m, ~n as n; order = m.ORDER; order.append('live')",
+        [
+            Step(
+                {"~n": "import ~m\n~m.ORDER.insert(0, 'first')\n~m.ORDER.remove('b')\n1 / 0\n"},
+                "assert m.ORDER is order == ['c', 'b', 'x', 'n', 'live']",
+                refused="ZeroDivisionError",
+            ),
+            Step(
+                {"~n": "import ~m\n~m.ORDER.insert(0, 'first')\n~m.ORDER.remove('b')\n"},
+                "assert m.ORDER is order and order[0] == 'first' and 'b' not in order and order[-1] == 'live' and order.index('c') < order.index('x'), order",
+            ),
+        ],
+    ),
+    Case(
+        "instance_registries_that_running_code_fills",
+        {
+            "~m": "class App:\n    def __init__(self):\n        self.routes, self.hits = {}, {}\n    def route(self, path):\n        def add(f):\n            self.routes[path] = f\n            self.hits.setdefault(path, 0)\n            return f\n        return add\n    def call(self, path):\n        self.hits[path] += 1\n        return self.routes[path]()\napp = App()\n",
+            "~n": "from ~m import app\n@app.route('/a')\ndef a():\n    return 'old'\n",
+        },
+        "import ~m as m, ~n as n; app = m.app; app.call('/a')",
+        [
+            Step(
+                {"~n": [("'old'", "'new'")]},
+                "assert app.call('/a') == 'new' and app.hits == {'/a': 2}",
+            ),
+            Step(
+                {
+                    "~n": "from ~m import app\n@app.route('/a')\ndef a():\n    return 'newer'\n@app.route('/b')\ndef b():\n    return 'b'\n"
+                },
+                "assert app.call('/a') == 'newer' and app.call('/b') == 'b' and app.hits == {'/a': 3, '/b': 1}",
+            ),
+            Step(
+                {"~n": "from ~m import app\n@app.route('/b')\ndef b():\n    return 'b2'\n"},
+                "assert list(app.routes) == ['/b'] and app.call('/b') == 'b2' and app.hits['/a'] == 3",
+            ),
+        ],
+    ),
 ]
 
 CASES = [*CLASSES, *FUNCTIONS, *MODULES]

@@ -190,6 +190,9 @@ class Adoption:
             if self.functions.function(before, after) is before:
                 self.functions.pair(value, live)
                 return live
+        elif type(live) is type(value) and _calls_python(live):
+            # Who holds the old wrapper goes through it already.
+            self.functions.function(before, after)
         elif callable(value):
             self.functions.forward(before, value)
         return value
@@ -300,6 +303,10 @@ def _bound(statement: Statement, staged: Mapping[str, Any]) -> Iterable[str]:
     if "*" in statement.binds:
         return [name for name in staged if not name.startswith("__")]
     return sorted(statement.binds)
+
+
+def _calls_python(wrapper: Any) -> bool:
+    return isinstance(type(wrapper).__call__, FunctionType)
 
 
 def _same_cache(live: Any, value: Any) -> bool:

@@ -38,6 +38,8 @@ class Reach:
                 # What was said to it holds on while it runs its new body in place.
                 if self._runs(module, name):
                     yield name
+            elif mark is Mark.METHODS and self._makes_instances_of(module, statement, name):
+                continue  # they follow their class
             elif mark is not None and use in RUNS_AGAIN[mark]:
                 yield name
             elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
@@ -46,6 +48,14 @@ class Reach:
                     yield name
             elif self._forces(module, name, use) and not (makes_objects and use is Use.USED):
                 yield name
+
+    def _makes_instances_of(self, module: str, statement: Statement, name: str) -> bool:
+        """Whether a class decorates a function, which is an instance of it by now."""
+        types = self.plans[module].edit.types
+        cls = self.marked(module, name)[1]
+        return statement.is_function and all(
+            cls in types.get(bound, ())[:1] for bound in statement.binds
+        )
 
     def _forces(self, module: str, dotted: str, use: Use) -> bool:
         """Whether it reads a changed member, or a module whose names changed as a whole."""
