@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+import psutil
 import pytest
 
 import monarch.actor
@@ -205,6 +206,22 @@ def test_hosts_to_play_with_outlive_the_thread_that_made_them(program: Any) -> N
     """)
     assert run.wait(120) == 0, run.story()
     assert run.lines == ["True"]
+
+
+def test_hosts_to_play_with_end_with_a_program_that_is_killed(program: Any) -> None:
+    run = program("""
+        import time
+        from monarch.actor import hosts_from_config
+        hosts_from_config("toy").initialized.get(timeout=60)
+        print("up", flush=True)
+        time.sleep(100)
+    """)
+    run.line("up")
+    hosts = psutil.Process(run.pid).children()
+    assert len(hosts) == 2
+    run.process.kill()
+    _, left = psutil.wait_procs(hosts, timeout=20)
+    assert not left
 
 
 def test_a_worker_loop_in_the_background(program: Any, tmp_path: Any) -> None:
