@@ -289,6 +289,32 @@ def test_a_real_branch_switch_is_one_generation(folder: Path) -> None:
         following.close()
 
 
+def test_git_is_waited_for_as_long_as_it_does_something(
+    asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch_sync.watch._GIT_SECONDS", 0.5)
+    (folder / ".git").mkdir()
+    asking.look()
+    lock = folder / ".git/index.lock"
+    lock.write_bytes(b"")
+    paths = {folder / str(number) for number in range(100)}
+    is_over = threading.Event()
+
+    def check_out() -> None:
+        for path in paths:
+            path.write_bytes(b"1")
+            is_over.wait(0.02)
+        lock.unlink()
+
+    thread = threading.Thread(target=check_out)
+    thread.start()
+    try:
+        assert asking.watcher.changes() == paths
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def test_a_git_lock_that_was_left_behind_holds_nobody_up_for_ever(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
