@@ -9,7 +9,6 @@ from __future__ import annotations
 import compileall
 import gc
 import os
-import re
 import shutil
 import signal
 import sys
@@ -135,8 +134,7 @@ def _descriptors() -> set[str]:
             continue
         if "memfd:monarch" in target and _client() is not None:
             continue  # Shared memory that the client keeps, to use it again.
-        is_watch = "inotify" in target or re.search(r"/#\d+ \(deleted\)$", target)
-        if is_watch and _client() is not None:
+        if "inotify" in target and _client() is not None:
             continue  # What the client watches until it ends, so that the next push is quick.
         numbered = target.startswith(("socket:", "pipe:"))
         found.add(target if numbered else f"{target} as {fd}")

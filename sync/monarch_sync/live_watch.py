@@ -4,9 +4,8 @@ Which of its folders belong to it, rules say; they are watched, others are not. 
 watched first and listed after, and listed once more until nothing new is in it: what is written
 into it meanwhile is found by the one or told by the other.
 
-The proof that nothing is missing is a cookie: a file without a name is written to, and then awaited
-in the stream of events, behind which no earlier save can be. It lies where temporary files do, as
-one queue is for all file systems.
+The proof that nothing is missing is a cookie: a file without a name, on the workspace's own file
+system, is written, and then awaited in the stream of events, behind which no earlier save can be.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
 
 from monarch_sync.entry import folders_above
 from monarch_sync.errors import WorkspaceMissing
@@ -57,7 +55,6 @@ class LiveWatch:
             raise CannotWatch(_why_not(error)) from None
         self.folders = WatchedFolders(self._queue)
         self._closed: set[tuple[Folder, str]] = set()  # what could not be looked into
-        self._cookie: tuple[BinaryIO, int] | None = None  # and the number of its watch
         try:
             self._watch()
         except BaseException as error:
@@ -71,8 +68,6 @@ class LiveWatch:
     def close(self) -> None:
         """Give the watches back."""
         self._queue.close()
-        if self._cookie is not None:
-            self._cookie[0].close()
 
     @property
     def git_locks(self) -> list[str]:
@@ -223,27 +218,34 @@ class LiveWatch:
         return not errors
 
     def _read_to_cookie(self) -> bool:
-        """Write to the cookie, and take in events until that is told; whether it was."""
-        if self._cookie is None:
-            file: BinaryIO = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  until `close`
-            try:
-                number = self._queue.watch_file(f"/proc/self/fd/{file.fileno()}")
-            except OSError:
-                file.close()
-                raise
-            self._cookie = file, number
-        file, number = self._cookie
-        os.pwrite(file.fileno(), b"\1", 0)
-        deadline = time.monotonic() + _COOKIE_SECONDS
-        while True:
-            events = self._queue.read()
-            self.folders.take(events, time.monotonic())
-            if any(event.watch == number for event in events):
-                return True
-            left = deadline - time.monotonic()
-            if left <= 0 or self.folders.is_lost:
-                return False
-            self._queue.wait(left)
+        """Write a cookie, and take in events until it comes; whether it came."""
+        fd = _open_cookie(next(iter(self._identities), ""))
+        try:
+            number = self._queue.watch_file(f"/proc/self/fd/{fd}")
+            os.write(fd, b"\1")
+            deadline = time.monotonic() + _COOKIE_SECONDS
+            while True:
+                events = self._queue.read()
+                self.folders.take(events, time.monotonic())
+                if any(event.watch == number for event in events):
+                    return True
+                left = deadline - time.monotonic()
+                if left <= 0 or self.folders.is_lost:
+                    return False
+                self._queue.wait(left)
+        finally:
+            os.close(fd)
+
+
+def _open_cookie(folder: str) -> int:
+    """A file to write to that nobody else ever sees: it has no name, and ends with us."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # A folder that is read-only, or whose file system cannot. The queue is one for all.
+        fd, path = tempfile.mkstemp(prefix="monarch-cookie-")
+        os.unlink(path)
+        return fd
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -41,7 +41,8 @@ _WRITE_SECONDS = 1.0  # for a file that is being written to be closed
 _FLOOD = 1000  # touched paths at once
 _QUIET_SECONDS = 0.3  # before the look at everything that follows a flood
 _IDLE_SECONDS = 1.0  # between two looks at what raises no events
-_GIT_SECONDS = 10.0  # a lock that is older was left behind, or waits for a person
+_GIT_SECONDS = 10.0  # a lock behind which nothing happens was left behind, or waits for a person
+_MAX_GIT_SECONDS = 120.0  # somebody else may be at work behind it
 _STEP_SECONDS = 0.002
 _POLL_SECONDS = 0.5
 _POLL_SHARE = 10  # so many times what a look costs is the least time from one to the next
@@ -99,7 +100,7 @@ class Watcher:
         """
         if self.is_iterated or self._is_closed.is_set() or os.getpid() != self._pid:
             return None  # In a forked child, events are the parent's.
-        self._wait_for_git()
+        self._wait_for_git(self._live)
         if self._live is not None and self._live.catch_up():
             return self._take(self._live.folders.touched)
         self._start()
@@ -210,7 +211,9 @@ class Watcher:
     ) -> bool:
         """Until git has done what it is doing; whether there was anything to wait for."""
         has_waited = False
-        deadline = time.monotonic() + _GIT_SECONDS
+        num_touched = 0
+        started = time.monotonic()
+        deadline = started + _GIT_SECONDS
         if locks is None:
             locks = self._live.git_locks if self._live is not None else ()
         for lock in locks:
@@ -228,6 +231,11 @@ class Watcher:
                 has_waited = True
                 if reads is not None:
                     reads.read()
+                    if len(reads.folders.touched) > num_touched:
+                        # A large tree is being checked out.
+                        num_touched = len(reads.folders.touched)
+                        latest = started + _MAX_GIT_SECONDS
+                        deadline = min(time.monotonic() + _GIT_SECONDS, latest)
                 self._is_closed.wait(_STEP_SECONDS)
         return has_waited
 

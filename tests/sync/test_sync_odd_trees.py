@@ -16,6 +16,7 @@ import pytest
 from monarch_sync import Manifest, Replica, Scan, Scanner, Watcher, Workspace
 from monarch_sync import readings as readings_module
 from monarch_sync import scan as scan_once
+from monarch_sync.entry import TOO_DEEP
 from monarch_sync.explain import explain
 from monarch_sync.readings import Readings
 from tests.privileges import unprivileged
@@ -253,7 +254,16 @@ def test_folders_in_folders_without_end_are_named_and_the_rest_comes_along(
         assert set(by_path(scan).values()) == {"lies in more than 255 folders"}
         assert len(scan.manifest) == 1 + 256
         Manifest.decode(scan.manifest.encode())
-    assert "lies in more than 255 folders" in explain(scanner.workspace, deep / "f").reason
+
+
+def test_why_a_folder_too_deep_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch_sync.entry._MAX_DEPTH", 5)
+    deep = folder.joinpath(*["dd"] * 7)
+    deep.mkdir(parents=True)
+    workspace = Workspace({folder: ""})
+    assert TOO_DEEP in explain(workspace, deep).reason
+    assert explain(workspace, folder.joinpath(*["dd"] * 6)).is_in
+    assert by_path(scan_once(workspace)) == {str(deep.relative_to(folder)): TOO_DEEP}
 
 
 def test_a_file_becomes_a_pipe_between_the_stat_and_the_opening(

@@ -289,6 +289,32 @@ def test_a_real_branch_switch_is_one_generation(folder: Path) -> None:
         following.close()
 
 
+def test_git_is_waited_for_as_long_as_it_does_something(
+    asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monarch_sync.watch._GIT_SECONDS", 0.5)
+    (folder / ".git").mkdir()
+    asking.look()
+    lock = folder / ".git/index.lock"
+    lock.write_bytes(b"")
+    paths = {folder / str(number) for number in range(100)}
+    is_over = threading.Event()
+
+    def check_out() -> None:
+        for path in paths:
+            path.write_bytes(b"1")
+            is_over.wait(0.02)
+        lock.unlink()
+
+    thread = threading.Thread(target=check_out)
+    thread.start()
+    try:
+        assert asking.watcher.changes() == paths
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def test_a_git_lock_that_was_left_behind_holds_nobody_up_for_ever(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,17 +351,18 @@ def test_the_cookie_leaves_no_trace(asking: Asking, folder: Path) -> None:
     assert (folder.stat().st_mtime_ns, os.listdir(folder)) == before
 
 
-def test_where_no_cookie_is_to_be_had_nothing_is_proven(
+def test_a_folder_that_takes_no_cookie_is_vouched_for_all_the_same(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    real = os.open
+
+    def refuse(path: object, flags: int, *more: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(path, flags, *more)  # type: ignore[call-overload,no-any-return]
 
     (folder / "a").write_bytes(b"1")
-    with monkeypatch.context() as patch:
-        patch.setattr("tempfile.TemporaryFile", refuse)
-        assert asking.look() is None
-    (folder / "a").write_bytes(b"2")
+    monkeypatch.setattr(os, "open", refuse)
     assert asking.look() == {folder / "a"}
 
 
