@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from monarch.runs import Record
+from monarch.runtime.late_thread import run_aside
 
 __all__ = ["interrupt_kept", "stop_on_interrupt"]
 
@@ -35,7 +36,9 @@ def stop_on_interrupt(records: Sequence[Record]) -> Iterator[None]:
             return
         for record in records:
             record.stop()
-        records[0].message(f"stopping: what was learned is saved after this step{then}")
+        # On another thread: this one may be in the middle of a line, and must not begin a second.
+        text = f"stopping: what was learned is saved after this step{then}"
+        run_aside(lambda: records[0].message(text), name="monarch-stopping")
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_REQUESTS)}
     for number, handler in before.items():

@@ -203,11 +203,15 @@ class ClientAgent(ProcAgent):
 
         Actors have ``grace_seconds`` to clean up, by default what the settings say.
         """
+        grace = settings().exit_timeout_seconds if grace_seconds is None else grace_seconds
+        # Whoever closes us may have met a death that the I/O thread is still telling others of.
+        with contextlib.suppress(Exception):
+            self.node.loop.run_on_loop(lambda: None, timeout=grace)
+        self.faults.settle(grace)
         if self._is_closed:
             return
         self._is_closed = True
         self.faults.close()
-        grace = settings().exit_timeout_seconds if grace_seconds is None else grace_seconds
         self.stop_all(grace)
         with contextlib.suppress(Exception):
             self._end_procs(grace)

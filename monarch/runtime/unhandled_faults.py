@@ -42,6 +42,7 @@ class UnhandledFaults:
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
         self._is_closed = False
+        self._asking: list[threading.Thread] = []
         self._lock = threading.Lock()
         self.has_ended_program = False
 
@@ -51,7 +52,17 @@ class UnhandledFaults:
 
     def tell(self, failure: MeshFailure) -> None:
         """On a thread of its own: the hook may take as long as it likes."""
-        run_aside(lambda: self._ask_hook(failure), name="monarch-fault")
+        thread = run_aside(lambda: self._ask_hook(failure), name="monarch-fault")
+        self._asking = [one for one in self._asking if one.is_alive()]
+        if thread is not None:
+            self._asking.append(thread)
+
+    def settle(self, seconds: float) -> None:
+        """Wait, for so long at most, until the hook was asked about all that was told so far."""
+        deadline = time.monotonic() + seconds
+        for thread in self._asking:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _ask_hook(self, failure: MeshFailure) -> None:
         try:

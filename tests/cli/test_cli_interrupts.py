@@ -179,6 +179,33 @@ def test_who_else_asks_it_to_stop_lets_it_save(
     assert running.lines.count("stopping: what was learned is saved after this step") == 1
 
 
+IN_A_LINE = """
+import io, os, signal, sys
+
+class Out(io.RawIOBase):
+    num_left = 1
+
+    def writable(self):
+        return True
+
+    def write(self, line):
+        if b"at it" in bytes(line) and Out.num_left:
+            Out.num_left = 0
+            os.kill(os.getpid(), signal.SIGTERM)
+        return os.write(1, line)
+
+sys.stdout = io.TextIOWrapper(io.BufferedWriter(Out()), line_buffering=True)
+"""
+
+
+def test_who_asks_in_the_middle_of_a_line_is_heard(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    running = start("saves.py", before=IN_A_LINE)
+    assert running.wait(60) == 130, running.story()
+    assert "stopping: what was learned is saved after this step" in running.lines
+    assert list(tmp_path.glob("runs/saves-*/checkpoints/saved"))
+
+
 def test_under_nohup_it_outlives_the_terminal(start: Start, tmp_path: Path) -> None:
     (tmp_path / "saves.py").write_text(SAVES)
     nohup = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"

@@ -68,7 +68,7 @@ def test_a_normal_end_is_quiet_and_leaves_nobody(program: Start, ending: str, st
 
 def test_a_program_that_raises_shows_its_own_traceback_only(program: Start) -> None:
     started, pids = start_with_procs(program, "raise ValueError('mine')")
-    assert started.wait() == 1
+    assert started.wait() == 1, started.story()
     assert started.errors[0] == "Traceback (most recent call last):"
     assert started.errors[-1] == "ValueError: mine"
     assert len(started.errors) < 6
@@ -191,7 +191,7 @@ def test_an_unhandled_fault_ends_the_program_with_one_report(
     program: Start, fault: str, wait: str
 ) -> None:
     started, pids = start_with_procs(program, f"{FAULTS[fault]}\n{WAITS[wait]}\nprint('went on')")
-    assert started.wait() == 1
+    assert started.wait() == 1, started.story()
     text = "\n".join(started.errors)
     assert text.count("Unhandled monarch error on the root actor, hostname=") == 1, text
     assert f"PID={started.pid} at time" in text
@@ -214,7 +214,7 @@ def test_exit_handlers_run_after_a_fault(program: Start, before: str, wait: str)
     early = "import atexit, contextlib; atexit.register(print, 'the handler ran')"
     script = SETUP.replace(before, f"{early}\n{before}")
     started = program(f"{script}\necho.kill.broadcast()\n{wait}")
-    assert started.wait() == 1
+    assert started.wait() == 1, started.story()
     assert "the handler ran" in started.lines
 
 
@@ -232,7 +232,7 @@ def outlive():
 threading.Thread(target=outlive).start()
 """,
     )
-    assert started.wait() == 1
+    assert started.wait() == 1, started.story()
     text = "\n".join(started.errors)
     assert text.count("Unhandled monarch error on the root actor, hostname=") == 1, text
     assert "monarch-fault" not in text
@@ -269,7 +269,7 @@ echo.slice(gpus=1).fail.broadcast()
 time.sleep(60)
 """,
     )
-    assert started.wait() == 1
+    assert started.wait() == 1, started.story()
     text = "\n".join(started.errors)
     assert "Unhandled monarch error on the root actor" in text
     assert "the hook is broken" in text
@@ -328,7 +328,7 @@ def test_a_runtime_directory_that_others_can_enter_is_refused(program: Start) ->
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         started = program(SETUP, MONARCH_RUNTIME_DIR=folder)
-        assert started.wait() == 1
+        assert started.wait() == 1, started.story()
         assert "must belong to you and be closed to others" in started.errors[-1]
 
 
