@@ -23,7 +23,7 @@ from monarch_sync.ignore import (
     tracked_though_ignored,
     walk,
 )
-from monarch_sync.unreadable import listing_fault
+from monarch_sync.unreadable import listing_fault, tracking_fault
 from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Explanation", "Rule", "explain"]
@@ -119,7 +119,11 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
         rule = _deciding(folder.local, part)
         if not kept_by_git:
             listed = set(walk(folder.local, workspace.ignore))
-            tracked = tracked_though_ignored(folder.local, workspace.ignore, listed)
+            try:
+                tracked = tracked_though_ignored(folder.local, workspace.ignore, listed)
+            except OSError as error:
+                why = f"{about} matches an ignore rule, and {tracking_fault(error)}"
+                return out("unreadable", f"{why}; hosts keep what they have of it")
             if not any(path == relative or path.startswith(f"{relative}/") for path in tracked):
                 matched = f"matches {rule}" if rule else "is left out by an ignore rule"
                 return out("ignored", f"{about} {matched}", rule)

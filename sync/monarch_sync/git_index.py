@@ -2,11 +2,12 @@
 
 A tracked file is part of the work even where an ignore rule matches it, and no ignore library
 knows what is tracked. The format is git's own `gitformat-index`, versions 2 to 4; a split index
-gives only what its own file holds. Whatever cannot be read counts as "tracks nothing".
+gives only what its own file holds.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -52,13 +53,21 @@ def common_dir(git_dir: str) -> str:
 
 
 def tracked_paths(git_dir: str) -> frozenset[str]:
-    """The paths in the index, relative to the work tree's root."""
+    """The paths in the index, relative to the work tree's root; none where nothing was ever added.
+
+    Raises ``OSError`` for an index that is there and cannot be read, or is none: what git tracks is
+    not known then.
+    """
+    path = os.path.join(git_dir, "index")
     try:
-        with open(os.path.join(git_dir, "index"), "rb") as file:
+        with open(path, "rb") as file:
             raw = file.read()
-        return frozenset(os.fsdecode(name) for name in parse(raw, _name_bytes(git_dir)))
-    except (OSError, ValueError, IndexError, struct.error):
+    except (FileNotFoundError, NotADirectoryError):
         return frozenset()
+    try:
+        return frozenset(os.fsdecode(name) for name in parse(raw, _name_bytes(git_dir)))
+    except (ValueError, IndexError, struct.error):
+        raise OSError(errno.EIO, "it is damaged", path) from None
 
 
 def parse(raw: bytes, name_bytes: int = 20) -> list[bytes]:

@@ -232,7 +232,8 @@ def tracked_though_ignored(
 ) -> list[str]:
     """Paths that git tracks below ``folder`` although its own rules leave them out.
 
-    ``listed``: what `walk` gave. Ours to leave out stays left out.
+    ``listed``: what `walk` gave. Ours to leave out stays left out. Raises ``OSError`` where it is
+    not known what git tracks.
     """
     found = find_git_dir(str(folder))
     if found is None:

@@ -10,6 +10,7 @@ system, is written, and then awaited in the stream of events, behind which no ea
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -147,9 +148,10 @@ class LiveWatch:
             walk_kinds(folder.local, patterns, below, on_error=on_error, uses_git=uses_git)
         )
         if not below and uses_git:
-            tracked = tracked_though_ignored(folder.local, patterns, listed)
-            above = {part for path in tracked for part in folders_above(path)}
-            listed.update(dict.fromkeys(sorted(above), True))
+            with contextlib.suppress(OSError):  # The rules tell when it can be read again.
+                tracked = tracked_though_ignored(folder.local, patterns, listed)
+                above = {part for path in tracked for part in folders_above(path)}
+                listed.update(dict.fromkeys(sorted(above), True))
         for relative, is_dir in listed.items():
             if not is_dir:
                 continue

@@ -45,12 +45,15 @@ class OuterRules:
         if not self._git_dir:
             return False
         stamp = _stamp(f"{self._git_dir}/index")
-        if stamp == self._index_stamp:
+        # One that can be read again may bear the same stamp.
+        if stamp == self._index_stamp and self._tracked is not None:
             return False
         # Git writes its index at every `git status`. What it tracks says little: it counts only
         # for what rules leave out.
         before = self._tracked
         self._index_stamp, self._tracked = stamp, self._read_index()
+        if before is None or self._tracked is None:
+            return before is not self._tracked
         return self._matters(before ^ self._tracked)
 
     def _matters(self, paths: frozenset[str]) -> bool:
@@ -65,8 +68,12 @@ class OuterRules:
             for path in inside
         )
 
-    def _read_index(self) -> frozenset[str]:
-        return tracked_paths(self._git_dir) if self._git_dir else frozenset()
+    def _read_index(self) -> frozenset[str] | None:
+        """What git tracks; ``None`` where that is not known."""
+        try:
+            return tracked_paths(self._git_dir) if self._git_dir else frozenset()
+        except OSError:
+            return None
 
     def _look(self) -> list[_Stamp]:
         return [_stamp(path) for path in self._files]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from monarch_sync.contents import Contents
@@ -23,7 +23,7 @@ from monarch_sync.manifest import Manifest
 from monarch_sync.readings import Readings
 from monarch_sync.report import Problem
 from monarch_sync.touched import Touched
-from monarch_sync.unreadable import ROOT, filled, listing_fault
+from monarch_sync.unreadable import ROOT, filled, listing_fault, tracking_fault
 from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Scan", "Scanner", "scan"]
@@ -73,11 +73,8 @@ class Scanner:
         for folder in self.workspace.folders:
             folder.check()
             self._add_landing(folder, entries)
-            patterns = self.workspace.ignore
             listed = dict.fromkeys(self._walk(folder))
-            tracked: list[str] = []
-            if folder.follows_git:
-                tracked = tracked_though_ignored(folder.local, patterns, listed)
+            tracked = self._tracked(folder, listed) if folder.follows_git else []
             above = {path for relative in tracked for path in folders_above(relative)}
             hidden = (*tracked, *(above - listed.keys()))
             self._hidden.update(map(folder.remote_of, hidden))
@@ -264,6 +261,16 @@ class Scanner:
 
         patterns, uses_git = self.workspace.ignore, folder.follows_git
         return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
+
+    def _tracked(self, folder: Folder, listed: Container[str]) -> list[str]:
+        """What git tracks of what its rules leave out."""
+        try:
+            return tracked_though_ignored(folder.local, self.workspace.ignore, listed)
+        except OSError as error:
+            path = folder.remote or ROOT
+            problem = Problem(path, tracking_fault(error), is_unreadable=True)
+            self._unreadable.setdefault(path, problem)
+            return []
 
     def _drop_unreadable(self, entries: dict[str, Entry]) -> None:
         """Take out folders that could not be listed: their mode may be what keeps us out."""

@@ -1,7 +1,8 @@
 """What the author could not read: it is not gone, so it stays as the hosts have it.
 
 A file or folder that is there and cannot be read (no permission, a disk that fails, a mount that
-went stale) says nothing of what is in it. To leave it out would delete it on every host.
+went stale) says nothing of what is in it. To leave it out would delete it on every host. Nor is known
+what belongs to a folder whose rules, or whose git index, cannot be read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.report import Problem
 
-__all__ = ["ROOT", "filled", "listing_fault"]
+__all__ = ["ROOT", "filled", "listing_fault", "tracking_fault"]
 
 ROOT = "."  # the replica's root, as a problem names it
 _RULES = (".gitignore", ".monarchignore")
@@ -46,6 +47,14 @@ def listing_fault(error: OSError) -> str:
     """Why what is in a folder is not known, when `walk` met this error."""
     name, why = os.path.basename(error.filename or ""), error.strerror or error
     return f"its {name} cannot be read: {why}" if name in _RULES else f"cannot be listed: {why}"
+
+
+def tracking_fault(error: OSError) -> str:
+    """Why it is not known what git tracks in a folder."""
+    return (
+        f"the git index cannot be read ({error.strerror or error}), so nobody knows what git "
+        "tracks of what rules leave out"
+    )
 
 
 def _held(base: Manifest, path: str) -> Iterator[Entry]:

@@ -170,11 +170,13 @@ def test_the_index_is_read_in_every_version(folder: Path, version: str) -> None:
     assert tracked_paths(str(folder / ".git")) == names
 
 
-def test_a_broken_index_tracks_nothing(folder: Path) -> None:
+def test_a_broken_index_is_not_one_that_tracks_nothing(folder: Path) -> None:
+    assert tracked_paths(str(folder)) == frozenset(), "nothing was ever added"
     with pytest.raises(ValueError, match="not an index"):
         parse(b"JUNK" + bytes(100))
     write(folder, "index", content="DIRC")
-    assert tracked_paths(str(folder)) == frozenset()
+    with pytest.raises(OSError, match="damaged"):
+        tracked_paths(str(folder))
 
 
 def test_a_second_work_tree_has_its_own_index(folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -148,6 +149,54 @@ def test_where_rules_cannot_be_read_nobody_knows_what_belongs(
         f"hosts keep what they have of .: its {name} cannot be read: Permission denied"
     ]
     assert read_tree(replica.root) == {**before, "plain": b"edited"}
+
+
+def _cut(index: Path) -> None:
+    index.write_bytes(index.read_bytes()[:60])
+
+
+def _close(index: Path) -> None:
+    index.chmod(0)
+
+
+@pytest.mark.parametrize(("spoil", "why"), [(_cut, "it is damaged"), (_close, "Permission denied")])
+def test_where_the_git_index_cannot_be_read_what_it_may_track_stays(
+    spoil: Callable[[Path], None], why: str, planted: Path, replica: Replica
+) -> None:
+    index = planted / ".git/index"
+    for path, content in ((".gitignore", b"*.log\n"), ("kept.log", b"7"), ("closed/kept.log", b"8")):
+        (planted / path).write_bytes(content)
+    for words in (["init"], ["add", "--force", "kept.log", "closed/kept.log", "plain"]):
+        subprocess.run(["git", "-C", str(planted), *words], check=True, capture_output=True)
+    _push(planted, replica)
+    before = read_tree(replica.root)
+    assert before["kept.log"] == b"7"
+    sound = index.read_bytes()
+
+    workspace = Workspace({planted: ""})
+    scanner = Scanner(workspace)
+    scanner.scan()
+    spoil(index)
+    (planted / "plain").write_bytes(b"edited")
+    report = _push(planted, replica)
+    assert len(_lines(report)) == 1
+    assert _lines(report)[0].startswith(
+        f"hosts keep what they have of .: the git index cannot be read ({why})"
+    )
+    assert read_tree(replica.root) == {**before, "plain": b"edited"}
+    told = unprivileged(lambda: explain(workspace, planted / "kept.log"))
+    assert (told.is_in, told.code) == (False, "unreadable")
+
+    # Nobody tells when it can be read again.
+    assert unprivileged(lambda: scanner.rescan([index])).problems
+    index.chmod(0o644)
+    index.write_bytes(sound)
+    (planted / "kept.log").unlink()
+    report = _push(planted, replica)
+    assert (report.is_whole, report.problems) == (True, [])
+    assert scanner.rescan([]).problems == []
+    assert "kept.log" not in read_tree(replica.root)
+    assert "closed/kept.log" in read_tree(replica.root)
 
 
 def test_many_are_told_in_few_lines() -> None:

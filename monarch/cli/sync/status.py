@@ -78,17 +78,21 @@ def status_lines(all_of_them: list[Standing]) -> list[str]:
             f"{silent_hosts} gave no answer: `monarch sync --best-effort` goes on without, "
             "`monarch apply` starts anew"
         )
-    return [*lines, _sum_up(all_of_them, newest, stale_hosts, stale_procs, silent)]
+    stale = stale_hosts, stale_procs, silent
+    return [*lines, _sum_up(all_of_them, newest, stale, num_lost=len(lost))]
 
 
 def _sum_up(
-    all_of_them: list[Standing], newest: int, stale_hosts: int, stale_procs: int, silent: int
+    answered: list[Standing], newest: int, stale: tuple[int, int, int], *, num_lost: int
 ) -> str:
     if not newest:
+        if num_lost:
+            return "what was pushed is not known: no host that answered has a generation"
         return "nothing was pushed yet: `monarch sync` brings your files to the hosts"
-    digests = {one.digest for one in all_of_them if one.generation == newest}
+    digests = {one.digest for one in answered if one.generation == newest}
     if len(digests) > 1:
         return f"hosts differ in what generation {newest} is: `monarch sync` brings them in line"
+    stale_hosts, stale_procs, silent = stale
     faults = []
     if stale_hosts:
         faults.append(f"{counted(stale_hosts, 'host')} behind generation {newest}")
@@ -98,7 +102,9 @@ def _sum_up(
         faults.append(f"{counted(silent, 'proc')} did not answer (`monarch status` tells more)")
     if faults:
         return f"{', '.join(faults)}: `monarch sync` brings hosts and procs in line"
-    hosts = counted(len(all_of_them), "host")
-    num_procs = sum(len(names) for one in all_of_them for names in one.procs.values())
+    num_procs = sum(len(names) for one in answered for names in one.procs.values())
     procs = f" and {counted(num_procs, 'proc')}" if num_procs else ""
-    return f"{hosts}{procs}, all on generation {newest}"
+    if num_lost:
+        total = counted(len(answered) + num_lost, "host")
+        return f"{len(answered)} of {total}{procs} on generation {newest}, the rest not known"
+    return f"{counted(len(answered), 'host')}{procs}, all on generation {newest}"
