@@ -208,8 +208,8 @@ class _Bounds:
 
 
 @functools.lru_cache(maxsize=4096)
-def _bounds(function: Callable[..., Any], num_own: int, code: object, defaults: object) -> _Bounds:
-    # The code is part of the key because a reload changes functions in place.
+def _bounds(function: Callable[..., Any], num_own: int, *version: object) -> _Bounds:
+    # What a reload may change in place is part of the key.
     return _Bounds(function, num_own)
 
 
@@ -221,7 +221,9 @@ def check_arguments(
     ``num_own`` arguments (``self``, the response port) are added by the receiver.
     """
     code = getattr(function, "__code__", None)
-    bounds = _bounds(function, num_own, code, id(getattr(function, "__defaults__", None)))
+    num_defaults = len(getattr(function, "__defaults__", None) or ())
+    keywords = tuple(getattr(function, "__kwdefaults__", None) or ())
+    bounds = _bounds(function, num_own, code, num_defaults, keywords)
     fits = bounds.low <= len(args) <= bounds.high and not bounds.needs_keywords
     if kwargs or not fits:
         bounds.signature.bind(*[None] * num_own, *args, **kwargs)

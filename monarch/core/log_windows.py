@@ -56,6 +56,10 @@ class LogWindows:
             if key.group == group:
                 window.deadline = min(window.deadline, now + seconds)
 
+    def forget(self, member: str) -> None:
+        """It has ended, and prints nothing more."""
+        self._length.pop(member, None)
+
     def is_aggregated(self, member: str, host: str) -> bool:
         """Whether lines of this proc go into a window; ``host`` decides for procs unnamed."""
         return member in self._length or host in self._length

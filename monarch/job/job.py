@@ -207,9 +207,8 @@ class JobTrait(ABC):
         with deferred_interrupts():
             job._kill()
             self._running = None
-            if self._state_path is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    self._state_path.unlink()
+            if self._state_path is not None and _tells_of(self._state_path, job):
+                self._state_path.unlink(missing_ok=True)
 
     def dumps(self) -> bytes:
         """The state as JSON."""
@@ -242,6 +241,13 @@ class JobTrait(ABC):
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def _tells_of(path: Path, job: JobTrait) -> bool:
+    """Whether this is still the job's file: another program may have noted a new job there."""
+    with contextlib.suppress(OSError, JobError):
+        return job_loads(path.read_bytes()).apply_id == job.apply_id
+    return False
 
 
 def _keep_from_git(folder: Path) -> None:

@@ -276,6 +276,7 @@ class ActorCell:
             self._host.cell_failed(self, failure)
             if caller is not None:
                 self._refuse(caller)
+            self._let_go()
             await self._wait(ends)
             return
 
@@ -285,6 +286,12 @@ class ActorCell:
 
         await self._wait(ends)
         await self.hooks.clean_up(self.instance, error, conclude, self._end)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """What has failed runs nothing more: what it holds (a model, say) is free from here on."""
+        self.instance = None
+        running.set(None)
 
     def _refuse(self, call: Call) -> None:
         self.answers.refuse(call, self.failure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from monarch.errors import GenerationBehind, MeshFailure, SupervisionError
 from monarch.runtime.context import ActorRecord
@@ -14,7 +14,7 @@ from monarch.wire import payload
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Call, Reply
 
-__all__ = ["Carrier", "CellAnswers"]
+__all__ = ["Carrier", "CellAnswers", "Named"]
 
 _log = logging.getLogger("monarch.actor")
 
@@ -34,10 +34,17 @@ class Carrier(Protocol):
     def return_call(self, call: Call, target: str, reason: str) -> None: ...
 
 
+class Named(NamedTuple):
+    """What is left of an actor's record when nothing but its answers is wanted."""
+
+    name: str
+    title: str
+
+
 class CellAnswers:
     """The answers of one actor. Who waits for none is told of refusals where his process can."""
 
-    def __init__(self, record: ActorRecord, host: Carrier) -> None:
+    def __init__(self, record: ActorRecord | Named, host: Carrier) -> None:
         self._record = record
         self._host = host
 

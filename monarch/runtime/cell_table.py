@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
 from monarch.core.mailbox import Delivery
 from monarch.runtime.actor_cell import ActorCell, CellHost
-from monarch.runtime.cell_answers import CellAnswers
+from monarch.runtime.cell_answers import CellAnswers, Named
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call, StopActor
@@ -26,7 +27,9 @@ class CellTable:
         self.lock = threading.Lock()
         self._host = host
         self._cells: dict[Uid, ActorCell] = {}
-        self._ended: dict[Uid, CellAnswers] = {}
+        # For as long as the process lives: a late call that found nothing here would wait for the
+        # order to make its actor, for ever. So it is little; those of one name share the texts.
+        self._ended: dict[Uid, Named] = {}
         self._early: dict[Uid, list[Envelope]] = {}
         self._on_demand: dict[Uid, Callable[[], None]] = {}
 
@@ -54,11 +57,12 @@ class CellTable:
 
     def remove(self, cell: ActorCell) -> None:
         """An actor was stopped; one that failed stays, to refuse by itself."""
-        actor = cell.record.uid
+        record = cell.record
         with self.lock:
-            self._cells.pop(actor, None)
-            if actor not in self._on_demand:
-                self._ended[actor] = cell.answers
+            self._cells.pop(record.uid, None)
+            if record.uid not in self._on_demand:
+                names = Named(sys.intern(record.name), sys.intern(record.title))
+                self._ended[record.uid] = names
 
     def take_call(self, envelope: Envelope) -> None:
         call = envelope.message
@@ -69,7 +73,7 @@ class CellTable:
             if cell.is_ended:
                 cell.turn_away()
         elif call.actor in self._ended:
-            self._ended[call.actor].give_back(call, None)
+            CellAnswers(self._ended[call.actor], self._host).give_back(call, None)
 
     def take_stop(self, envelope: Envelope) -> None:
         stop = envelope.message

@@ -74,6 +74,7 @@ class ClientAgent(ProcAgent):
         self.host_agent.follows_client = True
         self.host_agent.client = lambda: node.address
         self.printer = LogPrinter(self._printed)
+        node.partings.on_peer_down.append(lambda uid, down: self.printer.forget(uid))
         self._leave_notebook = follow_cells(self.printer, self.flush_logs)
         self.links: dict[str, HostLink] = {}
         self.faults = UnhandledFaults(self.printer.flush)

@@ -124,7 +124,9 @@ class HostAgent:
 
     def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
         """Tell those concerned that a proc will not be."""
-        self.procs.pop(uid, None)
+        proc = self.procs.pop(uid, None)
+        if proc is not None and not self.templates.is_shared(proc.launcher):
+            proc.launcher.close()
         self.logs.end(uid)
         self.watchers.never_began(owner, uid, error)
 

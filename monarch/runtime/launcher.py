@@ -68,7 +68,7 @@ class Launcher:
         self._loop = loop
         self._on_forked = on_forked
         self._on_exited = on_exited
-        self._procs: set[Uid] = set()
+        self._procs: dict[Uid, int] = {}
         self._preloaded: list[Callable[[dict[str, str]], None]] = []
         self._command = command or Command(sys.executable, None, ("-m", "monarch.runtime.zygote"))
         self._environment = dict(os.environ)
@@ -130,7 +130,7 @@ class Launcher:
                 errno.E2BIG,
                 f"its environment and paths take {len(data)} bytes, of {MAX_PACKET_BYTES} at most",
             )
-        self._procs.add(config.uid)
+        self._procs[config.uid] = config.life
         fds = [out, err]
         try:
             if setup:
@@ -165,18 +165,24 @@ class Launcher:
             self._lost()
             return
         event = msgspec.json.decode(data)
-        if event["event"] == "forked":
-            self._on_forked(event["uid"], event["pid"], event["started"])
-        elif event["event"] == "exited":
-            self._procs.discard(event["uid"])
-            self._on_exited(event["uid"], event["code"])
-        elif event["event"] == "preloaded":
+        if event["event"] == "preloaded":
             self._preloaded.pop(0)(event["errors"])
+        elif "uid" in event and self._procs.get(event["uid"]) == event["life"]:
+            # Otherwise of a process that gave way to one of its uid before it was forked.
+            self._tell(event)
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        uid = event["uid"]
+        if event["event"] == "forked":
+            self._on_forked(uid, event["pid"], event["started"])
+        else:
+            del self._procs[uid]
+            self._on_exited(uid, event["code"])
 
     def _lost(self) -> None:
         """The zygote is gone, and with it all its procs."""
         self.close()
-        lost, self._procs = self._procs, set()
+        lost, self._procs = self._procs, {}
         for uid in lost:
             self._on_exited(uid, None)
         waiting, self._preloaded = self._preloaded, []

@@ -34,6 +34,7 @@ class LogFiles:
     def __init__(self) -> None:
         self._directory = ""
         self._meshes: dict[Uid, str] = {}
+        self._taken: dict[str, int] = {}
         self._is_broken = False
 
     def file(self, mesh: Uid, name: str, rank: int) -> LogFile:
@@ -45,14 +46,21 @@ class LogFiles:
         if mesh not in self._meshes:
             if not self._directory:
                 self._directory = _new_run()
-            base = os.path.join(self._directory, _UNUSUAL.sub("_", name).strip(".") or "mesh")
-            path, number = base, 1
-            while path in self._meshes.values():
-                number += 1
-                path = f"{base}-{number}"
+            path = os.path.join(self._directory, self._free_name(name))
             os.makedirs(path, mode=0o700, exist_ok=True)
             self._meshes[mesh] = path
         return self._meshes[mesh]
+
+    def _free_name(self, name: str) -> str:
+        """``name``, or with a number where another mesh has it."""
+        base = _UNUSUAL.sub("_", name).strip(".") or "mesh"
+        free, number = base, self._taken.get(base, 1)
+        while free in self._taken:
+            number += 1
+            free = f"{base}-{number}"
+        self._taken[base] = number
+        self._taken.setdefault(free, 1)
+        return free
 
     def broke(self, error: OSError) -> None:
         """Say, once, that files cannot be written."""

@@ -53,6 +53,11 @@ class LogPrinter:
         """Aggregate the lines that come after this, or no longer. From any thread."""
         self._put(lambda: self._set_window(window))
 
+    def forget(self, uid: Uid) -> None:
+        """This proc, or host, has printed its last. From any thread."""
+        if self._thread is not None:
+            self._put(lambda: self._windows.forget(uid))
+
     def flush(self, timeout: float = _PATIENCE_SECONDS) -> bool:
         """Print all that was handed over, unfinished windows too; whether that was done.
 

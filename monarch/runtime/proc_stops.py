@@ -63,7 +63,12 @@ class ProcStops:
         """End a proc that has not been forked: its template may be busy importing for long."""
         # Behind the order to fork it; so it is killed before it has done anything.
         proc.launcher.kill(proc.uid)
-        self._node.loop.call_soon(lambda: self._on_exited(proc.uid, -signal.SIGKILL))
+        self._node.loop.call_soon(lambda: self._unmade(proc))
+
+    def _unmade(self, proc: HostProc) -> None:
+        # Asked twice to end it, there may be the one in its place by now.
+        if self._procs.get(proc.uid) is proc:
+            self._on_exited(proc.uid, -signal.SIGKILL)
 
     def _kill_rest(self, procs: Sequence[HostProc]) -> None:
         for proc in procs:

@@ -31,7 +31,7 @@ __all__ = ["main"]
 class _Zygote:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._children: dict[int, str] = {}
+        self._children: dict[int, tuple[str, int]] = {}
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -80,11 +80,11 @@ class _Zygote:
         for fd in fds:
             os.close(fd)
         if pid < 0:
-            self._tell(event="exited", uid=config.uid, code=1)
+            self._tell(event="exited", uid=config.uid, life=config.life, code=1)
             return
-        self._children[pid] = config.uid
+        self._children[pid] = config.uid, config.life
         started = process_start(pid, even_ended=True)
-        self._tell(event="forked", uid=config.uid, pid=pid, started=started)
+        self._tell(event="forked", uid=config.uid, life=config.life, pid=pid, started=started)
 
     def _become_proc(self, config: ProcConfig, fds: list[int], template: int) -> NoReturn:
         code = 1
@@ -123,7 +123,7 @@ class _Zygote:
         self._tell(event="preloaded", modules=modules, errors=errors)
 
     def _kill(self, uid: str) -> None:
-        for pid, child in self._children.items():
+        for pid, (child, _) in self._children.items():
             if child == uid:
                 kill_group(pid)
 
@@ -147,9 +147,11 @@ class _Zygote:
                 return
             kill_group(info.si_pid)
             _, status = os.waitpid(info.si_pid, 0)
-            uid = self._children.pop(info.si_pid, None)
-            if uid is not None:
-                self._tell(event="exited", uid=uid, code=os.waitstatus_to_exitcode(status))
+            child = self._children.pop(info.si_pid, None)
+            if child is not None:
+                uid, life = child
+                code = os.waitstatus_to_exitcode(status)
+                self._tell(event="exited", uid=uid, life=life, code=code)
 
     def _tell(self, **event: Any) -> None:
         with contextlib.suppress(OSError):

@@ -32,6 +32,7 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
+from monarch.actor.endpoint import check_arguments
 from monarch.runtime import process
 from tests.actors import Answers, Async, Echo
 from tests.support import wait_for
@@ -771,3 +772,16 @@ def test_an_actors_own_methods_are_plain_functions() -> None:
     assert Echo.echo.__name__ == "echo"
     local = Echo.__new__(Echo)
     assert local.echo(3) == 3
+
+
+def test_arguments_are_checked_against_the_newest_defaults() -> None:
+    """A reload gives a function new defaults in place; its code may be what it was."""
+
+    def method(self: object, plain: int, *, named: int) -> None: ...
+
+    with pytest.raises(TypeError, match="named"):
+        check_arguments(method, 1, (1,), {})
+    method.__kwdefaults__ = {"named": 1}
+    check_arguments(method, 1, (1,), {})
+    method.__defaults__ = (1,)
+    check_arguments(method, 1, (), {})

@@ -179,6 +179,17 @@ def test_kill_leaves_nothing(cache: Path) -> None:
     job.kill()
 
 
+def test_a_job_that_ends_leaves_the_state_file_of_the_one_in_its_place(cache: Path) -> None:
+    first, second = LocalJob(), LocalJob()
+    first.state(str(cache))
+    second.apply()
+    second.dump(cache)
+    first.kill()
+    assert job_load(cache).apply_id == second.apply_id
+    job_load(cache).kill()
+    assert not cache.exists()
+
+
 # The state file
 
 

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import types
+import weakref
 from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, Channel, Port, endpoint, this_host
+from monarch.actor import (
+    Actor,
+    Channel,
+    MeshFailure,
+    Port,
+    SupervisionError,
+    endpoint,
+    this_host,
+)
 from monarch.runtime import outgoing, process
+from monarch.runtime.cell_answers import CellAnswers
+from monarch.runtime.cell_table import CellTable
+from monarch.runtime.context import ActorRecord
+from monarch.wire.address import ProcAddress, Uid
 from tests.actors import Echo
 from tests.support import wait_for
 
@@ -83,3 +99,91 @@ def test_lanes_to_actors_that_were_stopped_are_forgotten(monkeypatch: pytest.Mon
         actors.stop().get(timeout=30)
     [lanes] = process.current().node.outgoing._boxes.values()
     assert len(lanes) == 16
+
+
+def test_whose_lines_were_aggregated_is_forgotten_with_the_procs() -> None:
+    windows = process.current().printer._windows._length  # type: ignore[attr-defined]
+    before = len(windows)
+    procs = this_host().spawn_procs({"gpus": 2})
+    asyncio.run(procs.logging_option(aggregate_window_sec=1))
+    wait_for(lambda: len(windows) == before + 2)
+    procs.stop().get(timeout=30)
+    wait_for(lambda: len(windows) == before, what=f"{before} windows, and not {windows}")
+
+
+class Heavy(Actor):
+    """Holds something large; fails on request, with its clean-up or without."""
+
+    @endpoint
+    def num_alive(self) -> int:
+        gc.collect()
+        return len(_weights)
+
+    @endpoint
+    def hold(self) -> None:
+        self.weights = _Weights()
+        _weights.add(self.weights)
+
+    @endpoint
+    def fail(self) -> None:
+        raise SystemExit("failed")
+
+
+class Tidy(Heavy):
+    def __cleanup__(self, error: BaseException | None) -> None:
+        assert self.weights
+
+
+class AsyncHeavy(Actor):
+    @endpoint
+    async def hold(self) -> None:
+        self.weights = _Weights()
+        _weights.add(self.weights)
+
+    @endpoint
+    async def fail(self) -> None:
+        raise SystemExit("failed")
+
+
+class _Weights:
+    pass
+
+
+_weights: weakref.WeakSet[_Weights] = weakref.WeakSet()
+
+
+@pytest.mark.parametrize("kind", [Heavy, Tidy, AsyncHeavy])
+def test_what_a_failed_actor_holds_is_freed_at_once(
+    kind: type[Any], faults: list[MeshFailure]
+) -> None:
+    procs = this_host().spawn_procs()
+    other = procs.spawn("other", Heavy)
+    heavy = procs.spawn("heavy", kind)
+    heavy.hold.call().get(timeout=30)
+    assert other.num_alive.call_one().get(timeout=30) == 1
+    with pytest.raises(SupervisionError):
+        heavy.fail.call().get(timeout=30)
+    wait_for(lambda: faults)
+    wait_for(lambda: other.num_alive.call_one().get(timeout=30) == 0)
+
+
+def test_of_a_stopped_actor_only_its_names_are_kept() -> None:
+    """They are, as long as the process lives, so that calls that come late are refused."""
+    host: Any = None
+    table = CellTable(host)
+
+    def stop(actor: Uid) -> weakref.ref[CellAnswers]:
+        cell: Any = types.SimpleNamespace()
+        cell.record = ActorRecord(
+            actor, f"name {1}", "module.Class", 0, (), (), ProcAddress("owner"), "owner"
+        )
+        cell.answers = CellAnswers(cell.record, host)
+        table.remove(cell)
+        return weakref.ref(cell.answers)
+
+    gone = [stop("one"), stop("another")]
+    gc.collect()
+    assert [answers() for answers in gone] == [None, None]
+    [one, another] = table._ended.values()
+    assert one.name is another.name
+    assert one.title is another.title

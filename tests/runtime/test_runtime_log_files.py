@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.config import configured
+from monarch.runtime import log_files
 from monarch.runtime.log_files import LogFiles
 from tests.actors import Echo
 from tests.support import Printed, wait_for
@@ -103,6 +105,35 @@ def test_a_folder_that_cannot_be_written_is_told_once(
             file.write(b"line\n")
             file.write(b"line\n")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_meshes_of_one_name_have_a_folder_each(tmp_path: Path) -> None:
+    with configured(log_dir=str(tmp_path)):
+        files = LogFiles()
+        names = [
+            os.path.basename(files.directory_of(f"uid {number}", name))
+            for number, name in enumerate(["mesh", "mesh-2", "mesh", "mesh", "mesh-2", "mesh-2"])
+        ]
+    assert names == ["mesh", "mesh-2", "mesh-3", "mesh-4", "mesh-2-2", "mesh-2-3"]
+
+
+def test_a_folder_for_one_more_mesh_of_a_name_is_found_at_once(tmp_path: Path) -> None:
+    num_lines = 0
+
+    def count(frame: types.FrameType, event: str, argument: Any) -> Any:
+        nonlocal num_lines
+        num_lines += frame.f_code.co_filename == log_files.__file__
+        return count
+
+    with configured(log_dir=str(tmp_path)):
+        files = LogFiles()
+        for number in range(100):
+            files.directory_of(f"uid {number}", "mesh")
+        tracing = sys.gettrace()
+        sys.settrace(count)
+        files.directory_of("one more", "mesh")
+        sys.settrace(tracing)
+    assert 0 < num_lines < 50
 
 
 def test_old_runs_are_removed_and_running_ones_are_not(tmp_path: Path) -> None:

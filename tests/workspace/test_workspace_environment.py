@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 
 from monarch.actor import Actor, HostMesh, endpoint
 from monarch.job import ProcessJob
-from monarch.runtime.workspace import host_environment, surroundings
+from monarch.runtime.workspace import environment, host_environment, surroundings
 from monarch.runtime.workspace.cache_trimming import UNFINISHED, trim, used
 from monarch.runtime.workspace.environment import EnvironmentFailed, HostPython, build
 from monarch.runtime.workspace.host_environment import HostEnvironment, UnfitEnvironment
@@ -480,6 +481,31 @@ def unpacked_at(root: Path, version: str) -> HostEnvironment:
     return environment
 
 
+def test_packages_that_were_unpacked_in_part_are_not_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(source: str, target: str) -> None:
+        if source.endswith("tinylib.py"):
+            raise OSError("the disk is full")
+        shutil.copy2(source, target)
+
+    with monkeypatch.context() as full:
+        full.setattr(host_environment, "_link", link)
+        with pytest.raises(UnfitEnvironment, match="the disk is full"):
+            unpacked_at(tmp_path / "host", "1.0")
+    HostEnvironment(str(tmp_path / "host"), str(tmp_path / "host/state")).follow()
+    assert (tmp_path / "host/state/environment/tinylib.py").exists()
+
+
+def test_a_pip_that_does_not_end_is_stopped(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_PIP_SECONDS", 0.0)
+    (tmp_path / "requirements.txt").write_text("tinylib==1.0\n")
+    with pytest.raises(EnvironmentFailed, match="had not ended after 0 minutes, and was stopped"):
+        build(needs_of(Workspace([tmp_path])), [host({})], tmp_path / "cache")
+
+
 def test_the_cache_of_unpacked_packages_is_bounded(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,10 +537,25 @@ def test_what_was_used_longest_ago_is_trimmed_first(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"old", f"{UNFINISHED}now"}
 
 
+def quick_pip(wheels: Path, command: str, *arguments: str) -> None:
+    """What pip does with one package: a pip takes seconds to start, and is not what is tested."""
+    given = arguments[-1]
+    pinned = Path(given).read_text().strip() if command == "install" else given
+    name, version = pinned.split("==")
+    if command == "install":
+        report = arguments[arguments.index("--report") + 1]
+        told = {"install": [{"metadata": {"name": name, "version": version}}]}
+        Path(report).write_text(json.dumps(told))
+    else:
+        [wheel] = wheels.glob(f"{name}-{version}-*.whl")
+        shutil.copy(wheel, arguments[arguments.index("-w") + 1])
+
+
 def test_wheels_stay_as_long_as_a_workspace_has_them(
     tmp_path: Path, wheels: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(surroundings, "_MAX_WHEEL_BYTES", 0)
+    monkeypatch.setattr(environment, "_pip", functools.partial(quick_pip, wheels))
 
     def installed_for(name: str, version: str) -> Surroundings:
         make_wheel(wheels, "tinylib", version)

@@ -31,6 +31,8 @@ from monarch_sync.digest import digest_bytes
 __all__ = ["EnvironmentFailed", "HostPython", "build"]
 
 _LAST_LINES = 12
+_PIP_SECONDS = 3600.0
+"""Beyond what building a large package from its sources takes."""
 
 
 class EnvironmentFailed(MonarchError):
@@ -185,16 +187,29 @@ def _bring(
 
 
 def _pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", check=False,
-    )  # fmt: skip
+    options = ["--disable-pip-version-check", "--no-input"]
+    command = [sys.executable, "-m", "pip", *options, *arguments]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", check=False, timeout=_PIP_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        said = bytes(late.output or b"").decode(errors="replace")
+        raise EnvironmentFailed(
+            f"`pip {arguments[0]}` had not ended after {_PIP_SECONDS / 60:.0f} minutes, and was "
+            "stopped: does a server not answer, or a build hang?",
+            _last_lines(said),
+        ) from None
     if done.returncode:
         if "No module named pip" in done.stdout:
             raise EnvironmentFailed(
                 f"{sys.executable} has no pip: `python -m ensurepip` (or `uv pip install pip`) "
                 "adds it"
             )
-        lines = "\n".join(done.stdout.splitlines()[-_LAST_LINES:])
-        raise EnvironmentFailed(f"`pip {arguments[0]}` ended with {done.returncode}", lines)
+        reason = f"`pip {arguments[0]}` ended with {done.returncode}"
+        raise EnvironmentFailed(reason, _last_lines(done.stdout))
+
+
+def _last_lines(said: str) -> str:
+    return "\n".join(said.splitlines()[-_LAST_LINES:])

@@ -168,12 +168,19 @@ def _put(digest: str, wheels: list[Wheel], find: Callable[[str], str], place: st
         with _locked(cache, fcntl.LOCK_SH):
             if (cache / digest).is_dir():
                 used(cache / digest)
-                shutil.copytree(cache / digest, place, copy_function=_link, symlinks=True)
+                _copy(cache / digest, Path(place))
                 return
         with _locked(cache, fcntl.LOCK_EX):
             if not (cache / digest).is_dir():
                 _make(digest, wheels, find, cache)
                 trim(cache, _MAX_CACHE_BYTES, {digest})
+
+
+def _copy(source: Path, place: Path) -> None:
+    but_index = shutil.ignore_patterns(_INDEX)
+    shutil.copytree(source, place, copy_function=_link, symlinks=True, ignore=but_index)
+    # Last: it says that all is there.
+    _link(str(source / _INDEX), str(place / _INDEX))
 
 
 def _make(digest: str, wheels: list[Wheel], find: Callable[[str], str], cache: Path) -> None:

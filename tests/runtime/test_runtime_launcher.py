@@ -1,0 +1,110 @@
+"""What a host agent hears of the processes that its templates make, and of those they do not."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from monarch.net.io_loop import IoLoop
+from monarch.runtime.host_proc import HostProc
+from monarch.runtime.launcher import Launcher
+from monarch.runtime.proc_config import ProcConfig
+from monarch.runtime.proc_stops import ProcStops
+from monarch.wire.address import ProcAddress
+from monarch.wire.message import Command, ProcSpec, SpawnProcs
+from tests.runtime.lone_agent import FakeLauncher, LoneAgent
+from tests.support import wait_for
+
+
+@pytest.fixture
+def loop() -> Iterator[IoLoop]:
+    loop = IoLoop("test")
+    loop.start()
+    yield loop
+    loop.stop()
+
+
+def config(life: int) -> ProcConfig:
+    nobody = ProcAddress("nobody")
+    return ProcConfig("proc", "mesh", "name", 0, (), (), nobody, "", nobody, (), life=life)
+
+
+def test_a_proc_is_not_taken_for_the_one_whose_place_it_takes(loop: IoLoop) -> None:
+    forked: list[int] = []
+    imported: list[Any] = []
+
+    def start() -> Launcher:
+        launcher = Launcher(loop, lambda uid, pid, started: forked.append(pid), lambda *about: None)
+        null = os.open(os.devnull, os.O_WRONLY)
+        launcher.fork(config(life=0), null, null)
+        launcher.kill("proc")
+        launcher.fork(config(life=1), null, null)
+        launcher.preload([], imported.append)
+        os.close(null)
+        return launcher
+
+    launcher = loop.run_on_loop(start)
+    wait_for(lambda: imported)
+    loop.run_on_loop(launcher.close)
+    assert len(forked) == 1
+
+
+class Node:
+    def __init__(self) -> None:
+        self.soon: list[Any] = []
+        self.loop = self
+
+    def call_soon(self, action: Any) -> None:
+        self.soon.append(action)
+
+
+def test_a_proc_that_is_asked_twice_to_end_before_it_is_forked_ends_once() -> None:
+    spec = ProcSpec("proc", 0)
+    spawn = SpawnProcs("mesh", "name", ProcAddress("owner"), "", (), (), (spec,))
+    launcher: Any = FakeLauncher(None, None, lambda *about: None, None)
+    node: Any = Node()
+    procs = {"proc": HostProc(spawn, spec, b"", launcher)}
+    ended: list[str] = []
+
+    def replace(uid: str, code: int | None) -> None:
+        ended.append(uid)
+        procs[uid] = HostProc(spawn, spec, b"", launcher, life=1)
+
+    stops = ProcStops(node, procs, replace)
+    for _ in range(2):
+        stops.stop(["proc"], 0.0, "replaced", lambda: None)
+    for action in node.soon:
+        action()
+    assert ended == ["proc"]
+
+
+class TooBig(FakeLauncher):
+    closed: list[Command]
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self._command = about[-1]
+
+    def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None:
+        raise OSError("too big")
+
+    def close(self) -> None:
+        TooBig.closed.append(self._command)
+
+
+def test_a_program_that_cannot_be_given_its_order_is_ended() -> None:
+    TooBig.closed = []
+    with tempfile.TemporaryDirectory() as folder:
+        agent = LoneAgent(folder)
+        agent.start_launcher = TooBig
+        own = Command("/bin/true")
+        specs = ProcSpec("shares", 0), ProcSpec("alone", 1, command=own)
+        agent.send(SpawnProcs("mesh", "name", agent.peer.address, "", (), (), specs))
+        wait_for(lambda: len(agent.downs) == 2)
+        closed = list(TooBig.closed)
+        agent.close()
+    assert closed == [own]
