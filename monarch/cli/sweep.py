@@ -23,6 +23,7 @@ from monarch.config_file import load_config
 from monarch.config_file.types import is_config
 from monarch.errors import JobError
 from monarch.runs import Display
+from monarch.runs.code import RunCode
 from monarch.runs.folder import new_run
 from monarch.runs.recipe import Recipe
 from monarch.runs.session import RunSession
@@ -70,12 +71,13 @@ def sweep(
         RunSession(
             new_run(recipe.name), _Labelled(label_of(given, overrides)), loaded,
             ["monarch", "run", name, *(["--config", config_file] if config_file else []), *given],
-            path, given, os.environ, slots[0].procs_per_host, code, generation,
+            path, given, os.environ, slots[0].procs_per_host, None, generation,
         )
         for given, loaded in trials
     ]  # fmt: skip
-    errors = _run_all(recipe, sessions, hosts, slots)
-    for row in _columns(comparison([session.folder for session in sessions])):
+    errors = _run_all(recipe, sessions, hosts, slots, code)
+    begun = [session.folder for session in sessions if session.folder.status != "empty"]
+    for row in _columns(comparison(begun)) if begun else ():
         click.echo(row)
     if any(session.record.is_stopping for session in sessions):
         raise KeyboardInterrupt
@@ -159,7 +161,11 @@ class _Labelled(Display):
 
 
 def _run_all(
-    recipe: Recipe, sessions: Sequence[RunSession], hosts: HostMesh, slots: Sequence[Slot]
+    recipe: Recipe,
+    sessions: Sequence[RunSession],
+    hosts: HostMesh,
+    slots: Sequence[Slot],
+    code: RunCode | None,
 ) -> list[str]:
     """Each slot takes the next run that waits; what went wrong, in words."""
     waiting: SimpleQueue[RunSession] = SimpleQueue()
@@ -174,9 +180,13 @@ def _run_all(
             except Empty:
                 return
             if session.record.is_stopping:
+                session.discard()
                 continue
+            session.code = code.another() if code is not None else None
             try:
                 _run_one(recipe, session, slot.of(hosts), slot)
+            except KeyboardInterrupt:
+                pass  # It was to stop, and had nothing to save yet.
             except Exception as error:
                 errors.append(f"{session.folder.name}: {error}")
 
@@ -186,6 +196,8 @@ def _run_all(
             thread.start()
         for thread in threads:
             thread.join()
+    if code is not None:
+        code.close()
     return errors
 
 

@@ -80,6 +80,9 @@ def build(
         return config_class(**arguments)
     except ConfigError as error:
         raise located(error, above, origins) from None
+    except ValueError as error:
+        where = f"{path}: " if path else ""
+        raise ConfigError(f"{where}{error}", path=path) from error
 
 
 def _default_of(field: Field) -> Any:

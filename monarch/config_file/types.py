@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import sys
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from monarch.config_file.toml_text import TOMLDecodeError, loads
+from monarch.config_file.toml_text import loads
 
 __all__ = ["Mismatch", "convert", "describe", "is_config", "parse_text", "to_toml_value"]
 
@@ -79,7 +80,7 @@ def convert(value: Any, hint: Any) -> Any:
         return None
     if hint is Path and isinstance(value, str):
         return Path(value)
-    if hint is float and type(value) is int:
+    if hint is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if isinstance(hint, type) and type(value) is hint:
         return value
@@ -95,7 +96,7 @@ def parse_text(text: str, hint: Any) -> Any:
     for candidate in (text, f"[{text}]", text.lower()):
         try:
             document = loads(f"value = {candidate}")
-        except TOMLDecodeError:
+        except ValueError:
             continue
         # A line break in the text could have begun a second key.
         if len(document) == 1:

@@ -20,12 +20,14 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Attempt:
     """``procs`` end with it. ``step_made`` is to be told of each step that all ranks have made,
-    ``saving`` of the checkpoints. ``num_restarts`` is how often the run was begun again."""
+    ``saving`` of the checkpoints. ``num_restarts`` is how often the run was begun again, and
+    ``saved_step`` the step of the last checkpoint that those before it have saved."""
 
     procs: ProcMesh
     saving: Saving
     step_made: StepMade
     num_restarts: int
+    saved_step: int | None
 
 
 def with_attempts(
@@ -45,10 +47,15 @@ def with_attempts(
     where beginning again would not help.
     """
     restarts = Restarts(max_restarts)
+    saved_step: int | None = None
 
     def attempt(step_made: StepMade) -> T:
-        with procs_to_lose(hosts, procs_per_host, name, preload) as procs:
-            saving = Saving(record, restarts)
-            return train(Attempt(procs, saving, step_made, restarts.num_in_all))
+        nonlocal saved_step
+        saving = Saving(record, restarts, saved_step)
+        try:
+            with procs_to_lose(hosts, procs_per_host, name, preload) as procs:
+                return train(Attempt(procs, saving, step_made, restarts.num_in_all, saved_step))
+        finally:
+            saved_step = saving.saved_step
 
     return with_restarts(attempt, restarts, record)

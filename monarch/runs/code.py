@@ -47,6 +47,10 @@ class RunCode:
         self.digest = ""
         self.look()
 
+    def another(self) -> RunCode:
+        """The same for another run beside this one: each is told of every change."""
+        return RunCode(self._workspace)
+
     def close(self) -> None:
         """Watch no more."""
         self._watcher.close()

@@ -74,7 +74,7 @@ class LiveConfig(Generic[C]):
         """Take over what was changed since the last look; ``None`` if nothing was."""
         for path, read in self._files.items():
             stamp = _stamp(path)
-            if stamp in (self._stamps[path], None):
+            if stamp in (self._stamps[path], None) or _is_empty(stamp):
                 continue
             self._stamps[path] = stamp
             change = self._read(path, read)
@@ -113,6 +113,11 @@ def _stamp(path: Path) -> _Stamp:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _is_empty(stamp: _Stamp) -> bool:
+    """As editors leave a file for a moment, before they write it; and for long on a full disk."""
+    return stamp is not None and stamp[1] == 0
 
 
 def _at(config: Any, key: str) -> Any:

@@ -68,6 +68,10 @@ class Record:
         """Ask the recipe to save and return."""
         self._stop.set()
 
+    def wait_until_stopping(self, seconds: float) -> bool:
+        """Wait so long, unless the recipe is to stop; whether it is."""
+        return self._stop.wait(seconds)
+
     def message(self, text: str) -> None:
         """Something happened that is worth a line."""
         self._show(self.display.message, text)

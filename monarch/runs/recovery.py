@@ -42,7 +42,7 @@ def with_restarts(attempt: Callable[[StepMade], T], restarts: Restarts, record: 
 
     It gets a function that it is to tell of each step that all ranks have made: the first after a
     loss becomes an event, with the seconds that this took. Raises ``RunFailed`` when no restart is
-    left.
+    left, and ``KeyboardInterrupt`` where the record is stopping: what was lost cannot be saved.
     """
     lost_at: float | None = None
 
@@ -68,7 +68,8 @@ def with_restarts(attempt: Callable[[StepMade], T], restarts: Restarts, record: 
                 again = f"restart {restarts.num_counted} of {restarts.most}"
                 text = f"{first}; {again}{line_end}{stacks}"
                 record.event(lost.kind, text, wait_seconds=wait_seconds)
-                time.sleep(wait_seconds)
+                if record.wait_until_stopping(wait_seconds):
+                    raise KeyboardInterrupt from lost
 
 
 @contextmanager

@@ -14,10 +14,12 @@ __all__ = ["Saving", "shown"]
 
 
 class Saving:
-    """``latest`` is the last checkpoint that is good, if there is one."""
+    """``latest`` is the last checkpoint that is good, if there is one; ``saved_step`` the step of
+    the last that was saved, here or before."""
 
-    def __init__(self, record: Record, restarts: Restarts) -> None:
+    def __init__(self, record: Record, restarts: Restarts, saved_step: int | None = None) -> None:
         self.latest: Path | None = None
+        self.saved_step = saved_step
         self._record = record
         self._restarts = restarts
 
@@ -45,7 +47,7 @@ class Saving:
 
     def saved(self, step: int, path: Path) -> None:
         """There is a checkpoint."""
-        self.latest = shown(path)
+        self.latest, self.saved_step = shown(path), step
         self._restarts.progressed()
         self._record.event("saved", f"saved {self.latest}", step=step, path=str(path))
 

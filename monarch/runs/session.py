@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 from monarch import __version__
 from monarch.config_file import LoadedConfig, load_config, to_toml
+from monarch.runs.claim import Claim
 from monarch.runs.code import RunCode
 from monarch.runs.folder import RunFolder, shell_line, writing_in
 from monarch.runs.live_config import LiveConfig
@@ -35,7 +37,8 @@ class RunSession:
     """Writes down what is run before it begins, and how it ended; a ``with`` block.
 
     ``record`` is for the recipe. An exception that leaves the block is the run's end: "stopped" for
-    ``KeyboardInterrupt``, else "failed".
+    ``KeyboardInterrupt``, else "failed". Entering it raises ``JobError`` while another program runs
+    in the folder.
     """
 
     folder: RunFolder
@@ -53,11 +56,16 @@ class RunSession:
     def __post_init__(self) -> None:
         with writing_in(self.folder.path):
             self.record = Record(self.folder.path, self.display, procs_per_host=self.procs_per_host)
-        self.record.code = self.code
 
     def __enter__(self) -> RunSession:
         with writing_in(self.folder.path):
-            self._begin()
+            self._claim = Claim(self.folder.path)
+            try:
+                self._begin()
+            except BaseException:
+                self._claim.close()
+                raise
+        self.record.code = self.code
         self.record.config_file = self._live_config()
         pid = os.getpid()
         self.record.note(
@@ -96,6 +104,11 @@ class RunSession:
         # What came of the run counts, whether or not it can be written down.
         with self._telling("report.html"):
             write_report(self.folder)
+        self._claim.close()
+
+    def discard(self) -> None:
+        """Of a run that never began nothing stays."""
+        shutil.rmtree(self.folder.path, ignore_errors=True)
 
     def _live_config(self) -> LiveConfig[Any]:
         """The run's own file, and the one that the person gave."""

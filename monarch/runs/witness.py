@@ -19,8 +19,9 @@ from monarch.actor import Actor, endpoint
 
 __all__ = ["RankStack", "Witness", "stacks_of", "tell_hang", "tell_stacks"]
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_LIBRARY = os.path.dirname(os.__file__)
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = f"{os.sep}site-packages{os.sep}"  # within the library, where there is no venv
 _SHOWN_FRAMES = 12
 _IDLE = "it does nothing"
 # Where torch waits for other ranks: collectives, and the backward pass that DDP hides them in.
@@ -102,7 +103,8 @@ def tell_stacks(stacks: Sequence[RankStack]) -> str:
 
 
 def _is_background(path: str) -> bool:
-    return path.startswith(_LIBRARY) or "/torch/" in path or "/torchft/" in path
+    is_library = path.startswith(_LIBRARY) and _INSTALLED not in path
+    return is_library or "/torch/" in path or "/torchft/" in path
 
 
 def _is_runtime(path: str) -> bool:

@@ -68,6 +68,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
+        _be_newest(unfinished, checkpoint_paths(folder))
         os.replace(unfinished, path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
@@ -205,6 +206,13 @@ def set_random_state(state: dict[str, torch.Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+def _be_newest(path: Path, others: Sequence[Path]) -> None:
+    """See to it that a file counts as written after ``others``, even if the clock was set back."""
+    newest = max((other.stat().st_mtime_ns for other in others), default=0)
+    if path.stat().st_mtime_ns <= newest:
+        os.utime(path, ns=(newest + 1, newest + 1))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -58,9 +58,9 @@ def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> l
 
 
 def check_gradient(norm: float, step: int) -> None:
-    """Raise NonFiniteLoss where the gradient is no number; it is the same on all ranks."""
+    """Raise NonFiniteLoss where the gradient is no number."""
     if not math.isfinite(norm):
-        raise NonFiniteLoss(f"the gradient is {norm} in step {step}, on all ranks")
+        raise NonFiniteLoss(f"the gradient is {norm} in step {step}")
 
 
 def from_rank_0(find: Callable[[], T], expected: type[Exception]) -> T:

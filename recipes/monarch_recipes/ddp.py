@@ -393,7 +393,10 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> Outcome:
 def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
     """Drive the ranks from the client, to the end or until the record is stopping."""
     procs, saving = attempt.procs, attempt.saving
-    trainers = procs.spawn("trainer", DDPTrainer, config, record.checkpoint_dir.absolute())
+    # Once this run has saved, it goes on from there, whatever it was to begin with.
+    resume = config.resume if attempt.saved_step is None else "auto"
+    first_config = dataclasses.replace(config, resume=resume)
+    trainers = procs.spawn("trainer", DDPTrainer, first_config, record.checkpoint_dir.absolute())
     # Who stops before the first step has learned nothing, and need not wait.
     store = when_up(trainers.flatten("rank").slice(rank=0).open_store, record)
     setup_torch_elastic_env(procs)

@@ -44,6 +44,7 @@ from monarch_recipes.checkpoint import (
     find_checkpoint,
     save_checkpoint,
 )
+from monarch_recipes.collective import check_gradient
 from monarch_recipes.device import use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.memory import memory_of_step
@@ -357,6 +358,7 @@ class ReplicaTrainer(Actor):
         grad_norm = clip_gradient(self.model, self.config.clip_norm)
         suffer(fault, self.seat.rank, "commit")
         if manager.should_commit():
+            self.check_gradient(grad_norm, step)
             self.optimizer.step()
         return mean_loss, mean_accuracy, learning_rate, grad_norm
 
@@ -376,6 +378,7 @@ class ReplicaTrainer(Actor):
             loss, accuracy = self.forward(batch)
             loss.backward()
             grad_norm = clip_gradient(self.model, self.config.clip_norm)
+            self.check_gradient(grad_norm, step)
             if batch == (step + 1) * count - 1:
                 suffer(fault, self.seat.rank, "inside", "commit")
             self.optimizer.step()
@@ -394,6 +397,11 @@ class ReplicaTrainer(Actor):
             if not math.isfinite(loss.item()):
                 raise ValueError(f"the loss is {loss.item()}")
         return loss, float((logits.argmax(1) == labels).float().mean())
+
+    def check_gradient(self, norm: float, step: int) -> None:
+        """TaskError where nothing can be learned from it; a checkpoint would be of no use."""
+        with task_errors(f"{self.seat.name}, on {socket.gethostname()}"):
+            check_gradient(norm, step + 1)
 
     def batches(self, data: Any, indices: Sequence[int]) -> Any:
         """These samples as (inputs, labels) on the device, `batch_size` at a time."""

@@ -30,7 +30,7 @@ from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import CheckpointError
 from monarch_recipes.rendezvous import meet_at, open_store
 from monarch_recipes.titan_checkpointer import Saved
-from monarch_recipes.titan_config import TitanConfig, check_config, in_folder
+from monarch_recipes.titan_config import TitanConfig, check_config, in_folder, with_values
 from monarch_recipes.titan_plan import plan
 from monarch_recipes.titan_tiny import prepare
 from monarch_recipes.titan_training import Setup, StepResult, Training
@@ -220,8 +220,12 @@ def run(config: TitanConfig, hosts: HostMesh, record: Record) -> Outcome:
 def train(config: TitanConfig, record: Record, attempt: Attempt) -> Outcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
     driver, saving = Driver(attempt.procs), attempt.saving
+    first_config = in_folder(config, record.folder)
+    if attempt.saved_step is not None and config.checkpoint.load_step != -1:
+        # Once this run has saved, it goes on from there, whatever it was to begin with.
+        first_config = with_values(first_config, checkpoint={"load_step": attempt.saved_step})
     # Who stops now has learned nothing yet, and need not wait.
-    setup = driver.setup(in_folder(config, record.folder), unless=lambda: record.is_stopping)
+    setup = driver.setup(first_config, unless=lambda: record.is_stopping)
     record.message(
         f"{config.model.name} {config.model.flavor}: {setup.num_parameters:,} parameters, "
         f"{setup.layout}, on {setup.device}; ready in {setup.seconds:.1f} s"

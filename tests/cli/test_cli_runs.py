@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,6 +17,7 @@ from monarch.cli.sweep import Slot, choices_of, label_of, slots_of
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
 from tests.cli.runs_folder import RunsFolder
+from tests.support import Program, wait_for
 
 
 @pytest.fixture
@@ -199,3 +202,18 @@ def test_a_sweep_makes_a_run_of_each_choice_and_compares_them(folder: RunsFolder
     }
     assert ["status", "finished", "finished"] in [line.split() for line in said.splitlines()]
     assert all(RunFolder(path).status == "finished" for path in made)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_that_is_stopped_compares_what_has_begun(
+    folder: RunsFolder, command: Callable[..., Program], number: signal.Signals
+) -> None:
+    there = set(folder.path.glob("runs/counting-*"))
+    sweeping = command("sweep", "counting.py", "amount=1,2,3", "wait_for=go")
+    sweeping.line("3 runs of")
+    wait_for(lambda: len(folder.runs) == 3 and len(folder.rows("metrics.jsonl")) == 2, 60.0)
+    sweeping.send_signal(number)
+    assert sweeping.wait() == 130, sweeping.story()
+    assert "Traceback" not in sweeping.story()
+    assert ["status", "stopped"] in [line.split() for line in sweeping.lines]
+    assert {*folder.path.glob("runs/counting-*")} - there == {folder.runs[2]}

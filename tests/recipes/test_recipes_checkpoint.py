@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,14 @@ def test_the_newest_that_fits_is_taken_and_none_that_does_not(folder: Path) -> N
     assert "step-00000020.pt is of another model" in told[0]
     with pytest.raises(CheckpointError, match=r"step-00000010\.pt is of another model"):
         load_latest_checkpoint(folder, lambda one: check_model(one, nn.Linear(5, 2)), told.append)
+
+
+def test_a_clock_that_was_set_back_costs_no_checkpoint(two: Path) -> None:
+    in_an_hour = time.time_ns() + 3600 * 10**9
+    os.utime(two, ns=(in_an_hour, in_an_hour))
+    for step in (30, 40):
+        assert save_checkpoint(two.parent, step, state(step), num_kept=1).exists()
+    latest = load_latest_checkpoint(two.parent)
+    assert latest is not None
+    assert latest.step == 40
+    assert names(two.parent) == ["step-00000040.pt"]

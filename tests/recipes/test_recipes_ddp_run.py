@@ -101,6 +101,13 @@ def test_a_rank_that_is_killed_is_replaced_and_the_end_is_the_same(
         assert torch.equal(tensor, straight[name]), name
 
 
+def test_a_run_that_was_to_begin_anew_goes_on_from_what_it_has_saved(tmp_path: Path) -> None:
+    record = Meddled(tmp_path, once(17, lambda: ranks()[-1].kill()))
+    outcome = go(dataclasses.replace(CONFIG, num_epochs=2, resume="never"), record)
+    assert (outcome.step, outcome.num_restarts) == (22, 1)
+    assert record.event_of("resumed")["step"] == 10
+
+
 def test_a_run_that_is_told_to_stop_saves_and_the_next_goes_on(
     straight: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ pytest.importorskip("torchft", reason="torchft is not installed: pip install 'mo
 from monarch.actor import this_host
 from monarch.config_file import ConfigError, load_config
 from monarch.runs import LiveConfig, Record
-from monarch_recipes.checkpoint import checkpoint_paths
+from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
 from monarch_recipes.replicas.crew import GroupsError
 from monarch_recipes.replicas.lighthouse import LighthouseError
@@ -425,6 +425,23 @@ def test_an_error_of_the_task_ends_the_run_with_its_place(
     assert caught.value.reason == reason
     assert one.events("failed")
     assert not one.events("respawned"), "no restart mends it"
+
+
+@pytest.mark.parametrize("algorithm", ["ddp", "localsgd"])
+def test_a_gradient_that_is_no_number_ends_the_run_and_spoils_no_checkpoint(
+    folder: Path, tmp_path: Path, algorithm: str
+) -> None:
+    name = f"steep_{algorithm}"
+    # A loss of which nothing shows but in the gradient.
+    write(tmp_path, name, FAILING.format(
+        what="return slowly(logits, labels) + (logits - logits).sum().sqrt()"
+    ))  # fmt: skip
+    one = Run(folder)
+    with pytest.raises(TaskError) as caught:
+        one.go(task=name, algorithm=algorithm, sync_every=1, checkpoint_every=1, num_steps=12)
+    assert caught.value.reason == "the gradient is nan in step 8"
+    weights = load_checkpoint(checkpoint_paths(folder / "checkpoints")[-1]).state["model"]
+    assert all(tensor.isfinite().all() for tensor in weights.values())
 
 
 def test_what_cannot_work_is_told_at_once(folder: Path) -> None:

@@ -25,6 +25,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.name == "bad":
             raise ConfigError("is bad", key="name")
+        if self.name == "worse":
+            raise ValueError("no name is worse")
 
 
 class Files:
@@ -96,7 +98,14 @@ def test_what_one_file_does_not_say_it_does_not_take_back(files: Files) -> None:
     assert files.live.config == Config(8, "two", Schedule(3.0))
 
 
-@pytest.mark.parametrize("text", ["name = 3", "name = ", 'name = "bad"', "other = 1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name = 3", "name = ", 'name = "bad"', 'name = "worse"', "other = 1",
+        f"schedule.rate = 1{'0' * 400}", f"size = 1{'0' * 5000}",
+    ],
+    ids=["type", "syntax", "bad", "worse", "unknown", "no-float", "no-int"],
+)  # fmt: skip
 def test_a_file_that_cannot_be_used_changes_nothing(files: Files, text: str) -> None:
     files.edit(files.given, text)
     change = files.live.poll()
@@ -114,3 +123,14 @@ def test_a_file_that_is_just_being_replaced_is_left_for_later(files: Files) -> N
     assert files.live.poll() is None
     files.edit(files.given, 'name = "two"')
     assert files.live.poll() is not None
+
+
+def test_a_file_that_an_editor_has_emptied_is_left_for_later(files: Files) -> None:
+    files.edit(files.given, "[schedule]\nrate = 3.0")
+    files.live.poll()
+    files.given.write_text("")
+    assert files.live.poll() is None
+    assert files.live.config.schedule.rate == 3.0
+    files.given.write_text("[schedule]\nrate = 4.0")
+    assert files.live.poll() is not None
+    assert files.live.config.schedule.rate == 4.0

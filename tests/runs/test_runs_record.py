@@ -10,7 +10,7 @@ from monarch.config_file import LoadedConfig
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, new_run
 from monarch.runs.lines import LineDisplay
-from monarch.runs.record import METRICS, Record
+from monarch.runs.record import EVENTS, METRICS, Record
 from monarch.runs.rows import RowFile, read_rows
 from monarch.runs.session import RunSession
 
@@ -68,3 +68,16 @@ def test_a_report_that_cannot_be_written_is_not_the_end_of_the_run(
         (tmp_path / "report.html").mkdir()  # in the way
     assert "cannot write" in shown.getvalue()
     assert not list(tmp_path.glob(".report*"))
+
+
+def test_a_folder_is_run_by_one_program_at_a_time(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    with a_session(tmp_path, shown):
+        with (
+            pytest.raises(JobError, match=r"is being run by another program"),
+            a_session(tmp_path, shown),
+        ):
+            pass
+        assert len(read_rows(tmp_path / EVENTS)) == 1
+    with a_session(tmp_path, shown):
+        pass

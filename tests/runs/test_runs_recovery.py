@@ -48,6 +48,21 @@ def test_without_progress_it_gives_up(record: Record) -> None:
         with_restarts(attempt, Restarts(1), record)
 
 
+def test_who_stops_between_two_attempts_need_not_wait(record: Record) -> None:
+    num_attempts = 0
+
+    def attempt(step_made: StepMade) -> None:
+        nonlocal num_attempts
+        num_attempts += 1
+        record.stop()
+        raise RanksLost("died", "rank 1 died")
+
+    with pytest.raises(KeyboardInterrupt):
+        with_restarts(attempt, Restarts(5), record)
+    assert num_attempts == 1
+    assert [row["kind"] for row in read_rows(record.folder / "events.jsonl")] == ["died"]
+
+
 def test_other_errors_are_not_for_a_restart(record: Record) -> None:
     def attempt(step_made: StepMade) -> None:
         raise ValueError("a mistake")

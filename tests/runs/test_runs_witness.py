@@ -1,6 +1,14 @@
 from __future__ import annotations
 
-from monarch.runs.witness import RankStack, tell_hang
+import asyncio
+import os
+import threading
+import types
+
+import pytest
+
+from monarch.runs import witness
+from monarch.runs.witness import RankStack, Witness, tell_hang
 
 
 def test_who_hangs_is_named_first_and_every_stack_follows() -> None:
@@ -30,3 +38,28 @@ def test_who_has_answered_does_not_hang() -> None:
         "step 3 has not ended within 8 s: rank 1 hangs, and the others wait for it"
     )
     assert "rank 0 has answered" in told
+
+
+@pytest.mark.parametrize("place", ["beside monarch", "in the library"])
+def test_what_is_installed_is_seen_at_its_work(place: str) -> None:
+    """Of a recipe in site-packages, which lie beside the runtime, and without a venv in the
+    library's own folder."""
+    folder = {
+        "beside monarch": os.path.dirname(os.path.dirname(os.path.abspath(witness.__file__))),
+        "in the library": os.path.join(os.path.dirname(os.__file__), "site-packages", "monarch"),
+    }[place]
+    text = "def hang(is_there, done):\n    is_there.set()\n    done.wait()\n"
+    code = compile(text, f"{folder}_recipes/mine.py", "exec")
+    module = types.ModuleType("mine")
+    exec(code, module.__dict__)
+    is_there, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=module.hang, args=(is_there, done))
+    thread.start()
+    try:
+        assert is_there.wait(30)
+        text, is_waiting = asyncio.run(Witness().stack())
+    finally:
+        done.set()
+        thread.join()
+    assert "_recipes/mine.py" in text
+    assert not is_waiting

@@ -7,6 +7,7 @@ anybody else; so it also proves that the checkpoint is good.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from pathlib import Path
 
@@ -104,5 +105,6 @@ async def _evaluate(crew: Crew) -> float:
             counts = await crew.ask(group, group.trainers.evaluate.call())
         except (GroupLost, Disconnected):
             continue
-        return float(sum(one[0] for one in counts) / sum(one[1] for one in counts))
-    return float("nan")
+        num_samples = sum(one[1] for one in counts)
+        return sum(one[0] for one in counts) / num_samples if num_samples else math.nan
+    return math.nan
