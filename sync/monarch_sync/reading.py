@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import signal
 import stat
+import sys
 import tempfile
 
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import copy_range
 
-__all__ = ["open_file", "read_exactly", "read_file"]
+__all__ = ["is_being_written", "open_file", "read_exactly", "read_file"]
 
 
 def open_file(path: str | os.PathLike[str]) -> int:
     """A descriptor of what stands there, to be read. No link is followed, and no pipe waited for.
     Raises ``OSError``."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def is_being_written(fd: int) -> bool:
+    """Whether anybody has this file open to write, as far as that is to be found out."""
+    if sys.platform != "linux":
+        return False
+    try:
+        # Whoever comes while we have the lease waits for its end, and a signal tells us of them.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # one that does nothing
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
 
 
 def read_exactly(fd: int, size: int, offset: int) -> bytes:

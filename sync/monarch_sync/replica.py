@@ -46,6 +46,7 @@ from monarch_sync.messages import (
     Stage,
     Supply,
 )
+from monarch_sync.mounts import mounted_inside
 from monarch_sync.pending import Pending
 from monarch_sync.recall import answer
 from monarch_sync.staging import Staging
@@ -277,9 +278,12 @@ class Replica:
         return plan if self._can_move(plan) else diff(self.manifest, new, ())
 
     def _can_move(self, plan: Plan) -> bool:
-        """Whether all folders that are to move have nothing in them but what is ours."""
+        """Whether all folders that are to move have nothing in them but what is ours, and can."""
         can_move, now = self._folders.can_move, self.manifest
-        return all(can_move(before, now) for before, _ in plan.folders_moved)
+        mounts = mounted_inside(os.fspath(self.root)) if plan.folders_moved else set()
+        return all(
+            before not in mounts and can_move(before, now) for before, _ in plan.folders_moved
+        )
 
     def _go_on(
         self, pending: Pending, blobs: Sequence[Blob], contents: Sequence[Content]
@@ -294,6 +298,7 @@ class Replica:
         if missing:
             return Need(missing)
         self._ground.check_open(pending.plan)
+        self._ground.check_unmounted(pending.plan)
         self._staging.line_up(pending.plan.files)
         self._pending = pending.lined_up(self._history, self._boot)
         return pending.staged(self._where)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync import MovedUnderfoot, Outgoing, Push, Replica, Scanner
+from monarch_sync import MovedUnderfoot, Outgoing, Push, Replica, Scanner, Workspace
 from monarch_sync.contents import _MAX_DELTA_BYTES as MAX_DELTA_BYTES
 from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.reading import read_file
@@ -130,3 +130,36 @@ def test_a_long_delta_is_not_remembered(folder: Path, replica: Replica) -> None:
     (made,) = author.scanner.contents._deltas.values()
     assert made is not None
     assert len(made[1]) < MAX_DELTA_BYTES
+
+
+def test_a_file_that_was_emptied_to_be_written_is_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "a"
+    path.write_bytes(b"before")
+    scanner = Scanner(Workspace({folder: ""}))
+    scanner.scan()
+
+    def size() -> int:
+        entry = scanner.scan().manifest.get("a")
+        assert entry is not None
+        return entry.size
+
+    with path.open("wb") as file:
+
+        def write(seconds: float) -> None:
+            file.write(b"after it")
+            file.close()
+
+        monkeypatch.setattr("monarch_sync.readings.time.sleep", write)
+        assert size() == len(b"after it")
+    with path.open("wb"):
+        # Whoever never writes holds nobody up for long.
+        monkeypatch.setattr("monarch_sync.readings._EMPTY_SECONDS", 0.0)
+        assert size() == 0
+    path.write_bytes(b"again")
+    assert size() == len(b"again")
+    path.write_bytes(b"")
+    monkeypatch.setattr("monarch_sync.readings._EMPTY_SECONDS", 60.0)
+    monkeypatch.setattr("monarch_sync.readings.time.sleep", lambda _: pytest.fail("it waits"))
+    assert size() == 0, "nobody has it open"
