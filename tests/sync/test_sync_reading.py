@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,9 +104,10 @@ def test_a_large_file_that_is_cut_short_while_it_is_read_ends_nobody(
 
 
 @pytest.mark.parametrize("size", [0, 1, LARGE_BYTES - 1, LARGE_BYTES, len(LARGE)])
+@pytest.mark.parametrize("is_held", [True, False])
 @pytest.mark.parametrize("has_room", [True, False])
 def test_what_is_read_is_what_is_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, has_room: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, has_room: bool, is_held: bool
 ) -> None:
     path = folder / "file"
     path.write_bytes(LARGE[:size])
@@ -115,7 +117,32 @@ def test_what_is_read_is_what_is_there(
             raise PermissionError
 
         monkeypatch.setattr("tempfile.TemporaryFile", fail)
-    assert bytes(read_file(path)) == LARGE[:size]
+    if not is_held:
+        monkeypatch.setattr("monarch_sync.reading._MAX_HELD_BYTES", 0)
+    content = read_file(path)
+    is_mapped = size >= LARGE_BYTES and (has_room or not is_held)
+    assert isinstance(content, memoryview) is is_mapped
+    assert bytes(content) == LARGE[:size]
+
+
+def test_no_copy_fills_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "big"
+    path.write_bytes(LARGE)
+    looked: list[object] = []
+
+    def usage(place: int) -> object:
+        looked.append(place)
+        return types.SimpleNamespace(free=len(LARGE) * 1.9)
+
+    monkeypatch.setattr("monarch_sync.reading.shutil.disk_usage", usage)
+    monkeypatch.setattr("monarch_sync.reading._share_blocks", lambda *_: False)
+    monkeypatch.setattr("monarch_sync.reading.copy_range", lambda *_: pytest.fail("it copies"))
+    assert isinstance(read_file(path), bytes)
+    assert len(looked) == 2, "nor the one for temporary files"
+    monkeypatch.setattr("monarch_sync.reading._share_blocks", lambda *_: True)
+    # Blocks that are shared take no room.
+    monkeypatch.setattr("monarch_sync.reading._mapped", lambda _: memoryview(b"shared"))
+    assert bytes(read_file(path)) == b"shared"
 
 
 def test_a_long_delta_is_not_remembered(folder: Path, replica: Replica) -> None:
