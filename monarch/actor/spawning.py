@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -95,11 +96,12 @@ def spawn(
         specs = [msgspec.structs.replace(spec, uid=proc_uid(uid, spec.rank)) for spec in specs]
 
     state = agent.workspaces.wanted(host.address.uid for host in hosts)
+    path = tuple(map(os.fsencode, filter(None, sys.path)))
 
     def order(part: Sequence[ProcSpec]) -> SpawnProcs:
         return SpawnProcs(
             uid, name, node.address, owner, tuple(shape.labels),
-            tuple(shape.ndslice.sizes), tuple(part), preload, tuple(filter(None, sys.path)),
+            tuple(shape.ndslice.sizes), tuple(part), preload, path,
             agent.root, command, tree is not None, inherited_config(),
             max(agent.gate.generation, state.generation), state.digest,
         )  # fmt: skip

@@ -161,7 +161,7 @@ class HostAgent:
             labels=spawn.labels, sizes=spawn.sizes, owner=spawn.owner,
             owner_actor=spawn.owner_actor, host=self.node.address,
             listen=self._urls(spec.uid), secret=keys.secret.hex() if keys else "",
-            env=env, path=spawn.path, workspace=self.workspace,
+            env=env, path=tuple(map(os.fsdecode, spawn.path)), workspace=self.workspace,
             workspace_path=self.workspace_path(),
             generation=spawn.generation or self.generation(),
             directory=os.getcwd() if self.follows_client else "",

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from monarch.net.loop import Loop
-from monarch.runtime.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig
+from monarch.runtime.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, encode_order
 from monarch.wire.address import Uid
 from monarch.wire.message import Command
 
@@ -124,7 +124,7 @@ class Launcher:
         ``setup`` is a pickled function that it runs before anything else. Raises ``OSError`` for
         a ``config`` that is too big.
         """
-        data = msgspec.json.encode({"op": "fork", "config": config})
+        data = encode_order({"op": "fork", "config": config})
         if len(data) > MAX_PACKET_BYTES:
             raise OSError(
                 errno.E2BIG,

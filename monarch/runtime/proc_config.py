@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Command
 
-__all__ = ["CONTROL_FD", "MAX_PACKET_BYTES", "ProcConfig"]
+__all__ = ["CONTROL_FD", "MAX_PACKET_BYTES", "ProcConfig", "decode_order", "encode_order"]
 
 CONTROL_FD = "MONARCH_CONTROL_FD"
 """Names the template's end of its control socket. In the environment, to pass through wrappers."""
@@ -55,3 +56,23 @@ class ProcConfig(msgspec.Struct):
 
     def __repr__(self) -> str:
         return f"ProcConfig({self.uid}, {self.name} {self.rank})"  # Not the secret.
+
+
+def encode_order(order: dict[str, Any]) -> bytes:
+    """What a template process is told, as bytes; `decode_order` reads them. Raises ``ValueError``
+    for what is no text."""
+    try:
+        return msgspec.json.encode(order)
+    except UnicodeEncodeError:
+        # In a path that is no UTF-8; it travels as it is.
+        text = json.dumps(msgspec.to_builtins(order), ensure_ascii=False)
+        return text.encode("utf-8", "surrogateescape")
+
+
+def decode_order(data: bytes) -> dict[str, Any]:
+    """The inverse of `encode_order`."""
+    try:
+        order: dict[str, Any] = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        order = json.loads(data.decode("utf-8", "surrogateescape"))
+    return order

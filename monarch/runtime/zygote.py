@@ -21,7 +21,7 @@ import msgspec
 
 # What every proc needs, so that a fork finds it imported.
 import monarch.runtime.bootstrap as bootstrap
-from monarch.runtime.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig
+from monarch.runtime.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, decode_order
 from monarch.runtime.process_group import die_with_parent, kill_group
 from monarch.runtime.process_start import process_start
 
@@ -58,7 +58,7 @@ class _Zygote:
             return False
         if not data:
             return False
-        order: dict[str, Any] = msgspec.json.decode(data)
+        order = decode_order(data)
         if order["op"] == "fork":
             self._fork(msgspec.convert(order["config"], ProcConfig), fds)
         elif order["op"] == "preload":

@@ -7,6 +7,7 @@ out again from its start: what is done already is seen to be done.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections import deque
@@ -178,9 +179,14 @@ class Committer:
         """Take a folder away, unless it has files of the host's own."""
         with contextlib.suppress(OSError):
             self._disk.remove_folder(f"{path}/__pycache__")  # empty once our bytecode is gone
-        with contextlib.suppress(FileNotFoundError):
+        try:
             if not os.listdir(path):
                 self._disk.remove_folder(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EBUSY:  # Something is mounted there.
+                raise
 
     def _drop_bytecode(self, path: str) -> None:
         """Python's compiled form of a file of ours goes with it."""

@@ -7,7 +7,8 @@ import os
 import stat
 
 from monarch_sync.diff import Plan
-from monarch_sync.entry import parent_of
+from monarch_sync.entry import Entry, parent_of
+from monarch_sync.mounts import mounted_inside
 from monarch_sync.stamps import Stamps, lstat
 from monarch_sync.store import Store
 
@@ -71,6 +72,26 @@ class Ground:
             if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
                 reason = "this folder is somebody else's, and we may not write to it"
                 raise PermissionError(errno.EACCES, reason, place)
+
+    def check_unmounted(self, plan: Plan) -> None:
+        """Raise ``OSError`` where a plan would replace or delete what somebody has mounted there,
+        which nobody can: to be found out before the commit, too. A folder would stay."""
+        mounts = mounted_inside(self.root)
+        if not mounts:
+            return
+        gone = [entry for entry in plan.removes if not entry.is_dir]
+        put = [entry for part in (plan.files, plan.links, plan.folders) for entry in part]
+        there = [entry for entry in put if entry.path in mounts and not self._is_already(entry)]
+        for entry in (*gone, *there):
+            if entry.path in mounts:
+                reason = "something is mounted here, so it cannot be replaced"
+                raise OSError(errno.EBUSY, reason, f"{self.root}/{entry.path}")
+
+    def _is_already(self, entry: Entry) -> bool:
+        status, digest = self.look(entry.path)
+        if entry.is_dir:
+            return status is not None and stat.S_ISDIR(status.st_mode)
+        return entry.is_file and digest == entry.digest
 
     def look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
         """What stands at a path that is reached by no link, and what it holds."""

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import mmap
 import os
+import shutil
+import signal
 import stat
+import sys
 import tempfile
 
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import copy_range
 
-__all__ = ["open_file", "read_exactly", "read_file"]
+__all__ = ["is_being_written", "open_file", "read_exactly", "read_file"]
+
+_MAX_HELD_BYTES = 256 << 20
+_MAX_SHARE_OF_ROOM = 0.5
+_FICLONE = 0x40049409
 
 
 def open_file(path: str | os.PathLike[str]) -> int:
     """A descriptor of what stands there, to be read. No link is followed, and no pipe waited for.
     Raises ``OSError``."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def is_being_written(fd: int) -> bool:
+    """Whether anybody has this file open to write, as far as that is to be found out."""
+    if sys.platform != "linux":
+        return False
+    try:
+        # Whoever comes while we have the lease waits for its end, and a signal tells us of them.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # one that does nothing
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
 
 
 def read_exactly(fd: int, size: int, offset: int) -> bytes:
@@ -31,7 +57,10 @@ def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
     """What a file holds now, whatever becomes of it. Raises ``OSError``, also where it is no file.
 
     A large one is not held in memory. Nor is it mapped into it: whoever cut it short would end this
-    process. What is mapped is a copy without a name, which nobody can get at.
+    process. What is mapped is a copy without a name, which nobody can get at. It shares the blocks
+    of the file where the file system can do that; elsewhere it may take half of what room there is
+    on its disk, or on the one for temporary files. Without room, a file that is not all too large
+    is held in memory after all, and a larger one mapped as it is.
     """
     fd = open_file(path)
     try:
@@ -39,18 +68,35 @@ def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
         if not stat.S_ISREG(status.st_mode):
             raise OSError("it is no file any more")
         if status.st_size >= LARGE_BYTES:
-            try:
-                return _mapped_copy(fd, status.st_size, os.path.dirname(path))
-            except (OSError, ValueError):
-                # No room for a copy, or nothing left to map: in memory, then.
-                os.lseek(fd, 0, os.SEEK_SET)
+            for folder in (os.path.dirname(path), None):
+                with contextlib.suppress(OSError, ValueError):
+                    return _mapped_copy(fd, status.st_size, folder)
+            if status.st_size > _MAX_HELD_BYTES:
+                return _mapped(fd)
+            os.lseek(fd, 0, os.SEEK_SET)
         with open(fd, "rb", closefd=False) as file:
             return file.read()
     finally:
         os.close(fd)
 
 
-def _mapped_copy(fd: int, size: int, folder: str | os.PathLike[str]) -> memoryview:
+def _mapped_copy(fd: int, size: int, folder: str | None) -> memoryview:
+    """``folder``: where the copy lies; ``None``: with other temporary files."""
     with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
-        copy_range(fd, copy.fileno(), 0, size)
-        return memoryview(mmap.mmap(copy.fileno(), 0, prot=mmap.PROT_READ))
+        if not _share_blocks(fd, copy.fileno()):
+            if size > shutil.disk_usage(copy.fileno()).free * _MAX_SHARE_OF_ROOM:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            copy_range(fd, copy.fileno(), 0, size)
+        return _mapped(copy.fileno())
+
+
+def _share_blocks(source: int, target: int) -> bool:
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        return False
+    return True
+
+
+def _mapped(fd: int) -> memoryview:
+    return memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))

@@ -3,7 +3,8 @@
 The cache is not fooled by a change within the same clock tick: a file that was modified as late as
 it was read is read again next time, as git does; and one that claims to have been modified later
 than now, because a clock was wrong, every time. A file is taken as it is between two equal stats;
-one that moves while it is read is read again.
+one that moves while it is read is read again. Many programs empty a file before they write it, so
+one that is empty all of a sudden, while somebody has it open to write, is waited for.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from monarch_sync.contents import Contents
 from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.entry import Entry
 from monarch_sync.progress import progress
-from monarch_sync.reading import open_file
+from monarch_sync.reading import is_being_written, open_file
 
 __all__ = ["Reading", "Readings"]
 
 _TICK_NS = 20_000_000
 _MAX_TRIES = 5
+_EMPTY_SECONDS = 0.5  # somebody may keep a file open and have nothing to write
+_STEP_SECONDS = 0.002
 
 _Key = tuple[int, int]
 
@@ -150,6 +153,8 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
         read_ns = time.time_ns()
         fd = open_file(local)
         try:
+            if last is not None and last.size:
+                status = _filled(fd, status)
             if status.st_size >= LARGE_BYTES:
                 with open(fd, "rb", buffering=0, closefd=False) as file:
                     digest, size, chunks = cut(file, chunks)
@@ -166,6 +171,15 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
         if unmoved and size == after.st_size:
             break
     return Reading(size, status.st_mtime_ns, status.st_ctime_ns, digest, read_ns, local)
+
+
+def _filled(fd: int, status: os.stat_result) -> os.stat_result:
+    """The status of a file, once it is not empty or nobody writes it."""
+    deadline = time.monotonic() + _EMPTY_SECONDS
+    while not status.st_size and is_being_written(fd) and time.monotonic() < deadline:
+        time.sleep(_STEP_SECONDS)
+        status = os.fstat(fd)
+    return status
 
 
 def _read_all(fd: int, size: int) -> bytes:

@@ -3,10 +3,8 @@
 What is staged lies beside the folder (`state_folder.py`), on the same file system.
 A commit writes a journal first and then renames; if it is cut short at any point, the next start
 (or, where the disk failed, the next message) carries the journal out to its end. So the folder
-holds the old state or, after recovery, the new one. What can be done after the answer, to keep
-what was replaced and to note the end, waits for `settle`, or for the next message. No fsync: after
-a reboot every file is read once, what is not as it was left is no longer claimed, and so the next
-push brings it again.
+holds the old state or, after recovery, the new one (`completion.py`). No fsync: after a reboot what
+is not as it was left is no longer claimed, and so the next push brings it again.
 
 Several authors: the last one wins. A stage whose base is not the current state is answered with
 `Need(whole)`, a generation that is not newer than ours with `Refused("stale")`.
@@ -18,14 +16,13 @@ of ours that was changed on the host is kept under another name before it is rep
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from monarch_sync.commit import Committer
+from monarch_sync.completion import FULL, Completion
 from monarch_sync.diff import Plan, diff
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import to_wire
@@ -46,10 +43,11 @@ from monarch_sync.messages import (
     Stage,
     Supply,
 )
+from monarch_sync.mounts import mounted_inside
 from monarch_sync.pending import Pending
 from monarch_sync.recall import answer
 from monarch_sync.staging import Staging
-from monarch_sync.stamps import Stamps, digest_of
+from monarch_sync.stamps import Stamps
 from monarch_sync.state_folder import make_state_folder
 from monarch_sync.state_log import StateLog
 from monarch_sync.states import States, manifest_of
@@ -61,7 +59,6 @@ __all__ = ["SETTLE_SECONDS", "Replica"]
 # After a commit, until `settle` is due: while all that waited for the new files gets to work, the
 # disk and the processor are theirs.
 SETTLE_SECONDS = 0.05
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _ANEW = Need([], whole=True)
 
 
@@ -95,14 +92,16 @@ class Replica:
         self._folders = WholeFolders(root)
         self._states = States()
         self._pending: Pending | None = None
-        self._unsettled: Committer | None = None
         self._log = StateLog(self._state, self._disk)
         going = self._log.interrupted
         self._history = History(
             self._state, self._disk, going.generation if going else self.generation
         )
-        self._boot = _boot_id()
-        self._note_reboot()
+        self._completion = Completion(
+            root, self._log, self._history, self._staging, self._store, self._disk, self._stamps,
+            self._folders,
+        )  # fmt: skip
+        self._completion.note_reboot()
         with contextlib.suppress(OSError):  # The next message tries again, and says why not.
             self._recover()
 
@@ -138,8 +137,8 @@ class Replica:
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
         """Answer one message of a push. Errors of the disk come back as ``Refused``."""
         try:
-            self._settle()
-            if self._is_interrupted():
+            self._completion.settle()
+            if self._completion.is_interrupted:
                 self._recover()
             if isinstance(message, Stage):
                 return self.stage(message, blobs)
@@ -151,7 +150,7 @@ class Replica:
                 return self.abort(message.generation)
         except OSError as error:
             fault = self._disk_fault(error)
-            if error.errno in _FULL and self._make_room(message, blobs):
+            if error.errno in FULL and self._make_room(message, blobs):
                 return self.handle(message, blobs) if isinstance(message, Stage) else _ANEW
             return fault
         if isinstance(message, Question):
@@ -164,42 +163,24 @@ class Replica:
     @property
     def is_settled(self) -> bool:
         """Whether nothing was left for after the answer to a commit."""
-        return self._unsettled is None
+        return self._completion.is_settled
 
     def settle(self) -> None:
         """Do what was left for after the answer to a commit. To be called once that is sent and
         nothing else comes; what fails here is tried again with the next message."""
         with contextlib.suppress(OSError):
-            self._settle()
-
-    def _settle(self) -> None:
-        committer = self._unsettled
-        if committer is None:
-            return
-        committer.settle()
-        try:
-            self._log.end(committer.lost)
-        except OSError as error:
-            if error.errno not in _FULL or not self._store.num_bytes:
-                raise
-            self._store.trim(0)  # what was there before gives way to what is there now
-            self._log.end(committer.lost)
-        self._unsettled = None
-        self._staging.drop()
-        self._store.trim()
-        with contextlib.suppress(OSError):  # It is only shorter; the log has it all.
-            self._log.compact()
+            self._completion.settle()
 
     def _disk_fault(self, error: OSError) -> Refused:
         where = os.fspath(error.filename) if error.filename else str(self.root)
         reason = error.strerror or str(error)
         if not self._state.is_dir():
             where, reason = str(self._state), "it was removed while in use: start it anew"
-        elif self._is_interrupted():
+        elif self._completion.is_interrupted:
             # Past the point of no return: what is staged is needed to get to the end.
             reason += "; the commit was cut short, and goes on with the next message"
             return Refused("interrupted", reason, where, self.generation)
-        if self._unsettled is None:
+        if self._completion.is_settled:
             with contextlib.suppress(OSError):  # It may be the stage that is broken.
                 self._drop_stage()
         return Refused("disk", reason, where, self.generation)
@@ -209,15 +190,13 @@ class Replica:
         could fit then."""
         is_staging = isinstance(message, Stage | Supply) and self._pending is None
         room = self._store.num_bytes
-        if not is_staging or not room or self._is_interrupted() or self._unsettled is not None:
+        is_done = self._completion.is_settled and not self._completion.is_interrupted
+        if not is_staging or not room or not is_done:
             return False
         if room + shutil.disk_usage(self.root).free < sum(map(len, blobs)):
             return False
         self._store.trim(0)
         return True
-
-    def _is_interrupted(self) -> bool:
-        return self._log.interrupted is not None
 
     def past(self) -> Iterator[Past]:
         """The generations that were here, this one first, as far as they are remembered."""
@@ -243,7 +222,7 @@ class Replica:
             )  # fmt: skip
         if not self._ground.is_there():
             self.root.mkdir(parents=True)
-            self._forget_missing()
+            self._completion.forget_missing()
         if stage.base and stage.base != self.manifest.digest:
             return Need([], whole=True)
         known = self._states.find(stage)
@@ -254,7 +233,7 @@ class Replica:
         if self._pending is not None:
             self._drop_stage()
         if not stage.base:
-            self._forget_missing()
+            self._completion.forget_missing()
         plan = self._plan(manifest, stage)
         self._pending = Pending(stage, self.manifest, manifest, plan, is_told=known is None)
         self._staging.begin(plan, self.manifest)
@@ -277,9 +256,12 @@ class Replica:
         return plan if self._can_move(plan) else diff(self.manifest, new, ())
 
     def _can_move(self, plan: Plan) -> bool:
-        """Whether all folders that are to move have nothing in them but what is ours."""
+        """Whether all folders that are to move have nothing in them but what is ours, and can."""
         can_move, now = self._folders.can_move, self.manifest
-        return all(can_move(before, now) for before, _ in plan.folders_moved)
+        mounts = mounted_inside(os.fspath(self.root)) if plan.folders_moved else set()
+        return all(
+            before not in mounts and can_move(before, now) for before, _ in plan.folders_moved
+        )
 
     def _go_on(
         self, pending: Pending, blobs: Sequence[Blob], contents: Sequence[Content]
@@ -290,42 +272,14 @@ class Replica:
         except BadMessage as error:
             self._drop_stage()
             return Refused("damaged", str(error))
-        missing = self._fetch(pending.plan, pending.new)
+        missing = self._staging.gather(pending.plan, pending.new)
         if missing:
             return Need(missing)
         self._ground.check_open(pending.plan)
+        self._ground.check_unmounted(pending.plan)
         self._staging.line_up(pending.plan.files)
-        self._pending = pending.lined_up(self._history, self._boot)
+        self._pending = pending.lined_up(self._history, self._completion.boot)
         return pending.staged(self._where)
-
-    def _fetch(self, plan: Plan, new: Manifest) -> list[bytes]:
-        """See that every content is to be had; the digests of those that are not."""
-        missing: dict[bytes, None] = {}
-        moved, fetch = plan.moved, self._staging.fetch
-        for entry in plan.files:
-            source = moved.get(entry.path)
-            is_going = source is not None and source not in new
-            if not fetch(entry, source, is_going=is_going):
-                missing[entry.digest] = None
-        for entry in plan.removes:
-            if entry.is_file:
-                # Looked at now, so that the commit is short.
-                self._ground.look(entry.path)
-        return list(missing)
-
-    def _forget_missing(self) -> None:
-        """Claim no more what somebody took away here, so that it is brought again."""
-        paths = (entry.path for entry in self.manifest)
-        gone = [path for path in paths if not os.path.lexists(f"{self.root}/{path}")]
-        if gone:
-            self._note_lost(self.manifest, gone)
-            self._log.forget(gone)
-
-    def _note_lost(self, manifest: Manifest, paths: list[str]) -> None:
-        entries = [entry for entry in map(manifest.get, paths) if entry is not None]
-        # What the history cannot lead to any more, it says so.
-        with contextlib.suppress(OSError):
-            self._history.lost(self.generation, entries)
 
     def _where(self, path: str) -> str:
         """Where a file's new content lies now, or will once it is patched."""
@@ -348,7 +302,9 @@ class Replica:
         except OSError:
             self._history.take_back()
             raise
-        kept = self._carry_out(pending.new, pending.plan)
+        kept = self._completion.carry_out(pending.new, pending.plan)
+        self._states.note(self.manifest)
+        self._pending = None
         return Committed(generation, [to_wire(name) for name in kept])
 
     def _file_by_file(self, pending: Pending) -> Pending:
@@ -356,8 +312,8 @@ class Replica:
         of them meanwhile, which is to stay where it is."""
         plan = diff(self.manifest, pending.new, ())
         self._staging.salvage(plan, self.manifest)
-        self._fetch(plan, pending.new)
-        return pending._replace(plan=plan).lined_up(self._history, self._boot)
+        self._staging.gather(plan, pending.new)
+        return pending._replace(plan=plan).lined_up(self._history, self._completion.boot)
 
     def abort(self, generation: int) -> Message:
         """Drop what was staged."""
@@ -365,63 +321,15 @@ class Replica:
             self._drop_stage()
         return Aborted(generation)
 
-    def _carry_out(self, new: Manifest, plan: Plan, *, is_repeated: bool = False) -> list[str]:
-        root = os.fspath(self.root)
-        committer = Committer(
-            root, self._staging, self._store, self._disk, self._stamps, self._folders,
-            self.manifest, is_repeated=is_repeated,
-        )  # fmt: skip
-        kept = committer.carry_out(plan, new)
-        whole = new
-        if committer.lost:
-            new = new.replace(removed=committer.lost)
-        self._log.reach(new)
-        self._states.note(new)
-        self._note_lost(whole, committer.lost)
-        self._pending = None
-        self._unsettled = committer
-        return kept
-
-    def _note_reboot(self) -> None:
-        """After a loss of power we claim what is as we left it, and nothing else."""
-        state = self._log.state
-        if state.boot == self._boot or not state.generation:
-            return
-        damaged = self._damaged(state.manifest)
-        sound = state.manifest.replace(removed=damaged)
-        self._log.state = state._replace(manifest=sound, boot=self._boot)
-        if self._log.interrupted is None:
-            self._note_lost(state.manifest, damaged)
-            with contextlib.suppress(OSError):
-                self._log.rewrite(self._log.state)
-
-    def _damaged(self, manifest: Manifest) -> list[str]:
-        """The files that do not hold what the manifest says."""
-        files = (entry for entry in manifest if entry.is_file)
-        return [e.path for e in files if digest_of(f"{self.root}/{e.path}") != e.digest]
-
     def _recover(self) -> None:
-        """Finish a commit that was cut short; forget a stage that was never committed."""
-        journal = self._log.interrupted
-        if journal is None:
+        """Finish a commit that was cut short, or forget a stage that was never committed."""
+        if self._completion.is_interrupted:
+            self._completion.recover()
+            self._states.note(self.manifest)
+            self._pending = None
+        else:
             self._drop_stage()
-            return
-        old, new = self.manifest, journal.apply(self.manifest)
-        plan = diff(old, new, decode_pairs(journal.folder_moves))
-        self._staging.salvage(plan, old)
-        self._fetch(plan, new)
-        self._carry_out(new, plan, is_repeated=True)
-        self._staging.return_old()
-        self._settle()
 
     def _drop_stage(self) -> None:
         self._pending = None
         self._staging.drop()
-
-
-def _boot_id() -> str:
-    """What tells one start of this machine from the next; "" where there is no such thing."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

@@ -217,6 +217,21 @@ class Staging:
             )
         return True
 
+    def gather(self, plan: Plan, new: Manifest) -> list[bytes]:
+        """See that every content of a plan is to be had; the digests of those that are not."""
+        missing: dict[bytes, None] = {}
+        moved = plan.moved
+        for entry in plan.files:
+            source = moved.get(entry.path)
+            is_going = source is not None and source not in new
+            if not self.fetch(entry, source, is_going=is_going):
+                missing[entry.digest] = None
+        for entry in plan.removes:
+            if entry.is_file:
+                # Looked at now, so that the commit is short.
+                self._ground.look(entry.path)
+        return list(missing)
+
     def _has(self, digest: bytes) -> bool:
         return digest in self._salvaged or self._store.has(digest)
 

@@ -1,8 +1,8 @@
 """What the author could not read: it is not gone, so it stays as the hosts have it.
 
 A file or folder that is there and cannot be read (no permission, a disk that fails, a mount that
-went stale) says nothing of what is in it. To leave it out would delete it on every host. Nor is
-known what belongs to a folder whose rules, or whose git index, cannot be read.
+went stale) says nothing of what is in it. To leave it out would delete it on every host. Nor does
+anybody know what belongs to a folder whose rules, or whose git index, cannot be read.
 """
 
 from __future__ import annotations

@@ -15,8 +15,11 @@ import pytest
 
 from monarch.config_file import ConfigError
 from monarch.errors import JobError
+from tests.cli.command_folder import CommandFolder
 from tests.cli.runs_folder import RunsFolder
 from tests.support import Program, wait_for
+
+from .conftest import RECIPE
 
 
 @pytest.fixture
@@ -259,3 +262,19 @@ def test_new_code_is_an_event_with_its_diff(
     assert "edit, from the save to the first step on the new code" in report
     assert "10 * amount" in report
     assert not os.path.exists(folder.path / ".monarch/job_state.json")
+
+
+def test_a_project_in_a_folder_whose_name_is_no_utf8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9")
+    path.mkdir()
+    folder = CommandFolder(path)
+    folder.write("monarch.toml", "[job]\nhosts = { trainers = 1 }\n")
+    folder.write("amounts.py", "AMOUNT = 3\n")
+    folder.write("adding.py", RECIPE)
+    said = "amounts [3] on 2 procs"
+    assert said in folder.monarch("run", "adding.py")  # processes of this machine
+    folder.monarch("apply")
+    try:
+        assert said in folder.monarch("run", "adding.py")  # of an allocation
+    finally:
+        folder.monarch("kill")

@@ -153,7 +153,9 @@ def test_a_job_that_writes_into_the_folder_is_pointed_out(up: Folder, watcher: P
 
 def test_it_outlives_the_allocation(up: Folder, watcher: Program) -> None:
     up.monarch("kill")
-    watcher.line("the allocation has ended. What you save is pushed as soon as there is one")
+    # Who looks while `kill` is at it finds hosts gone, and says which; this is at the end of both.
+    told = "What you save is pushed as soon as there is one again: `monarch apply`"
+    wait_for(lambda: any(told in line for line in watcher.lines), 60.0, "the end to be told")
     up.write("amounts.py", "AMOUNT = 2\n")
     up.monarch("apply")
     watcher.line("the allocation is up again", timeout=60)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from monarch_sync import MovedUnderfoot, Outgoing, Push, Replica, Scanner
+from monarch_sync import MovedUnderfoot, Outgoing, Push, Replica, Scanner, Workspace
 from monarch_sync.contents import _MAX_DELTA_BYTES as MAX_DELTA_BYTES
 from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.reading import read_file
@@ -103,9 +104,10 @@ def test_a_large_file_that_is_cut_short_while_it_is_read_ends_nobody(
 
 
 @pytest.mark.parametrize("size", [0, 1, LARGE_BYTES - 1, LARGE_BYTES, len(LARGE)])
+@pytest.mark.parametrize("is_held", [True, False])
 @pytest.mark.parametrize("has_room", [True, False])
 def test_what_is_read_is_what_is_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, has_room: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, has_room: bool, is_held: bool
 ) -> None:
     path = folder / "file"
     path.write_bytes(LARGE[:size])
@@ -115,7 +117,32 @@ def test_what_is_read_is_what_is_there(
             raise PermissionError
 
         monkeypatch.setattr("tempfile.TemporaryFile", fail)
-    assert bytes(read_file(path)) == LARGE[:size]
+    if not is_held:
+        monkeypatch.setattr("monarch_sync.reading._MAX_HELD_BYTES", 0)
+    content = read_file(path)
+    is_mapped = size >= LARGE_BYTES and (has_room or not is_held)
+    assert isinstance(content, memoryview) is is_mapped
+    assert bytes(content) == LARGE[:size]
+
+
+def test_no_copy_fills_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "big"
+    path.write_bytes(LARGE)
+    looked: list[object] = []
+
+    def usage(place: int) -> object:
+        looked.append(place)
+        return types.SimpleNamespace(free=len(LARGE) * 1.9)
+
+    monkeypatch.setattr("monarch_sync.reading.shutil.disk_usage", usage)
+    monkeypatch.setattr("monarch_sync.reading._share_blocks", lambda *_: False)
+    monkeypatch.setattr("monarch_sync.reading.copy_range", lambda *_: pytest.fail("it copies"))
+    assert isinstance(read_file(path), bytes)
+    assert len(looked) == 2, "nor the one for temporary files"
+    monkeypatch.setattr("monarch_sync.reading._share_blocks", lambda *_: True)
+    # Blocks that are shared take no room.
+    monkeypatch.setattr("monarch_sync.reading._mapped", lambda _: memoryview(b"shared"))
+    assert bytes(read_file(path)) == b"shared"
 
 
 def test_a_long_delta_is_not_remembered(folder: Path, replica: Replica) -> None:
@@ -130,3 +157,36 @@ def test_a_long_delta_is_not_remembered(folder: Path, replica: Replica) -> None:
     (made,) = author.scanner.contents._deltas.values()
     assert made is not None
     assert len(made[1]) < MAX_DELTA_BYTES
+
+
+def test_a_file_that_was_emptied_to_be_written_is_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "a"
+    path.write_bytes(b"before")
+    scanner = Scanner(Workspace({folder: ""}))
+    scanner.scan()
+
+    def size() -> int:
+        entry = scanner.scan().manifest.get("a")
+        assert entry is not None
+        return entry.size
+
+    with path.open("wb") as file:
+
+        def write(seconds: float) -> None:
+            file.write(b"after it")
+            file.close()
+
+        monkeypatch.setattr("monarch_sync.readings.time.sleep", write)
+        assert size() == len(b"after it")
+    with path.open("wb"):
+        # Whoever never writes holds nobody up for long.
+        monkeypatch.setattr("monarch_sync.readings._EMPTY_SECONDS", 0.0)
+        assert size() == 0
+    path.write_bytes(b"again")
+    assert size() == len(b"again")
+    path.write_bytes(b"")
+    monkeypatch.setattr("monarch_sync.readings._EMPTY_SECONDS", 60.0)
+    monkeypatch.setattr("monarch_sync.readings.time.sleep", lambda _: pytest.fail("it waits"))
+    assert size() == 0, "nobody has it open"

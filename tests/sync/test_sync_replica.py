@@ -261,7 +261,7 @@ def test_after_a_reboot_damaged_files_are_brought_again(
     push_tree(first, 1, {"torn": b"content", "sound": b"1"})
     first.close()
     (root / "torn").write_bytes(b"")
-    monkeypatch.setattr("monarch_sync.replica._boot_id", lambda: "another")
+    monkeypatch.setattr("monarch_sync.completion._boot_id", lambda: "another")
     second = Replica(root)
     assert "torn" not in second.manifest
     push_tree(second, 2, {"torn": b"content", "sound": b"1"})

@@ -21,9 +21,9 @@ def faults_in(changed: Sequence[str], workspace: Workspace) -> Iterator[str]:
         return
     for path in code:
         local = next((place for place in workspace.locate(path) if place.is_file()), None)
-        if local is None or local.stat().st_size > _MAX_BYTES:
-            continue
         try:
+            if local is None or local.stat().st_size > _MAX_BYTES:
+                continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ast.parse(local.read_bytes())

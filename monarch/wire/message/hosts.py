@@ -85,6 +85,7 @@ class SpawnProcs(Message, tag=22):
     ``command`` starts their template, and that of what they spawn on this host in turn.
     ``is_quiet``: with ``ProcUp`` to the host agent only, because the owner sends through it.
     ``digest`` names the workspace that they are to run, ``generation`` what the owner runs.
+    ``path`` are the author's import folders; a name need not be UTF-8.
     """
 
     mesh: Uid
@@ -95,7 +96,7 @@ class SpawnProcs(Message, tag=22):
     sizes: tuple[int, ...]
     procs: tuple[ProcSpec, ...]
     preload: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
+    path: tuple[bytes, ...] = ()
     root: ProcAddress | None = None
     command: Command | None = None
     is_quiet: bool = False

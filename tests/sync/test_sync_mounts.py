@@ -1,0 +1,103 @@
+"""What somebody has mounted inside a replica cannot be replaced, and holds nothing up for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monarch_sync import mounts
+from monarch_sync.mounts import mounted_inside
+
+NAMESPACE = ["unshare", "--mount"]  # its mounts end with it
+
+PUSHES = """
+import os, subprocess, sys
+from pathlib import Path
+from monarch_sync import Replica, SyncFailed, Workspace, sync_local
+from monarch_sync.messages import Refused
+
+here = Path(sys.argv[1])
+folder, replica = here / "project", Replica(here / "replica")
+
+def put(path, text):
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(text)
+
+def push():
+    try:
+        sync_local(Workspace({folder: ""}), replica)
+        return ""
+    except Exception as error:
+        return str(error)
+
+def mount(path):
+    at, source = here / "replica" / path, here / "source"
+    source.mkdir(exist_ok=True)
+    if at.is_file():
+        source = source / "file"
+        source.write_text("theirs")
+    subprocess.run(["mount", "--bind", source, at], check=True)
+
+for path in ("one", "gone", "data/a", "old/b"):
+    put(path, "1")
+assert not push()
+for path in ("one", "gone", "data", "old"):
+    mount(path)
+
+put("one", "2")
+put("other", "2")
+said = push()
+assert "something is mounted here" in said and str(here / "replica/one") in said, said
+assert not (here / "replica/other").exists()
+
+put("one", "theirs")  # as it stands there: nothing to replace
+assert not push(), push()
+assert (here / "replica/other").exists()
+
+(folder / "gone").unlink()
+said = push()
+assert "something is mounted here" in said and str(here / "replica/gone") in said, said
+subprocess.run(["umount", here / "replica/gone"], check=True)
+assert not push(), push()
+
+# A folder stays where something is mounted, and what was in it comes again at its new place.
+(folder / "data/a").unlink()
+(folder / "data").rmdir()
+(folder / "old").rename(folder / "new")
+assert not push(), push()
+assert (here / "replica/new/b").read_text() == "1"
+assert (here / "replica/data").is_dir() and (here / "replica/old").is_dir()
+print("done")
+"""
+
+
+def test_what_is_mounted_is_refused_by_name_or_left(tmp_path: Path) -> None:
+    probe = [*NAMESPACE, "mount", "--bind", tmp_path, tmp_path]
+    if subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("nothing may be mounted here")
+    (tmp_path / "project").mkdir()
+    done = subprocess.run(
+        [*NAMESPACE, sys.executable, "-c", PUSHES, str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_the_table_of_mounts_is_read_with_all_that_is_escaped_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "a b"
+    root.mkdir()
+    (tmp_path / "link").symlink_to(root)
+    escaped = str(root).replace(" ", "\\040")
+    places = ["/", f"{escaped}/in\\134side", f"{escaped}x", f"{escaped}/c/d"]
+    table = tmp_path / "mountinfo"
+    table.write_text("".join(f"36 35 98:0 /r {place} rw - ext4 /dev/r rw\n" for place in places))
+    monkeypatch.setattr(mounts, "_TABLE", str(table))
+    assert mounted_inside(str(root)) == {"in\\side", "c/d"}
+    assert mounted_inside(str(tmp_path / "link")) == {"in\\side", "c/d"}
+    table.unlink()
+    assert mounted_inside(str(root)) == set()
