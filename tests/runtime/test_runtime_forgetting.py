@@ -193,6 +193,18 @@ def test_of_a_stopped_actor_only_its_names_are_kept() -> None:
     assert one.title is another.title
 
 
+def test_a_call_that_cannot_be_sent_leaves_no_port_open() -> None:
+    with configured(max_message_bytes=2**20):
+        echo = this_host().spawn_procs().spawn("echo", Echo)
+        echo.echo.call_one(1).get(timeout=30)
+        ports = process.current().node.calls
+        before = len(ports)
+        for adverb in (echo.echo.call, echo.echo.call_one, echo.echo.stream):
+            with pytest.raises(ValueError, match="beyond the limit"):
+                adverb(bytes(2**21))
+        assert len(ports) == before
+
+
 class Caller(Actor):
     """Calls through a reference that it was given."""
 
