@@ -160,7 +160,11 @@ class Endpoint(Generic[P, R]):
         node = process.current().node
         sink = OneSink(proc.uid)
         port = node.open_port(sink, [proc.uid])
-        node.outgoing.call(mesh, rank, self._message(rank, port), data.data, data.buffers)
+        try:
+            node.outgoing.call(mesh, rank, self._message(rank, port), data.data, data.buffers)
+        except BaseException:
+            node.calls.close(port)
+            raise
         return make_future(sink.promise, resolve_one(mesh.name, self._name))
 
     def _dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> payload.Payload:
@@ -172,8 +176,14 @@ class Endpoint(Generic[P, R]):
         self, data: payload.Payload, port: int, port_proc: ProcAddress | None = None
     ) -> None:
         data.for_many(len(self._mesh.procs))
+        node = process.current().node
         make = self._maker(port, port_proc)
-        process.current().node.outgoing.cast(self._mesh, make, data.data, data.buffers)
+        try:
+            node.outgoing.cast(self._mesh, make, data.data, data.buffers)
+        except BaseException:
+            if port_proc is None:
+                node.calls.close(port)  # Nobody answers what was not sent.
+            raise
 
     def _maker(self, port: int, port_proc: ProcAddress | None) -> Callable[[int], Call]:
         return lambda rank: self._message(rank, port, port_proc)

@@ -24,7 +24,8 @@ _CONTROLS = re.compile(
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # titles, links, and other strings for the terminal
     r"|\x1b[@-Z\\^_`-~0-?]"  # two characters
     r"|\x1b(?!\[[0-9;:]*m)"
-    r"|[\x00-\x08\x0b-\x1a\x7f]"
+    r"|[\x00-\x08\x0b-\x1a\x7f-\x9f]",
+    re.MULTILINE,  # A string that nobody ends is over with its line.
 )
 _COLOUR = "\x1b["
 _RESET = "\x1b[0m"

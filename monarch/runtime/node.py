@@ -104,9 +104,14 @@ class Node:
         self._rare = RareLog(_log)
         self._closed = False
         self.is_insecure = False
-        self.trees = Trees(self, lambda host: self.known.on_host_met(host))
-        self.outgoing = Outgoing(self, self.trees)
+        self.trees = Trees(
+            self,
+            lambda host: self.known.on_host_met(host),
+            lambda mesh: self.outgoing.down(mesh),
+        )
+        self.outgoing: Outgoing = Outgoing(self, self.trees)
         self.partings.on_peer_down.append(self.trees.host_down)
+        self.partings.on_peer_down.append(lambda uid, down: self.trees.proc_down(uid))
         answers = Answers(self)
         self.handle(Reply, answers.on_reply)
         self.handle(Replies, answers.on_replies)

@@ -17,6 +17,7 @@ import msgspec
 from monarch.config import settings
 from monarch.core.fanout import Members, Place
 from monarch.core.flow import Window
+from monarch.errors import MeshFailure
 from monarch.net.loop import Loop
 from monarch.runtime.behind_fence import BehindFence
 from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
@@ -55,6 +56,8 @@ class Network(Ports, Protocol):
     def bulk_sender(self) -> BulkSender: ...
 
     def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]: ...
+
+    def failure_of(self, uid: Uid) -> MeshFailure | None: ...
 
 
 class Addressed(Protocol):
@@ -141,6 +144,8 @@ class Outgoing:
         """Send a call along a tree. What its end cannot take yet waits there, at the hosts."""
         size = self._size(data, buffers)
         node = self._node
+        if all(node.failure_of(to.uid) for to in mesh.procs):
+            return  # Nobody waits for them, and the way there has been forgotten.
         route = self._trees.route(place.tree)
         port = 0
         if call.port and (call.explicit_response_port or call.port_proc is not None):

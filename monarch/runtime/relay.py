@@ -32,6 +32,7 @@ from monarch.wire.message import (
     SpawnActor,
     SpawnProcs,
     StopProcs,
+    Wither,
 )
 from monarch.wire.payload import Borrowed, Payload
 
@@ -64,6 +65,7 @@ class Relay:
         self._dead: set[Uid] = set()
         self._node.handle(Grow, self._on_grow)
         self._node.handle(Cast, self._on_cast)
+        self._node.handle(Wither, self._on_wither)
         self._node.partings.on_peer_again.append(self._introduce_again)
 
     def forget(self) -> None:
@@ -96,6 +98,16 @@ class Relay:
                 proc = ProcAddress(proc_uid(grow.mesh, place))
                 self._node.send(proc, Introduce(grow.sender))
                 self._agent.watchers.mourn(proc.uid, grow.sender)
+
+    def _on_wither(self, envelope: Envelope) -> None:
+        wither = envelope.message
+        assert isinstance(wither, Wither)
+        known = self._trees.pop((wither.sender, wither.mesh), None)
+        if known is not None:
+            grow = known.grow
+            stop = grow.start + len(grow.hosts)
+            for start, _ in branches(grow.start + 1, stop, grow.degree, wither.dead):
+                self._node.send(grow.hosts[start - grow.start], wither)
 
     def _on_cast(self, envelope: Envelope) -> None:
         cast = envelope.message

@@ -26,6 +26,7 @@ from monarch.wire.message import (
     Replies,
     Reply,
     Retire,
+    Wither,
 )
 
 __all__ = ["Trees", "grow_branches"]
@@ -56,10 +57,11 @@ class Network(Protocol):
 class TreeRoute:
     """One sender's way along one tree. All of its messages to the mesh take it, in order."""
 
-    def __init__(self, node: Network, tree: Tree) -> None:
+    def __init__(self, node: Network, tree: Tree, number: int) -> None:
         self.tree = tree
+        self.number = number
+        self.gone: set[int] = set()
         self._node = node
-        self._number = node.life << LIFE_BITS
         self._dead = [i for i, host in enumerate(tree.hosts) if node.failure_of(host.uid)]
         self._is_grown = False
         self._branches: list[Branch] = []
@@ -83,9 +85,9 @@ class TreeRoute:
                 self._note(port)
             else:
                 self._has_told = True
-            self._number += 1
+            self.number += 1
             cast = Cast(
-                tree.mesh, node.uid, self._number, 0, 0, tuple(self._dead), members.to_wire(),
+                tree.mesh, node.uid, self.number, 0, 0, tuple(self._dead), members.to_wire(),
                 encode(message), node.address if port else None, port,
             )  # fmt: skip
             for start, stop in self._branches:
@@ -103,6 +105,15 @@ class TreeRoute:
         )
         for host, part in grow_branches(grow, self._branches):
             node.transmit(host, Envelope(host.uid, part))
+
+    def wither(self) -> None:
+        """All procs of the mesh are gone: tell the hosts that nothing more will be sent."""
+        node, tree = self._node, self.tree
+        with node.casting:
+            order = Wither(tree.mesh, node.uid, tuple(self._dead))
+            for start, _ in branches(0, len(tree.hosts), tree.degree, self._dead):
+                host = tree.hosts[start]
+                node.transmit(host, Envelope(host.uid, order))
 
     def _note(self, port: int) -> None:
         self._ports.append(port)
@@ -137,11 +148,22 @@ class TreeRoute:
 
 
 class Trees:
-    """The routes of a process, by the proc meshes that they lead to; it meets the hosts on them."""
+    """The routes of a process, by the proc meshes that they lead to; it meets the hosts on them.
 
-    def __init__(self, node: Network, on_host_met: Callable[[ProcAddress], None]) -> None:
+    ``on_over`` is told of each mesh whose last proc is gone.
+    """
+
+    def __init__(
+        self,
+        node: Network,
+        on_host_met: Callable[[ProcAddress], None],
+        on_over: Callable[[Uid], None],
+    ) -> None:
         self._node = node
         self._on_host_met = on_host_met
+        self._on_over = on_over
+        # A later route to a mesh goes on counting: hosts may remember what an earlier one sent.
+        self._number = node.life << LIFE_BITS
         self._routes: dict[Uid, TreeRoute] = {}
         # The routes through each host, and its number there.
         self._through: dict[Uid, list[tuple[TreeRoute, int]]] = {}
@@ -156,7 +178,7 @@ class Trees:
             with self._lock:
                 route = self._routes.get(tree.mesh)
                 if route is None:
-                    route = TreeRoute(self._node, tree)
+                    route = TreeRoute(self._node, tree, self._number)
                     for number, host in enumerate(tree.hosts):
                         self._through.setdefault(host.uid, []).append((route, number))
                     self._routes[tree.mesh] = route
@@ -194,6 +216,26 @@ class Trees:
             for route, number in self._of_host(host)
             for place in range(route.tree.per_host)
         ]
+
+    def proc_down(self, uid: Uid) -> None:
+        """A proc is gone; with the last one of a mesh goes the route."""
+        found = place_of(uid)
+        route = self._routes.get(found[0]) if found is not None else None
+        if found is None or route is None:
+            return
+        tree = route.tree
+        with self._lock:
+            route.gone.add(found[1])
+            is_over = len(route.gone) == len(tree.hosts) * tree.per_host
+            if is_over and self._routes.pop(tree.mesh, None) is not None:
+                self._number = max(self._number, route.number)
+                for number, host in enumerate(tree.hosts):
+                    self._through[host.uid].remove((route, number))
+                    if not self._through[host.uid]:
+                        del self._through[host.uid]
+        if is_over:
+            route.wither()
+            self._on_over(tree.mesh)
 
     def host_down(self, uid: Uid, down: ProcDown) -> None:
         through = self._of_host(uid)

@@ -106,3 +106,11 @@ def test_nothing_that_is_cleaned_moves_a_cursor(text: str) -> None:
     assert "\x1b" not in left
     assert "\x07" not in left
     assert left.count("\n") == text.count("\n")
+
+
+def test_a_title_without_an_end_ends_with_its_line() -> None:
+    assert clean("a\x1b]0;title\nnext\n") == "a\nnext\n"
+
+
+def test_control_characters_of_eight_bits_are_left_out_too() -> None:
+    assert clean("a\x9b2Jb\n") == "a2Jb\n"

@@ -19,10 +19,14 @@ from monarch.actor import (
     endpoint,
     this_host,
 )
+from monarch.config import configured
 from monarch.runtime import outgoing, process
 from monarch.runtime.cell_answers import CellAnswers
 from monarch.runtime.cell_table import CellTable
 from monarch.runtime.context import ActorRecord
+from monarch.runtime.relay import Relay
+from monarch.runtime.trees import Trees
+from monarch.testing import in_process
 from monarch.wire.address import ProcAddress, Uid
 from tests.actors import Echo
 from tests.support import wait_for
@@ -187,3 +191,52 @@ def test_of_a_stopped_actor_only_its_names_are_kept() -> None:
     [one, another] = table._ended.values()
     assert one.name is another.name
     assert one.title is another.title
+
+
+def test_a_call_that_cannot_be_sent_leaves_no_port_open() -> None:
+    with configured(max_message_bytes=2**20):
+        echo = this_host().spawn_procs().spawn("echo", Echo)
+        echo.echo.call_one(1).get(timeout=30)
+        ports = process.current().node.calls
+        before = len(ports)
+        for adverb in (echo.echo.call, echo.echo.call_one, echo.echo.stream):
+            with pytest.raises(ValueError, match="beyond the limit"):
+                adverb(bytes(2**21))
+        assert len(ports) == before
+
+
+class Caller(Actor):
+    """Calls through a reference that it was given."""
+
+    @endpoint
+    def call(self, echo: Any) -> list[int]:
+        return list(echo.echo.call(1).get(timeout=30).values())
+
+
+def test_the_tree_of_a_mesh_is_forgotten_with_its_last_proc() -> None:
+    """By all that send along it, and by the hosts that hand on for them."""
+
+    def num_known() -> list[int]:
+        found = gc.get_objects()
+        relays = [one for one in found if isinstance(one, Relay)]
+        trees = [one for one in found if isinstance(one, Trees)]
+        return [
+            sum(mesh == procs._uid for relay in relays for _, mesh in relay._trees),
+            sum(procs._uid in one._routes for one in trees),
+            procs._uid in process.current().node.outgoing._boxes,
+        ]
+
+    with configured(tree_min_hosts=2, tree_degree=2), in_process() as world:
+        hosts = world.hosts(4)
+        procs = hosts.spawn_procs({"gpus": 2})
+        echo = procs.spawn("echo", Echo)
+        assert echo.echo.call(1).get(timeout=30).values() == [1] * 8
+        caller = hosts.slice(hosts=0).spawn_procs().spawn("caller", Caller)
+        assert caller.call.call_one(echo).get(timeout=30) == [1] * 8
+        # All four hosts know it, for two who send.
+        assert num_known() == [8, 2, True]
+        procs.stop().get(timeout=30)
+        wait_for(lambda: num_known() == [0, 0, False])
+        with pytest.raises(SupervisionError, match="stopped"):
+            echo.echo.call(1).get(timeout=30)
+        assert num_known() == [0, 0, False]

@@ -22,7 +22,9 @@ __all__ = ["Abandoned"]
 
 _log = logging.getLogger("monarch.reload")
 
-_ANSWER_SECONDS = 10.0
+_ANSWER_SECONDS = 60.0
+"""Much longer than it takes to find a host lost. One that is merely slow may show the push, and the
+others must not be taken back behind its back."""
 
 
 class Abandoned:

@@ -77,6 +77,7 @@ from monarch.wire.message.trees import (
     FoldedReply,
     Grow,
     Replies,
+    Wither,
 )
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "ProcUp", "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned", "Revert",
     "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step", "StopActor",
     "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Waiting", "Watch", "WatchHost",
+    "Wither",
 ]  # fmt: skip
 
 AnyMessage = (
@@ -100,5 +102,5 @@ AnyMessage = (
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin
     | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Waiting | HeldUp
-    | Grow | Cast | Replies
+    | Grow | Cast | Replies | Wither
 )  # fmt: skip

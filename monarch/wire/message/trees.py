@@ -42,6 +42,14 @@ class Cast(Message, tag=62):
     port: int = 0
 
 
+class Wither(Message, tag=65):
+    """All procs of a mesh are gone: its tree, as ``sender`` made it known, may be forgotten."""
+
+    mesh: Uid
+    sender: Uid
+    dead: tuple[int, ...]
+
+
 class FoldedReply(msgspec.Struct, array_like=True, frozen=True):
     """One answer among many; its payload and buffers follow those of the one before."""
 

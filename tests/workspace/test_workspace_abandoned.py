@@ -1,0 +1,49 @@
+"""What becomes of a push whose author has died, where hosts are slow to say what they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch.runtime.workspace.abandoned import Abandoned
+from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+
+
+class Slow:
+    """An answer that takes half a minute, on a loaded machine."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.value = self
+        self.body = body
+
+    def wait(self, seconds: float | None = None) -> bool:
+        return seconds is None or seconds >= 30
+
+
+class Node:
+    uid = "root"
+
+    def address_of(self, uid: str) -> str:
+        return uid
+
+    def request(self, host: str, make: Any, data: bytes = b"") -> Slow:
+        return Slow({"generation": 7, "digest": "new"})
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def patch(self, generation: int) -> ReloadOutcome:
+        self.done.append(f"patch {generation}")
+        return ReloadOutcome()
+
+    def go(self, generation: int) -> None:
+        self.done.append(f"go {generation}")
+
+
+def test_what_a_slow_host_shows_already_is_not_taken_back() -> None:
+    node: Any = Node()
+    owner: Any = Owner()
+    plan = ReloadPlan(7, "new", "auto", hosts={"host": []})
+    Abandoned(node, plan, "halt", owner, lambda: owner.done.append("revert")).settle()
+    assert owner.done == ["patch 7", "go 7"]
