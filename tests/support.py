@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import queue
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import textwrap
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import psutil
@@ -37,6 +39,17 @@ def wait_for(condition: Callable[[], T], timeout: float = 20.0, what: str = "") 
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what or condition}")
         time.sleep(_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def small_files(num_bytes: int) -> Iterator[None]:
+    """Within, no file of this process grows beyond that, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 class Printed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from monarch.cli.stopping import interrupt_kept
 from monarch.config_file import live_keys, load_config, to_toml
 from monarch.errors import JobError
 from monarch.runs.recipe import Recipe, built_in_recipes, find_recipe, summary_of
+from monarch.runs.whole_file import write_whole, writing
 
 __all__ = ["recipe", "recipe_here"]
 
@@ -68,7 +68,8 @@ def cp(name: str, file: Path | None, force: bool) -> None:
     if target.exists() and not force:
         raise JobError(f"{target} is there already; --force writes over it")
     if target.suffix == ".toml":
-        target.write_text(to_toml(_defaults(found)))
+        with writing(target):
+            write_whole(target, to_toml(_defaults(found)))
         click.echo(f"monarch run {name} --config {target}")
         return
     if found.path is None:
@@ -77,7 +78,8 @@ def cp(name: str, file: Path | None, force: bool) -> None:
         raise JobError(
             f"{target} could not be imported: name it like a Python module, my_recipe.py"
         )
-    shutil.copyfile(found.path, target)
+    with writing(target):
+        write_whole(target, found.path.read_text(encoding="utf-8"))
     click.echo(f"monarch run {target}")
 
 
@@ -118,7 +120,8 @@ def prepare(name: str, folder: Path | None) -> None:
         there = ", ".join(f"{whole}-{each}" for each in variants) or "none"
         raise JobError(f"{whole} has no variant {variant!r}; there is: {there}")
     target = folder or Path(name)
-    made = prepares(target)
+    with writing(target):
+        made = prepares(target)
     click.echo(f"made {made or target}")
 
 

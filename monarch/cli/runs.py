@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
-from monarch.config_file.toml_text import loads
+from monarch.config_file.toml_text import TOMLDecodeError, loads
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, runs_in
 from monarch.runs.plot import svg_chart, text_chart
 from monarch.runs.report import curve, figures, names_measured, write_report
+from monarch.runs.whole_file import write_whole, writing
 
 __all__ = ["comparison", "runs"]
 
@@ -67,8 +68,10 @@ def show(name: str) -> None:
     for event in events:
         clock = time.strftime("%H:%M:%S", time.localtime(event["time"]))
         click.echo(f"  {clock}  {event['text'].splitlines()[0] if event['text'] else ''}")
-    write_report(run)
-    click.echo(f"{run.path / 'report.html'}")
+    report = run.path / "report.html"
+    with writing(report):
+        write_report(run)
+    click.echo(str(report))
 
 
 @runs.command("compare")
@@ -93,7 +96,8 @@ def plot(names: tuple[str, ...], metric: str, file: Path | None) -> None:
         raise JobError(f"no run has {metric!r}; they have: {', '.join(known) or 'nothing yet'}")
     if file is not None:
         drawn = svg_chart(lines).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-        file.write_text(drawn)
+        with writing(file):
+            write_whole(file, drawn)
         click.echo(str(file))
         return
     width = shutil.get_terminal_size().columns
@@ -106,7 +110,7 @@ def plot(names: tuple[str, ...], metric: str, file: Path | None) -> None:
 
 def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
     """Rows of a table: the keys that differ, then what was measured last."""
-    configs = [_flat(loads(run.config_path.read_text(encoding="utf-8"))) for run in found]
+    configs = [_flat(_config_of(run)) for run in found]
     metrics = [run.metrics() for run in found]
     measured = dict.fromkeys(name for steps in metrics for name in names_measured(steps))
     rows: list[tuple[str, ...]] = [("", *(run.name for run in found))]
@@ -118,6 +122,13 @@ def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
     rows.append(("step", *(str(steps[-1]["step"]) if steps else "0" for steps in metrics)))
     rows += ((name, *(_number(_last(steps, name)) for steps in metrics)) for name in measured)
     return rows
+
+
+def _config_of(run: RunFolder) -> dict[str, Any]:
+    try:
+        return loads(run.config_text)
+    except TOMLDecodeError:
+        return {}  # What somebody has edited meanwhile.
 
 
 def _flat(table: dict[str, Any], above: str = "") -> dict[str, Any]:

@@ -14,8 +14,8 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from typing import Any, Literal
 from monarch.errors import JobError
 from monarch.runs.record import EVENTS, METRICS
 from monarch.runs.rows import read_rows
+from monarch.runs.whole_file import write_whole, writing
 from monarch.runtime.process_start import process_start
 
 __all__ = ["RUNS", "RunFolder", "find_run", "new_run", "runs_in", "steps_of"]
@@ -46,6 +47,14 @@ class RunFolder:
     @property
     def config_path(self) -> Path:
         return self.path / CONFIG
+
+    @property
+    def config_text(self) -> str:
+        """Empty where there is none that can be read."""
+        try:
+            return self.config_path.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return ""
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -95,14 +104,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write one of its files, whole or not at all."""
-        path = self.path / name
-        unfinished = path.with_name(f".{name}.{os.getpid()}")
-        try:
-            unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
-            os.replace(unfinished, path)
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
+        write_whole(self.path / name, text)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
@@ -116,14 +118,9 @@ class RunFolder:
         os.replace(made, link)
 
 
-@contextmanager
-def writing_in(folder: Path) -> Iterator[None]:
+def writing_in(folder: Path) -> AbstractContextManager[None]:
     """Within, what the operating system refuses becomes a ``JobError`` that a person can read."""
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise JobError(f"cannot write the run's folder in {folder}: {why}") from error
+    return writing(f"the run's folder in {folder}")
 
 
 def new_run(name: str, base: Path = RUNS) -> RunFolder:

@@ -154,7 +154,13 @@ def _load_module(name: str) -> ModuleType:
         if not path.exists():
             raise JobError(f"there is no recipe {name}")
         sys.path.insert(0, str(path.resolve().parent))
-        return importlib.import_module(path.stem)
+        module = importlib.import_module(path.stem)
+        if not module.__file__ or not path.samefile(module.__file__):
+            raise JobError(
+                f"{name} has the name of a module of Python's or of a package, "
+                f"{module.__file__ or 'which is built in'}: give it another"
+            )
+        return module
     try:
         return importlib.import_module(known.get(name, name))
     except ModuleNotFoundError as error:

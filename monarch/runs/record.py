@@ -18,6 +18,7 @@ __all__ = ["EVENTS", "METRICS", "Display", "Record"]
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
+_LOOK_SECONDS = 0.2
 _MAX_DELAY_SECONDS = 600.0  # more is a clock that is wrong, or a file that was moved here
 
 C = TypeVar("C")
@@ -70,7 +71,11 @@ class Record:
 
     def wait_until_stopping(self, seconds: float) -> bool:
         """Wait so long, unless the recipe is to stop; whether it is."""
-        return self._stop.wait(seconds)
+        # Not in the event's own wait: a signal's handler that sets it there would wait for us.
+        deadline = time.monotonic() + seconds
+        while not self.is_stopping and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+        return self.is_stopping
 
     def message(self, text: str) -> None:
         """Something happened that is worth a line."""

@@ -51,7 +51,7 @@ def report_html(run: RunFolder) -> str:
     parts = [
         "<!doctype html><meta charset=utf-8>",
         f"<title>{escape(run.name)}</title><style>{_STYLE}</style>",
-        f"<h1>{escape(run.name)}: {status}</h1>",
+        f"<h1>{escape(run.name)}: {escape(status)}</h1>",
         f"<pre>{escape(shlex.join(run.command))}</pre>",
         _table([(name, value) for name, value in figures(steps, events).items()]),
     ]
@@ -60,10 +60,8 @@ def report_html(run: RunFolder) -> str:
         parts.append(f"<h2>{escape(name)}: {_number(_last(steps, name))}</h2>")
         parts.append(svg_chart({name: curve(steps, name)}, marks))
     parts.append(f"<h2>What happened</h2>{_events_table(events)}")
-    origins = run.origins()
-    if origins:
-        text = run.config_path.read_text(encoding="utf-8")
-        parts.append(f"<h2>Config</h2><pre>{escape(text)}</pre>")
+    if run.config_text:
+        parts.append(f"<h2>Config</h2><pre>{escape(run.config_text)}</pre>")
     parts.append("<h2>Where</h2>" + _table([(k, v) for k, v in environment.items() if v]))
     parts.append(f"<p class=none>as of step {last.get('step', 0)}</p>")
     return "\n".join(parts) + "\n"

@@ -7,7 +7,7 @@ import os
 import runpy
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from monarch.actor import Actor, Future, ProcMesh, current_rank, endpoint
@@ -37,15 +37,34 @@ class SPMDActor(Actor):
 
     @endpoint
     def main(self, addr: str, port: int, script_args: list[str]) -> bool:
-        """Run ``-m MODULE ARGS`` or ``SCRIPT ARGS`` as ``__main__``."""
+        """Run ``-m MODULE ARGS`` or ``SCRIPT ARGS`` as ``__main__``, as Python itself would.
+
+        Raises ``RuntimeError`` if it exits with another status than 0.
+        """
         os.environ.update(_environment(addr, port))
-        if script_args[:1] == ["-m"]:
-            sys.argv = script_args[1:]
-            runpy.run_module(script_args[1], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv = script_args
-            runpy.run_path(script_args[0], run_name="__main__")
+        try:
+            if script_args[:1] == ["-m"]:
+                sys.argv = script_args[1:]
+                runpy.run_module(script_args[1], run_name="__main__", alter_sys=True)
+            else:
+                sys.argv = script_args
+                with _first_on_path(os.path.dirname(os.path.abspath(script_args[0]))):
+                    runpy.run_path(script_args[0], run_name="__main__")
+        except SystemExit as ended:
+            if ended.code:
+                raise RuntimeError(f"{sys.argv[0]} exited with {ended.code}") from None
         return True
+
+
+@contextlib.contextmanager
+def _first_on_path(folder: str) -> Iterator[None]:
+    """Within, modules are looked for there first: a script imports what lies beside it."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
 
 
 def _environment(addr: str, port: int) -> dict[str, str]:

@@ -470,10 +470,11 @@ def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, An
     num_ranks = config.num_ranks or num_hosts * procs_per_host
     batch = split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
     data: Data = part(config.task, load_data)(config)
+    order = SampleOrder(len(data.train), batch.per_rank, 0, num_ranks, config.data_seed)
     build = functools.partial(part(config.task, build_model), config)
     loss = part(config.task, compute_loss)
     memory = memory_of_step(build, loss, data.train[0], batch.micro_batch_size)
-    num_steps = len(data.train) // config.global_batch_size * config.num_epochs
+    num_steps = order.num_steps_per_epoch * config.num_epochs
     return {
         "parameters": f"{memory.num_parameters:,}",
         "memory of a rank": str(memory),

@@ -502,8 +502,9 @@ def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> di
     data: Data = part(config.task, load_data)(config)
     build = functools.partial(part(config.task, build_model), config)
     loss = part(config.task, compute_loss)
-    memory = memory_of_step(build, loss, data.train[0], config.batch_size)
     num_procs = config.num_groups * config.procs_per_group
+    SampleOrder(len(data.train), config.batch_size, 0, num_procs, config.data_seed)  # if enough
+    memory = memory_of_step(build, loss, data.train[0], config.batch_size)
     num_batches = config.num_steps * (1 if config.algorithm == "ddp" else config.sync_every)
     epochs = num_batches * num_procs * config.batch_size / len(data.train)
     rows: dict[str, Any] = {

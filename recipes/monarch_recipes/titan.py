@@ -259,10 +259,11 @@ def train(config: TitanConfig, record: Record, attempt: Attempt) -> Outcome:
             saving.failed(step, result.unsaved, must=result.is_last)
         if result.is_last:
             break
-    if step < setup.num_steps and record.is_stopping:
+    if step < setup.num_steps:
         if step > setup.first_step and (path := driver.save()):
             saving.saved(step, path)
-        record.message(f"stopped after step {step}; the last checkpoint is {saving.latest}")
+        why = "stopped" if record.is_stopping else "the data has ended"
+        record.message(f"{why} after step {step}; the last checkpoint is {saving.latest}")
     driver.close()
     return Outcome(step, last["loss"], last["validation_loss"], saving.latest, attempt.num_restarts)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib
 import json
 import random
-import shutil
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-__all__ = ["prepare", "read_documents"]
+from monarch.runs.whole_file import write_whole
+
+__all__ = ["copy_edited", "prepare", "read_documents"]
 
 _BEGIN, _END = "<|begin_of_text|>", "<|end_of_text|>"
 _VOCABULARY = 1024
@@ -46,12 +47,16 @@ def prepare(folder: Path) -> Path:
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in part))
     _train_tokenizer(train, folder / "tokenizer")
 
+    copy_edited(folder)
+    return folder / "titan.toml"
+
+
+def copy_edited(folder: Path) -> None:
+    """What a person may edit, each file whole: what is there is not written again."""
     configs = resources.files("monarch_recipes") / "configs"
     for source, target in _EDITED.items():
         if not (folder / target).exists():
-            with resources.as_file(configs / source) as path:
-                shutil.copyfile(path, folder / target)
-    return folder / "titan.toml"
+            write_whole(folder / target, (configs / source).read_text(encoding="utf-8"))
 
 
 def read_documents() -> list[str]:

@@ -11,6 +11,7 @@ from monarch.errors import JobError
 from monarch.runs.recipe import built_in_recipes, summary_of
 from monarch_recipes.ddp import DDPConfig
 from tests.cli.runs_folder import RunsFolder
+from tests.support import small_files
 
 
 @pytest.fixture
@@ -54,6 +55,25 @@ def test_cp_gives_files_that_work(folder: RunsFolder, monkeypatch: pytest.Monkey
             folder.here(monkeypatch, "recipe", "cp", "counting.py", name)
     folder.here(monkeypatch, "recipe", "cp", "ddp", "ddp.toml")
     assert load_config(DDPConfig, folder.path / "ddp.toml").config == DDPConfig()
+
+
+def test_cp_on_a_full_disk_leaves_what_was_there(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = folder.write("mine.py", "mine = 1")
+    for name in ("mine.py", "mine.toml"):
+        with small_files(20), pytest.raises(JobError, match=f"cannot write {name}: File too large"):
+            folder.here(monkeypatch, "recipe", "cp", "counting.py", name, "--force")
+    assert mine.read_text() == "mine = 1"
+    assert {path.name for path in folder.path.iterdir()} == {"counting.py", "mine.py"}
+
+
+def test_a_file_that_python_would_not_import_is_refused(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.path / "counting.py").rename(folder.path / "queue.py")
+    with pytest.raises(JobError, match=r"queue.py has the name of .*/queue.py: give it another"):
+        folder.here(monkeypatch, "recipe", "show", "queue.py")
 
 
 def test_validate_runs_every_check_and_nothing_else(

@@ -17,7 +17,7 @@ from monarch.cli.sweep import Slot, choices_of, label_of, slots_of
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
 from tests.cli.runs_folder import RunsFolder
-from tests.support import Program, wait_for
+from tests.support import Program, small_files, wait_for
 
 
 @pytest.fixture
@@ -76,6 +76,23 @@ def test_compare_shows_what_differs(folder: RunsFolder, monkeypatch: pytest.Monk
         names, ["rate", "0.1", "0.2"], ["status", "finished", "failed"], ["step", "3", "2"],
         ["loss", "1", "2.5"],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [None, "size = ["])
+def test_what_is_torn_is_shown_as_far_as_it_goes(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    config = folder.runs[1] / "config.toml"
+    config.unlink() if text is None else config.write_text(text)
+    first, second = (run.name for run in folder.runs)
+    said = folder.here(monkeypatch, "runs", "compare", first, second)
+    assert ["size", "8", "-"] in [line.split() for line in said.splitlines()]
+    assert "2.5" in folder.here(monkeypatch, "runs", "show", second)
+    with small_files(20):
+        with pytest.raises(JobError, match=r"cannot write .*report.html: File too large"):
+            folder.here(monkeypatch, "runs", "show", second)
+        with pytest.raises(JobError, match=r"cannot write loss.svg: File too large"):
+            folder.here(monkeypatch, "runs", "plot", "--svg", "loss.svg")
 
 
 def test_a_key_that_is_measured_too_is_told_apart(

@@ -6,10 +6,11 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from monarch.actor import Actor, ProcMesh, endpoint, this_host
+from monarch.actor import Actor, ActorError, ProcMesh, endpoint, this_host
 from monarch.job import ProcessJob
 from monarch.spmd import SPMDActor, setup_torch_elastic_env, setup_torch_elastic_env_async
 from monarch.utils import setup_env_for_distributed
@@ -103,3 +104,16 @@ def test_a_script_runs_with_its_arguments(tmp_path: os.PathLike[str]) -> None:
     for rank in (0, 1):
         with open(os.path.join(tmp_path, f"out{rank}")) as file:
             assert file.read() == "--lr 3"
+
+
+def test_a_script_imports_what_lies_beside_it_and_may_exit(tmp_path: Path) -> None:
+    (tmp_path / "beside_the_script.py").write_text("STATUS = {'well': 0, 'badly': 3}\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom beside_the_script import STATUS\nsys.exit(STATUS[sys.argv[1]])\n"
+    )
+    actors = this_host().spawn_procs({"gpus": 2}).spawn("spmd", SPMDActor)
+    ends_well = actors.main.call("127.0.0.1", 1, [str(script), "well"])
+    assert ends_well.get(timeout=30).values() == [True, True]
+    with pytest.raises(ActorError, match=r"script.py exited with 3"):
+        actors.main.call("127.0.0.1", 1, [str(script), "badly"]).get(timeout=30)

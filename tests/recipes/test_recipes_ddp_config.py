@@ -12,6 +12,7 @@ from monarch.runs import LineDisplay
 from monarch_recipes.ddp import DDPConfig, build_model, check, compute_loss, plan
 from monarch_recipes.digits import load_digit_samples
 from monarch_recipes.memory import memory_of_step
+from monarch_recipes.samples import TooFewSamples
 
 SHIPPED = Path(monarch_recipes.__file__).parent / "configs" / "ddp.toml"
 
@@ -63,6 +64,11 @@ def test_a_config_that_does_not_fit_the_procs_is_refused_with_its_origin() -> No
         with error, loaded.locating_errors():
             check(loaded.config, *procs)
     check(DDPConfig(), 2, 2)
+
+
+def test_a_plan_that_could_not_be_run_is_refused_as_the_run_would_be() -> None:
+    with pytest.raises(TooFewSamples, match=r"2 ranks with 1000 samples each want more than the 1"):
+        plan(DDPConfig(global_batch_size=2000), 1, 2)
 
 
 def test_the_plan_counts_what_the_model_really_has() -> None:

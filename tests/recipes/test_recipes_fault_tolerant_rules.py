@@ -132,6 +132,21 @@ def test_the_most_are_right_and_who_is_made_anew_is_forgotten() -> None:
     assert book.of(20) == {}
 
 
+def test_those_who_are_lost_together_are_waited_for_once() -> None:
+    book = RecoveryBook(2, now=0.0)
+    for step in range(1, 11):
+        book.committed("group 0", step, 2, step * 0.1)
+    for victim in ("group 0", "group 1", "lighthouse"):
+        book.detected(victim, "killed", 10, 1.05)
+        book.ready(victim, 1.9)
+    for step in range(11, 13):
+        for victim in ("group 0", "group 1", "lighthouse"):
+            book.committed(victim, step, 2, 1.0 + (step - 10) * 1.1)
+    report = book.report(4.0)
+    assert report.longest_stall_seconds == pytest.approx(1.1)
+    assert report.stalled_seconds == pytest.approx(1.0)
+
+
 def test_the_sum_of_a_recovery() -> None:
     book = RecoveryBook(2, now=0.0)
     for step in range(1, 11):

@@ -13,7 +13,8 @@ from monarch.runs.recipe import find_recipe
 from monarch_recipes.titan import check, patience_seconds
 from monarch_recipes.titan_api import check_version
 from monarch_recipes.titan_config import Degrees, TitanConfig, from_flags, in_folder
-from monarch_recipes.titan_tiny import prepare, read_documents
+from monarch_recipes.titan_tiny import copy_edited, prepare, read_documents
+from tests.support import small_files
 
 
 def config(*overrides: str) -> TitanConfig:
@@ -191,3 +192,10 @@ def test_the_documentation_lists_the_keys_that_may_change() -> None:
     text = (Path(__file__).parents[2] / "docs/titan.md").read_text()
     for key in live_keys(TitanConfig):
         assert f"`{key}`" in text
+
+
+def test_what_a_full_disk_cut_short_is_made_again(tmp_path: Path) -> None:
+    with small_files(200), pytest.raises(OSError, match="File too large"):
+        copy_edited(tmp_path)
+    copy_edited(tmp_path)
+    assert load_config(TitanConfig, tmp_path / "titan.toml").config.training.steps > 0

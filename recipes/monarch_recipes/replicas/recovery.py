@@ -12,6 +12,8 @@ from typing import Any
 
 __all__ = ["Incident", "RecoveryBook", "RecoveryReport"]
 
+_Gap = tuple[float, float]  # in which nobody committed a step: from one commit to the next
+
 
 @dataclass
 class Incident:
@@ -182,10 +184,14 @@ class RecoveryBook:
 
     def report(self, now: float) -> RecoveryReport:
         """The sum up to now."""
+        stalls: set[_Gap] = set()  # Those who are lost together are waited for together.
         for incident in self._incidents:
             end = incident.healed_at or incident.ready_at or incident.detected_at
-            incident.stall_seconds = self._longest_gap(incident.began_at, end, now)
-        usual = statistics.median(self._gaps()) if self._gaps() else 0.0
+            gap = self._longest_gap(incident.began_at, end)
+            incident.stall_seconds = _length(gap)
+            stalls.add(gap)
+        gaps = [_length(gap) for gap in itertools.pairwise(self._commit_times)]
+        usual = statistics.median(gaps) if gaps else 0.0
         num_committed = sum(self._participants.values())
         return RecoveryReport(
             incidents=tuple(sorted(self._incidents, key=lambda incident: incident.began_at)),
@@ -193,26 +199,21 @@ class RecoveryBook:
             num_batches_committed=num_committed,
             num_batches_possible=self._num_groups * len(self._participants) + self._num_wasted,
             total_seconds=round(now - self._started_at, 3),
-            stalled_seconds=round(
-                sum(max(0.0, one.stall_seconds - usual) for one in self._incidents), 3
-            ),
+            stalled_seconds=round(sum(max(0.0, _length(gap) - usual) for gap in stalls), 3),
         )
 
     def _open(self, victim: str) -> list[Incident]:
         return [one for one in self._incidents if one.victim == victim and one.healed_at is None]
 
-    def _gaps(self) -> list[float]:
-        times = self._commit_times
-        return [later - earlier for earlier, later in itertools.pairwise(times)]
-
-    def _longest_gap(self, begin: float, end: float, now: float) -> float:
+    def _longest_gap(self, begin: float, end: float) -> _Gap:
         """The longest time without a commit that has a part between ``begin`` and ``end``."""
-        times = [*self._commit_times, now] if not self._commit_times else self._commit_times
-        pairs = itertools.pairwise(times)
-        return max(
-            (later - earlier for earlier, later in pairs if later > begin and earlier < end),
-            default=0.0,
-        )
+        pairs = itertools.pairwise(self._commit_times)
+        touched = (pair for pair in pairs if pair[1] > begin and pair[0] < end)
+        return max(touched, key=_length, default=(begin, begin))
+
+
+def _length(gap: _Gap) -> float:
+    return gap[1] - gap[0]
 
 
 def _rounded(seconds: float | None) -> float | None:

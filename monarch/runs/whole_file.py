@@ -1,0 +1,32 @@
+"""Files that are written whole or not at all, whatever stops the writing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from monarch.errors import JobError
+
+__all__ = ["write_whole", "writing"]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """What was there before stays until the new text is. Raises ``OSError``."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
+        os.replace(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def writing(what: object) -> Iterator[None]:
+    """Within, what the operating system refuses becomes a ``JobError`` that a person can read."""
+    try:
+        yield
+    except OSError as error:
+        raise JobError(f"cannot write {what}: {error.strerror or error}") from error
