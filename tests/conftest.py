@@ -134,6 +134,8 @@ def _descriptors() -> set[str]:
             continue
         if "memfd:monarch" in target and _client() is not None:
             continue  # Shared memory that the client keeps, to use it again.
+        if target.endswith("/mountinfo"):
+            continue  # One a process, to hear of new mounts.
         if "inotify" in target and _client() is not None:
             continue  # What the client watches until it ends, so that the next push is quick.
         numbered = target.startswith(("socket:", "pipe:"))

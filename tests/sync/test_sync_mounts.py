@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,7 +98,10 @@ def test_the_table_of_mounts_is_read_with_all_that_is_escaped_in_it(
     table = tmp_path / "mountinfo"
     table.write_text("".join(f"36 35 98:0 /r {place} rw - ext4 /dev/r rw\n" for place in places))
     monkeypatch.setattr(mounts, "_TABLE", str(table))
+    monkeypatch.setattr(mounts, "_table", None)
     assert mounted_inside(str(root)) == {"in\\side", "c/d"}
     assert mounted_inside(str(tmp_path / "link")) == {"in\\side", "c/d"}
     table.unlink()
+    os.close(mounts._table._file)
+    monkeypatch.setattr(mounts, "_table", None)
     assert mounted_inside(str(root)) == set()
