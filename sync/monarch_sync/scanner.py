@@ -19,11 +19,12 @@ from monarch_sync.entry import (
 )
 from monarch_sync.errors import BadManifest
 from monarch_sync.ignore import tracked_though_ignored, walk
+from monarch_sync.left_out import LeftOut
 from monarch_sync.manifest import Manifest
 from monarch_sync.readings import Readings
 from monarch_sync.report import Problem
 from monarch_sync.touched import Touched
-from monarch_sync.unreadable import ROOT, filled, listing_fault, tracking_fault
+from monarch_sync.unreadable import ROOT, filled
 from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Scan", "Scanner", "scan"]
@@ -58,15 +59,13 @@ class Scanner:
         self.manifest: Manifest | None = None
         self.contents = Contents(workspace)
         self._readings = Readings(self.contents)
-        self._problems: dict[str, Problem] = {}
-        self._unreadable: dict[str, Problem] = {}  # nothing in it is in the manifest
+        self._left_out = LeftOut()
         # What git's rules hide, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
 
     def scan(self) -> Scan:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
-        self._problems.clear()
-        self._unreadable.clear()
+        self._left_out.clear()
         self._hidden.clear()
         self._readings.begin()
         entries: dict[str, Entry] = {}
@@ -83,9 +82,9 @@ class Scanner:
             # All other folders on the way to a path are listed themselves.
             _add_parents(folder.remote, entries)
         self._readings.end()
-        self._drop_unreadable(entries)
+        self._left_out.drop_unlisted(entries)
         _drop_orphans(entries)
-        return Scan(self._update(entries), self._all_problems())
+        return Scan(self._update(entries), self._left_out.problems())
 
     def rescan(self, paths: Iterable[str | os.PathLike[str]]) -> Scan:
         """Look at these (absolute) paths, and at all inside those that are folders.
@@ -96,13 +95,15 @@ class Scanner:
         """
         touched = {os.fspath(path) for path in paths}
         # Nobody tells when it can be read again: a mount that comes back does not.
-        again = {str(at) for path in self._unreadable for at in self.workspace.locate(path)}
+        again = {
+            str(at) for path in self._left_out.unreadable for at in self.workspace.locate(path)
+        }
         touched |= again
         same_files = self._readings.same_files(touched)
-        if self.manifest is None or same_files is None or ROOT in self._unreadable:
+        if self.manifest is None or same_files is None or ROOT in self._left_out.unreadable:
             return self.scan()
         touched |= same_files
-        if any(_is_rule(path) for path in touched) or _meet(self.workspace.folders, touched):
+        if any(_is_rule(path) for path in touched) or self.workspace.folders_meet(touched):
             return self.scan()
         if not again.isdisjoint(str(folder.local) for folder in self.workspace.folders):
             return self.scan()
@@ -120,7 +121,7 @@ class Scanner:
                 self._rescan_some(folder, parent, relatives, changed, removed)
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
-        return Scan(manifest, self._all_problems())
+        return Scan(manifest, self._left_out.problems())
 
     def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
         """The manifest with some folders under their new names, and which paths that settles; None
@@ -129,13 +130,13 @@ class Scanner:
         if not moves or self._readings.has_links:
             return None
         manifest = self.manifest
-        unclear = (*self._hidden, *self._problems, *self._unreadable)
+        unclear = (*self._hidden, *self._left_out)
         for old, new in moves:
-            homes = [f for f in self.workspace.folders if _overlap(f, old) or _overlap(f, new)]
+            homes = [f for f in self.workspace.folders if f.overlaps(old) or f.overlaps(new)]
             if len(homes) != 1:
                 return None
             home = homes[0]
-            was, now = (_inside(home, path) for path in (old, new))
+            was, now = (home.inside(path) for path in (old, new))
             before, after = home.remote_of(was), home.remote_of(now)
             if not (was and now) or any(f"{path}/".startswith(f"{before}/") for path in unclear):
                 return None
@@ -201,13 +202,13 @@ class Scanner:
             wanted.update(self._walk(folder, parent, depth=1))
         for relative in unsure:
             path = folder.remote_of(relative)
-            self._forget_problems(path)
+            self._left_out.forget(path)
             found: dict[str, Entry] = {}
             if relative in wanted or path in self._hidden:
                 self._add(folder, relative, found)
                 if path in found and found[path].is_dir:
                     self._add_inside(folder, relative, found)
-                    self._drop_unreadable(found)
+                    self._left_out.drop_unlisted(found)
                     _drop_orphans(found, folder.remote_of(parent))
             known = self.manifest.below(path)
             if path in self.manifest:
@@ -255,9 +256,7 @@ class Scanner:
 
     def _walk(self, folder: Folder, below: str = "", depth: int | None = None) -> Iterator[str]:
         def note(relative: str, error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                path = folder.remote_of(relative) or ROOT
-                self._unreadable[path] = Problem(path, listing_fault(error), is_unreadable=True)
+            self._left_out.note_unlisted(folder.remote_of(relative), error)
 
         patterns, uses_git = self.workspace.ignore, folder.follows_git
         return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
@@ -267,25 +266,8 @@ class Scanner:
         try:
             return tracked_though_ignored(folder.local, self.workspace.ignore, listed)
         except OSError as error:
-            path = folder.remote or ROOT
-            problem = Problem(path, tracking_fault(error), is_unreadable=True)
-            self._unreadable.setdefault(path, problem)
+            self._left_out.note_untracked(folder.remote, error)
             return []
-
-    def _drop_unreadable(self, entries: dict[str, Entry]) -> None:
-        """Take out folders that could not be listed: their mode may be what keeps us out."""
-        if self._unreadable:
-            above = {parent_of(path) for path in entries}
-            for path in self._unreadable.keys() - above:
-                entries.pop(path, None)
-
-    def _forget_problems(self, path: str) -> None:
-        for problems in (self._problems, self._unreadable):
-            for other in [p for p in problems if p == path or p.startswith(f"{path}/")]:
-                del problems[other]
-
-    def _all_problems(self) -> list[Problem]:
-        return [*self._problems.values(), *self._unreadable.values()]
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
         """The new manifest, derived from the last one where there is one."""
@@ -314,20 +296,18 @@ class Scanner:
         path = folder.remote_of(relative)
         if path in entries:
             return
-        if self._problems:
-            self._problems.pop(path, None)
+        self._left_out.note_fine(path)
         try:
             entry = self._entry(path, f"{folder.local}/{relative}", status)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            reason = error.strerror or str(error)
-            self._unreadable[path] = Problem(path, reason, is_unreadable=True)
+            self._left_out.note_unread(path, error)
             return
         if isinstance(entry, Entry):
             entries[path] = entry
         else:
-            self._problems[path] = Problem(path, entry)
+            self._left_out.note(path, entry)
 
     def _entry(self, path: str, local: str, status: os.stat_result | None = None) -> Entry | str:
         """The entry of a local path, or why there is none. ``status``: its own, if it was looked
@@ -362,17 +342,6 @@ def _drop_orphans(entries: dict[str, Entry], above: str = "") -> None:
         del entries[path]
 
 
-def _inside(folder: Folder, path: str) -> str:
-    """A path inside a workspace's folder, relative to it; "" if it is not inside."""
-    above = f"{folder.local}/"
-    return path[len(above) :] if path.startswith(above) else ""
-
-
-def _overlap(folder: Folder, path: str) -> bool:
-    local = str(folder.local)
-    return f"{local}/".startswith(f"{path}/") or path.startswith(f"{local}/")
-
-
 def _is_rule(path: str) -> bool:
     return path.endswith(_RULES) and (
         path.rpartition("/")[2] in _RULE_FILES or path.endswith(_GIT_RULES)
@@ -384,19 +353,6 @@ def _is_dir(local: str) -> bool:
         return stat.S_ISDIR(os.lstat(local).st_mode)
     except OSError:
         return False
-
-
-def _meet(folders: Sequence[Folder], touched: set[str]) -> bool:
-    """Whether one folder has something where another lands, or had it until now."""
-    for one in folders:
-        for other in folders:
-            inside = one.relative_of(other.remote)
-            if one is other or inside is None:
-                continue
-            place = f"{one.local}/{inside.partition('/')[0]}".rstrip("/")
-            if os.path.lexists(place) or any(path.startswith(place) for path in touched):
-                return True
-    return False
 
 
 def _add_parents(path: str, entries: dict[str, Entry]) -> None:

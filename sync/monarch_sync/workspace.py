@@ -60,6 +60,16 @@ class Folder:
         prefix = self.remote + "/"
         return remote[len(prefix) :] if remote.startswith(prefix) else None
 
+    def inside(self, local: str) -> str:
+        """A local path inside this folder, relative to it; "" if it is not inside."""
+        above = f"{self.local}/"
+        return local[len(above) :] if local.startswith(above) else ""
+
+    def overlaps(self, local: str) -> bool:
+        """Whether a local path is this folder's, above it, or inside it."""
+        mine = str(self.local)
+        return f"{mine}/".startswith(f"{local}/") or local.startswith(f"{mine}/")
+
 
 class Workspace:
     """Local folders that hosts mirror.
@@ -102,6 +112,18 @@ class Workspace:
         new = Workspace(env=self.env, ignore=self.ignore, editable=self.editable)
         new.folders = (*self.folders, *more)
         return new
+
+    def folders_meet(self, touched: Iterable[str]) -> bool:
+        """Whether one folder has something where another lands, or had it until it was touched."""
+        for one in self.folders:
+            for other in self.folders:
+                inside = one.relative_of(other.remote)
+                if one is other or inside is None:
+                    continue
+                place = f"{one.local}/{inside.partition('/')[0]}".rstrip("/")
+                if os.path.lexists(place) or any(path.startswith(place) for path in touched):
+                    return True
+        return False
 
     @property
     def dirs(self) -> dict[Path, str]:
