@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def test_cp_gives_files_that_work(folder: RunsFolder, monkeypatch: pytest.Monkey
 def test_cp_on_a_full_disk_leaves_what_was_there(
     folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would leave half of it
     mine = folder.write("mine.py", "mine = 1")
     for name in ("mine.py", "mine.toml"):
         with small_files(20), pytest.raises(JobError, match=f"cannot write {name}: File too large"):

@@ -17,6 +17,7 @@ from monarch.actor import (
     Port,
     SupervisionError,
     endpoint,
+    shutdown_context,
     this_host,
 )
 from monarch.config import configured
@@ -194,6 +195,7 @@ def test_of_a_stopped_actor_only_its_names_are_kept() -> None:
 
 
 def test_a_call_that_cannot_be_sent_leaves_no_port_open() -> None:
+    shutdown_context().get(timeout=20)  # The limit is one of a client's whole life.
     with configured(max_message_bytes=2**20):
         echo = this_host().spawn_procs().spawn("echo", Echo)
         echo.echo.call_one(1).get(timeout=30)
@@ -203,6 +205,7 @@ def test_a_call_that_cannot_be_sent_leaves_no_port_open() -> None:
             with pytest.raises(ValueError, match="beyond the limit"):
                 adverb(bytes(2**21))
         assert len(ports) == before
+        shutdown_context().get(timeout=20)
 
 
 class Caller(Actor):

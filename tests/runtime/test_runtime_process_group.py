@@ -116,7 +116,8 @@ def test_a_template_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.Mo
     socket.send_fds(host, [order], [said, said])
     assert template._serve()
     os.close(said)
-    assert msgspec.json.decode(host.recv(1000)) == {"event": "exited", "uid": "proc", "code": 1}
+    told = msgspec.json.decode(host.recv(1000))
+    assert told == {"event": "exited", "uid": "proc", "life": config.life, "code": 1}
     assert os.read(out, 1000) == b"no process could be made: Resource temporarily unavailable\n"
     for end in (template._wake_read, template._wake_write, out):
         os.close(end)
