@@ -101,13 +101,6 @@ def scan_port(url: str, garbage: bytes) -> None:
             pass  # Turned away before it was done.
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Program:
     """A Python script in a process of its own, whose output can be waited for."""
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from monarch.actor import Actor, Future, ProcMesh, current_rank, endpoint
-from monarch.tools.network import AddrType, get_ipaddr, host_name
+from monarch.tools.network import AddrType, free_port, get_ipaddr, host_name
 
 __all__ = ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"]
 
@@ -22,10 +22,7 @@ class SPMDActor(Actor):
     @endpoint
     def get_host_port(self, use_ipaddr: AddrType | None = None) -> tuple[str, int]:
         """An address of this machine, and a TCP port that is free there now."""
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("", 0))
-            port: int = probe.getsockname()[1]
+        port = free_port()
         if use_ipaddr is None:
             return host_name(), port
         return get_ipaddr(socket.gethostname(), 0, use_ipaddr), port

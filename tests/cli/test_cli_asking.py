@@ -11,8 +11,8 @@ import pytest
 from monarch.cli import asking
 from monarch.cli.asking import NOBODY_THERE, ask_hosts
 from monarch.runtime.node import Node
+from monarch.tools.network import free_port
 from monarch.wire.host_url import HostUrl
-from tests.support import free_port
 
 LONG = 600.0
 """Longer than a test may take: who waits for this to pass does not pass."""

@@ -17,7 +17,7 @@ from monarch.cli.sync.visitor import Visitor
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait
 from monarch.runtime.answers import Outcome
 from monarch.runtime.promise import Promise
-from tests.support import free_port
+from monarch.tools.network import free_port
 
 
 def test_many_that_are_silent_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,9 @@ from monarch.net.transport import Frames, Transport
 from monarch.net.transports import Transports
 from monarch.net.unix_transport import UnixTransport
 from monarch.net.zmq_transport import ZmqTransport
+from monarch.tools.network import free_port
 from monarch.wire.keys import JobKeys, KeyPair
-from tests.support import free_port, scan_port, wait_for
+from tests.support import scan_port, wait_for
 
 KEYS = JobKeys(bytes(range(32)))
 OTHER_KEYS = JobKeys(bytes(32))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,25 +12,19 @@ from typing import Any
 
 import pytest
 
+from monarch.tools.network import free_port
+
 NUM_RANKS = 2
 SCRIPT = Path(__file__).with_name("ddp_rank.py")
-
-
-def free_ports(count: int) -> list[str]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [str(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank found in the scenarios of ddp_rank.py."""
-    command = [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("ddp")), *free_ports(10)]
+    ports: set[str] = set()
+    while len(ports) < 10:
+        ports.add(str(free_port()))
+    command = [sys.executable, str(SCRIPT), str(tmp_path_factory.mktemp("ddp")), *ports]
     environment = {
         **os.environ,
         "WORLD_SIZE": str(NUM_RANKS),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from monarch.actor import attach_to_workers, shutdown_context
 from monarch.runtime.launcher import Launcher
+from monarch.tools.network import free_port
 from monarch.wire import message
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope, pack
@@ -35,7 +36,7 @@ from tests.actors import Echo
 from tests.net.strangers import READY, greeting, say
 from tests.net.strangers import message as on_the_wire
 from tests.runtime.lone_agent import LoneAgent
-from tests.support import Program, free_port, wait_for
+from tests.support import Program, wait_for
 from tests.wire.test_wire_codec import structs
 
 Start = Callable[..., Program]

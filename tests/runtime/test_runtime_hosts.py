@@ -25,8 +25,9 @@ from monarch.actor import (
 from monarch.config import configured
 from monarch.errors import HostBusy, HostUnreachable
 from monarch.net.framing import frame
+from monarch.tools.network import free_port
 from tests.actors import Echo
-from tests.support import Printed, Program, free_port, is_running, scan_port, wait_for
+from tests.support import Printed, Program, is_running, scan_port, wait_for
 
 Start = Callable[..., Program]
 

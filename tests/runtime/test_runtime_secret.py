@@ -12,9 +12,10 @@ import pytest
 
 from monarch.actor import attach_to_workers, run_worker_loop_forever
 from monarch.runtime.proc_config import ProcConfig
+from monarch.tools.network import free_port
 from monarch.wire.address import ProcAddress
 from monarch.wire.keys import JobKeys
-from tests.support import Program, free_port, wait_for
+from tests.support import Program, wait_for
 
 Start = Callable[..., Program]
 

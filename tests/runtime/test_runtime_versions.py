@@ -11,9 +11,10 @@ import pytest
 from monarch.actor import attach_to_workers
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
+from monarch.tools.network import free_port
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import PROTOCOL_VERSION, Inspect
-from tests.support import Program, free_port
+from tests.support import Program
 
 SECONDS = 30
 OTHER = PROTOCOL_VERSION + 1

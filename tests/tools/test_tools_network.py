@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from typing import Any
 
 import pytest
 
-from monarch.tools.network import AddrType, get_ipaddr, get_sockaddr
+from monarch.tools import network
+from monarch.tools.network import AddrType, free_port, get_ipaddr, get_sockaddr
 
 
 def _resolver(monkeypatch: pytest.MonkeyPatch, v6: list[str], v4: list[str]) -> None:
@@ -59,3 +61,30 @@ def test_there_may_be_none(
     _resolver(monkeypatch, v6, v4)
     with pytest.raises(RuntimeError, match="host has no usable"):
         get_ipaddr("host", 80, kind)
+
+
+def test_a_free_port_is_none_that_a_connection_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = network._given_ports()
+    assert all(10_000 <= port < 65_536 and port not in given for port in map(_free, range(20)))
+    monkeypatch.setattr(network, "_given_ports", lambda: range(10_000, 40_000))
+    assert all(port >= 40_000 for port in map(_free, range(20)))
+
+
+def test_where_connections_may_take_all_ports_one_of_them_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network, "_given_ports", lambda: range(1024, 65_536))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port()))
+
+
+def test_a_seed_does_not_choose_the_port() -> None:
+    found = set()
+    for _ in range(10):
+        random.seed(0)
+        found.add(free_port())
+    assert len(found) > 1
+
+
+def _free(_: int) -> int:
+    return free_port()
