@@ -136,7 +136,7 @@ class Committer:
         if lstat(target) is not None:
             if self._is_repeated and self._has_moved(before, after):
                 return
-            self._keeper.keep(after, None, self._disk.rename)
+            self._keeper.keep(after, None, self._disk.move)
         self._disk.rename(source, target)
 
     def _has_moved(self, before: str, after: str) -> bool:

@@ -99,7 +99,8 @@ class Completion:
             return
         old = self._log.state.manifest
         new = journal.apply(old)
-        plan = diff(old, new, decode_pairs(journal.folder_moves))
+        moves = decode_pairs(journal.folder_moves)
+        plan = diff(old, new, [move for move in moves if self._folders.is_free(move[0])])
         self._staging.salvage(plan, old)
         self._staging.gather(plan, new)
         self.carry_out(new, plan, is_repeated=True)

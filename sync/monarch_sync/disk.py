@@ -24,6 +24,7 @@ AnyPath = str | os.PathLike[str]
 
 _BLOCK = 1 << 20
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_COPIES = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EXDEV)
 _HASHED_BLOCK = 256 << 10
 _ZEROS = bytes(_BLOCK)
 _HAS_COPY_FILE_RANGE = hasattr(os, "copy_file_range")
@@ -130,6 +131,21 @@ class Disk:
     def rename(self, source: AnyPath, target: AnyPath) -> None:
         os.replace(source, target)
 
+    def move(self, source: str, target: str) -> None:
+        """Give a file or a folder another name. A folder that has to stay where it is, because it
+        came with the image of a container, is taken apart."""
+        try:
+            self.rename(source, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            mode = stat.S_IMODE(os.lstat(source).st_mode)
+            self.make_folder(target, mode | 0o700)
+            for name in os.listdir(source):
+                self.move(f"{source}/{name}", f"{target}/{name}")
+            self.remove_folder(source)
+            self.chmod(target, mode)
+
     def exchange(self, one: AnyPath, other: AnyPath) -> None:
         """Two files change places, at once. Where the file system cannot do that: what is at
         `other` gets a name beside `one` first, so `other` is never without a file."""
@@ -207,11 +223,19 @@ def _write_sparsely(fd: int, view: memoryview) -> None:
 
 def copy_range(source: int, target: int, offset: int, size: int) -> None:
     """Bytes of one open file to where another one stands; fewer, where the first ends before."""
-    while size > 0:
-        if size < _BLOCK or not _HAS_COPY_FILE_RANGE:
-            copied = os.write(target, os.pread(source, min(size, _BLOCK), offset))
-        else:
+    while size >= _BLOCK and _HAS_COPY_FILE_RANGE:
+        try:
             copied = os.copy_file_range(source, target, size, offset)
+        except OSError as error:
+            if error.errno not in _NO_COPIES:
+                raise
+            break
+        if not copied:
+            break  # some file systems say so of whatever they do not know how to copy
+        offset += copied
+        size -= copied
+    while size > 0:
+        copied = os.write(target, os.pread(source, min(size, _BLOCK), offset))
         if not copied:
             return  # the old file has become shorter: whoever verifies finds out
         offset += copied

@@ -43,7 +43,7 @@ class Keeper:
             except PermissionError:  # somebody else's, which we may not even read
                 self._set_aside(name, status, digest, self._disk.rename)
         elif not self._is_our_link(name, status):
-            self.keep(name, None, self._disk.rename)
+            self.keep(name, None, self._disk.move)
 
     def clear(self, name: str, status: os.stat_result) -> None:
         """Make room: what stands here goes, and is saved."""
@@ -53,7 +53,7 @@ class Keeper:
         elif self._is_our_link(name, status):
             self._disk.unlink(f"{self._root}/{name}")
         else:
-            self.keep(name, None, self._disk.rename)
+            self.keep(name, None, self._disk.move)
 
     def keep(self, name: str, digest: bytes | None, how: _Rename) -> None:
         """Give what stands here another name."""

@@ -65,7 +65,8 @@ _ANEW = Need([], whole=True)
 class Replica:
     """One mirrored folder. Not for several threads at once.
 
-    Raises ``ReplicaBusy`` if another process keeps the same folder.
+    Raises ``ReplicaBusy`` if another process keeps the same folder, as far as the file system can
+    tell.
     """
 
     def __init__(self, root: str | os.PathLike[str], disk: Disk | None = None) -> None:
@@ -74,13 +75,19 @@ class Replica:
         self._state = make_state_folder(self.root)
         self._lock = open(self._state / "lock", "w")  # noqa: SIM115  held as long as we live
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._keep_others_out()
             self._open()
-        except BaseException as error:
+        except BaseException:
             self._lock.close()  # or the next try, in this process, would find it kept
-            if isinstance(error, BlockingIOError):
-                raise ReplicaBusy(str(self._state)) from None
             raise
+
+    def _keep_others_out(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ReplicaBusy(str(self._state)) from None
+        except OSError:
+            pass  # The file system has no locks (Lustre, as it is often mounted): nobody can tell.
 
     def _open(self) -> None:
         self._stamps = Stamps()
@@ -89,7 +96,7 @@ class Replica:
         self._ground = Ground(root, self._store, self._stamps)
         place = os.fspath(self._state / "stage")
         self._staging = Staging(place, self._ground, self._store, self._disk)
-        self._folders = WholeFolders(root)
+        self._folders = WholeFolders(root, os.fspath(self._state))
         self._states = States()
         self._pending: Pending | None = None
         self._log = StateLog(self._state, self._disk)

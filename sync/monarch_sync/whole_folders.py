@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -32,17 +33,29 @@ class _Look(NamedTuple):
 
 
 class WholeFolders:
-    """Remembers what it has seen in a folder, as long as nothing comes or goes there."""
+    """Remembers what it has seen in a folder, as long as nothing comes or goes there. ``full``: a
+    folder on the same file system that always has something in it."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, full: str) -> None:
         self._root = root
+        self._full = full
         self._looks: dict[tuple[int, int], _Look] = {}
 
     def can_move(self, folder: str, old: Manifest) -> bool:
         """Whether a folder holds the names that the manifest says and no others, so that it may be
         moved as it is. Python's bytecode goes with it, and so does what somebody changed in a file
         of ours; it is overwritten no more than it would have been at the old place."""
-        return self.holds(folder, old.folder(folder))
+        return self.is_free(folder) and self.holds(folder, old.folder(folder))
+
+    def is_free(self, folder: str) -> bool:
+        """Whether the file system lets a folder have another name. The one of a container keeps
+        those where they are that came with the image."""
+        try:
+            # Nothing can take the place of what has something in it: this only asks.
+            os.rename(f"{self._root}/{folder}", self._full)
+        except OSError as error:
+            return error.errno != errno.EXDEV
+        return False
 
     def holds(self, folder: str, node: Node) -> bool:
         """The same of a folder that is to hold what another one held."""

@@ -1,10 +1,20 @@
-"""An author's laptop may run no Linux: no inotify, no renameat2, no nameless files, no /proc."""
+"""An author's laptop may run no Linux: no inotify, no renameat2, no nameless files, no /proc. And
+a file system may have no locks, or not copy by itself."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from monarch_sync import Replica, ReplicaBusy, Workspace, sync_local
+from monarch_sync.disk import Disk
 
 ELSEWHERE = """
 import builtins, ctypes, os, sys, threading
@@ -89,3 +99,64 @@ def test_an_author_and_a_replica_without_linux(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_where_the_file_system_has_no_locks_a_replica_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(file: object, how: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/model.py").write_bytes(b"1")
+    first = Replica(tmp_path / "copy")
+    with pytest.raises(ReplicaBusy):
+        Replica(tmp_path / "copy")
+    monkeypatch.setattr(fcntl, "flock", flock)
+    replica = Replica(tmp_path / "copy")
+    sync_local(Workspace({tmp_path / "project": ""}), replica)
+    assert (tmp_path / "copy/model.py").read_bytes() == b"1"
+    replica.close()
+    first.close()
+
+
+def _raises(code: int) -> Callable[..., int]:
+    def copy(source: int, target: int, count: int, offset: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    return copy
+
+
+def _does_nothing(source: int, target: int, count: int, offset: int) -> int:
+    return 0
+
+
+def _does_some_then_not(source: int, target: int, count: int, offset: int) -> int:
+    if offset:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return os.write(target, os.pread(source, 100_000, 0))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *map(_raises, (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)),
+        _does_nothing,
+        _does_some_then_not,
+    ],
+)
+def test_a_large_file_is_copied_where_the_kernel_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[..., int]
+) -> None:
+    content = os.urandom(3_000_000)
+    (tmp_path / "one").write_bytes(content)
+    monkeypatch.setattr(os, "copy_file_range", how)
+    Disk().copy(tmp_path / "one", tmp_path / "other", 0o644)
+    assert (tmp_path / "other").read_bytes() == content
+
+
+def test_a_copy_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").write_bytes(bytes(3_000_000))
+    monkeypatch.setattr(os, "copy_file_range", _raises(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
+        Disk().copy(tmp_path / "one", tmp_path / "other", 0o644)

@@ -200,7 +200,8 @@ def _make(digest: str, wheels: list[Wheel], find: Callable[[str], str], cache: P
 def _locked(cache: Path, how: int) -> Iterator[None]:
     """Shared to take from the cache, alone to change what is in it."""
     with open(cache / ".lock", "w") as lock:
-        fcntl.flock(lock, how)
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            fcntl.flock(lock, how)
         yield
 
 
