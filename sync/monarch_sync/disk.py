@@ -25,6 +25,7 @@ AnyPath = str | os.PathLike[str]
 _BLOCK = 1 << 20
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _NO_COPIES = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EXDEV)
+_BESIDE = ".old"
 _HASHED_BLOCK = 256 << 10
 _ZEROS = bytes(_BLOCK)
 _HAS_COPY_FILE_RANGE = hasattr(os, "copy_file_range")
@@ -151,12 +152,24 @@ class Disk:
         `other` gets a name beside `one` first, so `other` is never without a file."""
         if _exchange(one, other):
             return
-        beside = f"{os.fspath(one)}.old"
+        beside = f"{os.fspath(one)}{_BESIDE}"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
         self.link(other, beside)
         self.rename(one, other)
         self.rename(beside, one)
+
+    def finish_exchanges(self, folder: str) -> None:
+        """Where files cannot change places at once: put in order what an `exchange` with a file of
+        this folder, that was cut short, has left beside that."""
+        for name in os.listdir(folder):
+            if not name.endswith(_BESIDE):
+                continue
+            beside, one = f"{folder}/{name}", f"{folder}/{name.removesuffix(_BESIDE)}"
+            if os.path.lexists(one):
+                os.unlink(beside)  # it had not begun: what is beside still stands where it stood
+            else:
+                os.rename(beside, one)
 
     def unlink(self, path: AnyPath) -> None:
         os.unlink(path)

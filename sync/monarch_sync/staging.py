@@ -271,6 +271,7 @@ class Staging:
         was to be; some of it may have changed places already with what it replaces."""
         self.forget()
         self.begin(Plan(files=plan.files, removes=plan.removes), old)
+        self._disk.finish_exchanges(self.folder)
         for path in self._files():
             if self._in_place.salvage(path):
                 continue

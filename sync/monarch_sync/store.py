@@ -36,6 +36,7 @@ class Store:
         self._stamps = stamps
         self._max_bytes = max_bytes
         folder.mkdir(parents=True, exist_ok=True)
+        disk.finish_exchanges(self._folder)
         found = []
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -117,6 +118,7 @@ class Store:
     def mend(self, digests: Iterable[bytes]) -> None:
         """After a commit that was cut short: a file that should have left may have changed places
         already with the one that it replaces. It gets the name of what it is."""
+        self._disk.finish_exchanges(self._folder)
         for digest in digests:
             name = digest.hex()
             path = f"{self._folder}/{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import tempfile
 from pathlib import Path
 
@@ -160,12 +161,18 @@ def test_a_crash_while_folders_move_leaves_one_state_whole(
     pytest.fail("a push of a few files took more than 100 steps")
 
 
-@pytest.mark.parametrize("compacts_at", [0, 300])
+@pytest.mark.parametrize(
+    ("compacts_at", "lacks"), [(0, ""), (300, ""), (0, "exchange"), (0, "exchange and links")]
+)
 def test_a_crash_in_any_push_of_many_leaves_that_one_or_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacts_at: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacts_at: int, lacks: str
 ) -> None:
     """Many pushes, so that the log is folded on the way; stopped at every step of them."""
     monkeypatch.setattr("monarch_sync.state_log._MIN_LOG_BYTES", compacts_at)
+    if "exchange" in lacks:
+        monkeypatch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
+    if "links" in lacks:
+        monkeypatch.setattr("os.link", _refuse)
     trees: list[Tree] = [{f"f{k}": b"%d" % (i if k == i % 4 else 0) for k in range(4)}
                          for i in range(6)]  # fmt: skip
     for step in range(300):
@@ -192,6 +199,10 @@ def test_a_crash_in_any_push_of_many_leaves_that_one_or_the_one_before(
         if done == len(trees):
             return
     pytest.fail("six small pushes took more than 300 steps")
+
+
+def _refuse(*names: object, **options: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def test_a_log_with_damage_inside_is_believed_up_to_there(tmp_path: Path) -> None:
