@@ -12,6 +12,7 @@ import signal
 import stat
 import sys
 import tempfile
+from typing import BinaryIO
 
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import copy_range
@@ -82,12 +83,23 @@ def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
 
 def _mapped_copy(fd: int, size: int, folder: str | None) -> memoryview:
     """``folder``: where the copy lies; ``None``: with other temporary files."""
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
+    with _nameless(folder) as copy:
         if not _share_blocks(fd, copy.fileno()):
             if size > shutil.disk_usage(copy.fileno()).free * _MAX_SHARE_OF_ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             copy_range(fd, copy.fileno(), 0, size)
         return _mapped(copy.fileno())
+
+
+def _nameless(folder: str | None) -> BinaryIO:
+    """A file that is in no folder. What had a name for a moment only would be an event for whoever
+    watches a workspace, and on NFS it stays in sight until it is closed."""
+    if folder is None:
+        return tempfile.TemporaryFile(buffering=0)
+    flags = getattr(os, "O_TMPFILE", 0)
+    if not flags:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+    return open(os.open(folder, flags | os.O_RDWR | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
 
 
 def _share_blocks(source: int, target: int) -> bool:

@@ -113,16 +113,31 @@ def test_what_is_read_is_what_is_there(
     path.write_bytes(LARGE[:size])
     if not has_room:
 
-        def fail(**_: object) -> None:
+        def fail(folder: str | None) -> None:
             raise PermissionError
 
-        monkeypatch.setattr("tempfile.TemporaryFile", fail)
+        monkeypatch.setattr("monarch_sync.reading._nameless", fail)
     if not is_held:
         monkeypatch.setattr("monarch_sync.reading._MAX_HELD_BYTES", 0)
     content = read_file(path)
     is_mapped = size >= LARGE_BYTES and (has_room or not is_held)
     assert isinstance(content, memoryview) is is_mapped
     assert bytes(content) == LARGE[:size]
+
+
+def test_where_a_file_must_have_a_name_none_comes_to_be_in_the_project(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who watches it would be told, and on NFS it would stay in sight as long as it is read."""
+    path = folder / "big"
+    path.write_bytes(LARGE)
+    before = folder.stat().st_mtime_ns
+    monkeypatch.setattr("tempfile._O_TMPFILE_WORKS", False, raising=False)
+    monkeypatch.delattr(os, "O_TMPFILE")
+    content = read_file(path)
+    assert isinstance(content, memoryview)
+    assert digest_bytes(content) == digest_bytes(LARGE)
+    assert folder.stat().st_mtime_ns == before
 
 
 def test_no_copy_fills_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
