@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -149,6 +151,9 @@ def test_no_copy_fills_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         looked.append(place)
         return types.SimpleNamespace(free=len(LARGE) * 1.9)
 
+    # Not every file system has files without a name.
+    nameless = functools.partial(tempfile.TemporaryFile, buffering=0)
+    monkeypatch.setattr("monarch_sync.reading._nameless", lambda _: nameless())
     monkeypatch.setattr("monarch_sync.reading.shutil.disk_usage", usage)
     monkeypatch.setattr("monarch_sync.reading._share_blocks", lambda *_: False)
     monkeypatch.setattr("monarch_sync.reading.copy_range", lambda *_: pytest.fail("it copies"))
