@@ -100,7 +100,11 @@ def host(address: str) -> None:
 
     Beyond loopback the job's secret is needed, in MONARCH_JOB_SECRET.
     """
-    run_worker_loop_forever(address=address)
+    try:
+        run_worker_loop_forever(address=address)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise click.ClickException(reason or str(error)) from None
 
 
 def _show(found: Mapping[str, Mapping[str, Any]]) -> None:

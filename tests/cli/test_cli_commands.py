@@ -85,6 +85,22 @@ def test_a_host_that_cannot_start_says_why(folder: Folder) -> None:
     assert not (folder.path / ".monarch/job_state.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("address", "secret", "why"),
+    [
+        ("nowhere", "", "not an address of a host agent: 'nowhere'"),
+        ("ipc:///no/such/folder/host", "", "cannot listen at ipc:///no/such/folder/host: No such"),
+        ("tcp://0.0.0.0:1", "short", "MONARCH_JOB_SECRET must be 64 hexadecimal digits"),
+    ],
+)
+def test_an_agent_that_cannot_start_says_why(
+    folder: Folder, address: str, secret: str, why: str
+) -> None:
+    said = folder.monarch("host", "--address", address, status=1, MONARCH_JOB_SECRET=secret)
+    assert said.startswith(f"Error: {why}")
+    assert len(said.splitlines()) == 1
+
+
 def test_a_job_of_a_module(folder: Folder) -> None:
     folder.write(
         "jobs.py",
