@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import linecache
 import os
+import re
 import sys
 import threading
 import time
@@ -303,6 +304,7 @@ class _Importers:
 
     def __call__(self, module: str, names: Collection[str]) -> Iterator[ModuleEdit]:
         last = module.rpartition(".")[2].encode()
+        taken_whole = _taken_whole(last)
         wanted = [name.encode() for name in names]
         for name, loaded in self._sources.loaded():
             if name in self._known:
@@ -311,9 +313,22 @@ class _Importers:
             text = source.text
             if not (last in text or b"from ." in text):
                 continue
-            if b"import *" in text or "__getattr__" in names or any(one in text for one in wanted):
+            takes_any = b"import *" in text or "__getattr__" in names or taken_whole(text)
+            if takes_any or any(one in text for one in wanted):
                 self._known.add(name)
                 try:
                     yield unedited(name, loaded, source)
                 except (SyntaxError, ValueError):
                     continue  # already broken on disk when we first looked
+
+
+def _taken_whole(last: bytes) -> Callable[[bytes], bool]:
+    """Whether a text hands on a module by the last part of its name: `vars(m)`, `m.__dict__`."""
+    renamed = re.compile(rb"\b%b\s+as\s+(\w+)" % last)
+
+    def is_taken(text: bytes) -> bool:
+        names = b"|".join({last, *renamed.findall(text)})
+        whole = rb"[(,=]\s*(?:%b)\s*[,)]|\b(?:%b)\.__dict__" % (names, names)
+        return last in text and re.search(whole, text) is not None
+
+    return is_taken

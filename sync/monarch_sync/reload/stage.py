@@ -21,13 +21,15 @@ import operator
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
 from .errors import ReloadError
+from .flips import MISSING, Item
 from .held_back import HeldBack, Snapshot, Whose
+from .kinds import is_a, own_names
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
 from .patch import parts_of
@@ -35,6 +37,7 @@ from .registries import Registry, registries
 from .source import ImportHook, Source
 from .staged_module import StagedModule
 from .stars import no_longer_exported
+from .statements import Statement
 from .targets import HeldStore, Target, targets_of
 from .turns import Turns, longer_turns
 
@@ -53,6 +56,7 @@ class Stage:
         self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
         self.made_is_exact = False  # else it holds older objects too
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
+        self.assigned: dict[str, set[str]] = {}  # from other modules, by module
         self._plan = Plan({})
         self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
         self._targets: list[Target] = []
@@ -148,6 +152,7 @@ class Stage:
                 ast.Module(body, []), source.path, "exec", flags=flags, dont_inherit=True
             )
             targets = list(self._targets_of(statement.node, namespace))
+            later = _take_later(namespace, plan.edit.new, index) if statement.reads_whole else {}
             try:
                 with contextlib.nullcontext() if statement.is_inert else self._looking(targets):
                     self._execute(code, namespace, vars(module).get(statement.name or ""), name)
@@ -155,6 +160,7 @@ class Stage:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
                 ) from error
+            namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
             if "*" in statement.binds:
                 for gone in no_longer_exported(plan.edit, statement, vars(module), self.namespaces):
                     namespace.pop(gone, None)
@@ -229,11 +235,11 @@ class Stage:
             if index in plan.twin:
                 value.__defaults__ = live.__defaults__
                 value.__kwdefaults__ = live.__kwdefaults__
-        elif isinstance(value, type) and isinstance(live, type) and value is not live:
+        elif is_a(value, type) and is_a(live, type) and value is not live:
             self._live_classes[id(value)] = live
             self._stand_in(live, value)
             old = None if origin is None else plan.edit.old[origin]
-            if isinstance(value, enum.EnumMeta) and isinstance(live, enum.EnumMeta):
+            if is_a(value, enum.EnumMeta) and is_a(live, enum.EnumMeta):
                 keep_live_members(live, value)
             elif old is not None and old.is_class and statement.is_class:
                 changed = plan.forced_by.get(index, set())
@@ -266,11 +272,11 @@ class Stage:
         return bool(live) and check(thing, live)
 
     def _view(self, module: ModuleType) -> ModuleType:
-        name = module.__name__
+        name = own_names(module).get("__name__", "")
         staged = name in self.namespaces or any(n.startswith(f"{name}.") for n in self.namespaces)
         if type(module) is StagedModule or not staged or not self._open:
             return module
-        return StagedModule(module, self.attribute)
+        return StagedModule(module, self)
 
     def _import(
         self,
@@ -307,7 +313,17 @@ class Stage:
             value = namespace["__getattr__"](name)
         else:
             value = getattr(module, name)
-        return self._view(value) if isinstance(value, ModuleType) else value
+        return self._view(value) if is_a(value, ModuleType) else value
+
+    def assign(self, module: ModuleType, name: str, value: Any) -> None:
+        namespace = self.namespaces.get(module.__name__) if self._open else None
+        if namespace is not None:
+            self.assigned.setdefault(module.__name__, set()).add(name)
+            Item(namespace, name, value).apply()
+        elif value is MISSING:
+            delattr(module, name)
+        else:
+            setattr(module, name, value)
 
     def close(self, keep_imported: bool) -> None:
         """Views show the live modules from now on; modules imported for an abort go again."""
@@ -323,6 +339,15 @@ class Stage:
             parent, _, child = name.rpartition(".")
             if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
                 delattr(sys.modules[parent], child)
+
+
+def _take_later(
+    namespace: dict[str, Any], statements: Sequence[Statement], index: int
+) -> dict[str, Any]:
+    """Take out what no statement above binds: one that looks at all names finds none of it."""
+    so_far = {name for statement in statements[:index] for name in statement.binds}
+    below = {name for statement in statements[index:] for name in statement.binds} - so_far
+    return {name: namespace.pop(name) for name in below & namespace.keys()}
 
 
 def _num_collections() -> int:
