@@ -24,13 +24,13 @@ def is_a(value: object, kind: Any) -> bool:
     return issubclass(type(value), kind)
 
 
-def own_names(module: object) -> dict[str, Any]:
-    """What a module holds; one that loads itself when it is first used does not notice."""
+def own_names(holder: object) -> dict[str, Any]:
+    """What a module or an instance holds; one that wakes up when it is first used does not."""
     try:
-        held: dict[str, Any] = object.__getattribute__(module, "__dict__")
-    except AttributeError:  # something else that stands in `sys.modules`
+        held = object.__getattribute__(holder, "__dict__")
+    except AttributeError:
         return {}
-    return held
+    return held if type(held) is dict else {}
 
 
 def is_waiting(module: ModuleType) -> bool:

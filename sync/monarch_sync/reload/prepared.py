@@ -23,6 +23,7 @@ from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .held_back import left_behind
+from .holders import holders
 from .marks import Mark, Plan
 from .operators import leave_out
 from .patch import FunctionPatch, parts_of
@@ -229,7 +230,7 @@ class Prepared:
     def _flips(self) -> Iterator[Flip]:
         adoption = self._adoption
         asked = self._stage.held_back or adoption.gone or adoption.undecorated
-        known = list(registries(self._process.sources.loaded())) if asked else []
+        known = list(registries(holders(self._process.sources.loaded()))) if asked else []
         yield from self._functions.flips
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings

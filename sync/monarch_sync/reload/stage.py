@@ -26,9 +26,12 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
+from .differences import Glance
 from .errors import ReloadError
 from .flips import MISSING, Item
-from .held_back import HeldBack, Snapshot, Whose
+from .held_attributes import Attributes, HeldAttribute, may_be_set
+from .held_back import HeldBack, Snapshot, Watched, Whose
+from .holders import holders
 from .kinds import is_a, own_names
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
@@ -61,9 +64,11 @@ class Stage:
         self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
         self._targets: list[Target] = []
         self._snapshots: list[Snapshot] = []
+        self._attributes: list[Attributes] = []
+        self._glance = Glance(())
         self._turns = Turns()
         self._looked = self._turns.moment()
-        self.stores: list[HeldStore] = []
+        self.stores: list[HeldStore | HeldAttribute] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
         self.outside = Outside()
@@ -88,7 +93,11 @@ class Stage:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
         self._looked = self._turns.moment()
-        self._snapshots = [Snapshot(one) for one in (*registries(ours), Registry(sys.path))]
+        held = list(holders(ours))
+        self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
+        self._attributes = [Attributes(one) for one in held if may_be_set(one)]
+        containers = (snapshot.container for snapshot in self._snapshots)
+        self._glance = Glance([*containers, *(one.names for one in self._attributes)])
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
         import_module = importlib.import_module
@@ -129,13 +138,15 @@ class Stage:
     def _take_out(self) -> None:
         """Put back what staged code did to live objects, and keep it for the commit."""
         self.stores = [held for held in map(Target.take_out, self._targets) if held]
+        for attributes in self._attributes:
+            self.stores += attributes.take_out(self._is_definition)
         self.held_back = []
         for snapshot in (*self._snapshots, *self.outside.loggers.values()):
             self._turns.freshen()
             held = snapshot.take_out(self._is_definition)
             if held is not None:
                 self.held_back.append(held)
-        self._snapshots = []
+        self._snapshots, self._attributes, self._glance = [], [], Glance(())
 
     def _run_module(self, name: str, plan: ModulePlan, source: Source) -> None:
         module = sys.modules[name]
@@ -191,8 +202,8 @@ class Stage:
         self._turns.freshen()
         if not self._turns.undisturbed_since(self._looked, 0):
             self._looked = self._turns.moment()
-            for snapshot in self._snapshots:
-                snapshot.note(snapshot.look(), Whose.OTHERS)
+            for one in self._changed():
+                one.note(one.look(), Whose.OTHERS)
         started = time.perf_counter()
         try:
             yield
@@ -200,12 +211,16 @@ class Stage:
             seconds, moment = time.perf_counter() - started, self._turns.moment()
             for target in targets:
                 target.was_assigned()
-            snapshots = (*self._snapshots, *self.outside.loggers.values())
-            looks = [(snapshot, snapshot.look()) for snapshot in snapshots]
+            watched = (*self._changed(), *self.outside.loggers.values())
+            looks = [(one, one.look()) for one in watched]
             undisturbed = self._turns.undisturbed_since(self._looked, seconds)
             self._looked = moment
-            for snapshot, difference in looks:
-                snapshot.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
+            for one, difference in looks:
+                one.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
+
+    def _changed(self) -> Iterable[Watched]:
+        """Where to look closer."""
+        return (*self._snapshots, *self._attributes) if self._glance.has_changed() else ()
 
     def _is_definition(self, entry: Any) -> bool:
         """Whether something that was made here, and can be called, is all or part of it."""
