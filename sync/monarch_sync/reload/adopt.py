@@ -112,7 +112,7 @@ class Adoption:
                 spaces = self._stage.namespaces
                 for bound in no_longer_exported(edit, edit.new[index], live_names, spaces):
                     yield live_names, bound, MISSING
-        for bound in edit.gone:
+        for bound in edit.gone - staged.keys():  # what a star import brings is not gone
             yield live_names, bound, MISSING
         for old in edit.old:
             if old.name in edit.gone and _registers_itself(old, live_names.get(old.name)):

@@ -40,6 +40,10 @@ class Attributes:
     def names(self) -> Mapping[str, Any]:
         return self._names
 
+    @property
+    def has_news(self) -> bool:
+        return self._seen is not self._before
+
     def look(self) -> dict[str, Any] | None:
         """What was set since the last look."""
         if _is_same(self._seen, self._names):

@@ -48,6 +48,10 @@ class Snapshot:
     def container(self) -> Any:
         return self._registry.container
 
+    @property
+    def has_news(self) -> bool:
+        return self._seen is not self._before
+
     def look(self) -> Difference | None:
         """What happened since the last look."""
         if is_same(self._seen, self._registry.container):

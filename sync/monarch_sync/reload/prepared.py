@@ -314,8 +314,8 @@ class _Importers:
             text = source.text
             if not (last in text or b"from ." in text):
                 continue
-            takes_any = b"import *" in text or "__getattr__" in names or taken_whole(text)
-            if takes_any or any(one in text for one in wanted):
+            takes_any = b"import *" in text or "__getattr__" in names
+            if takes_any or any(one in text for one in wanted) or taken_whole(text):
                 self._known.add(name)
                 try:
                     yield unedited(name, loaded, source)

@@ -18,7 +18,8 @@ from .differences import Difference, drop
 from .flips import Action
 from .holders import held_by
 
-_CONTAINERS = (dict, list, set, OrderedDict, defaultdict, Counter, deque)
+_CONTAINERS = frozenset({dict, list, set, OrderedDict, defaultdict, Counter, deque})
+_KINDS = _CONTAINERS | {FunctionType, singledispatchmethod}
 _TOO_BIG_TO_HOLD_BACK = 10_000
 _TOO_BIG_TO_LOOK_INTO = 256
 
@@ -106,10 +107,14 @@ def registries(held: Iterable[Any]) -> Iterable[Registry]:
     ours = set(map(id, held))
     for holder in held:
         for value in held_by(holder):
-            _note(found, value, False)
-            if id(value) not in ours and _is_instance(value):
+            if type(value) is FunctionType and not value.__dict__:
+                continue
+            if type(value) in _KINDS:
+                _note(found, value, False)
+            elif _is_instance(value) and id(value) not in ours:
                 for inner in held_by(value):
-                    _note(found, inner, True)
+                    if type(inner) in _KINDS:
+                        _note(found, inner, True)
     return found.values()
 
 

@@ -138,10 +138,13 @@ class Stage:
     def _take_out(self) -> None:
         """Put back what staged code did to live objects, and keep it for the commit."""
         self.stores = [held for held in map(Target.take_out, self._targets) if held]
+        changed = self._glance.has_changed()
         for attributes in self._attributes:
-            self.stores += attributes.take_out(self._is_definition)
+            if changed or attributes.has_news:
+                self.stores += attributes.take_out(self._is_definition)
         self.held_back = []
-        for snapshot in (*self._snapshots, *self.outside.loggers.values()):
+        snapshots = [one for one in self._snapshots if changed or one.has_news]
+        for snapshot in (*snapshots, *self.outside.loggers.values()):
             self._turns.freshen()
             held = snapshot.take_out(self._is_definition)
             if held is not None:
@@ -183,18 +186,30 @@ class Stage:
     def _execute(self, code: CodeType, namespace: dict[str, Any], live: Any, module: str) -> None:
         """Run a statement, which may define anew what is live now.
 
-        A registry may refuse to take a name twice; then what is live leaves it meanwhile.
+        A registry may refuse to take a name twice; then what is live leaves it meanwhile, and so
+        does what is gone from where it was: an import may bring it from elsewhere.
         """
         try:
             exec(code, namespace)
         except Exception:
-            ids = {id(part) for part in parts_of(live, module)}
+            replaced = [(live, module), *self._gone()]
+            ids = {id(part) for value, name in replaced for part in parts_of(value, name)}
             found = [one for s in self._snapshots if ids and (one := s.withdraw(ids)) is not None]
             if not found:
                 raise
             exec(code, namespace)
             for withdrawn in found:
                 withdrawn.put_back()
+
+    def _gone(self) -> Iterator[tuple[Any, str]]:
+        """Live definitions that are no longer where they were, with their modules."""
+        for name, plan in self._plan.modules.items():
+            before, after = (
+                {defined for statement in statements for defined in statement.defines}
+                for statements in (plan.edit.old, plan.edit.new)
+            )
+            live = vars(sys.modules[name])
+            yield from ((live.get(gone), name) for gone in before - after)
 
     @contextlib.contextmanager
     def _looking(self, targets: Iterable[Target]) -> Iterator[None]:
