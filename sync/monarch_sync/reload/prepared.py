@@ -36,6 +36,10 @@ from .reshaping import reshaped
 from .source import ImportHook, RunningSources, Source, forget_bytecode, real_path
 from .stage import Stage
 
+# Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
+# in the reverse order.
+_ONE_AT_A_TIME = threading.RLock()
+
 Mode = Literal["auto", "patch", "respawn", "off"]
 
 
@@ -106,7 +110,7 @@ class Prepared:
             importlib.invalidate_caches()
             contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
             try:
-                with reading_ahead(contents, self._stage.builtins):
+                with _ONE_AT_A_TIME, reading_ahead(contents, self._stage.builtins):
                     self._stage.run(self._plan, sources, list(running.loaded()))
             except BaseException:
                 self.abort()
