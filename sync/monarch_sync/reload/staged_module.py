@@ -21,8 +21,8 @@ class StagedModule(ModuleType):
     """A module as it will be after the commit."""
 
     def __init__(self, module: ModuleType, attributes: Attributes) -> None:
+        super().__init__(own_names(module)["__name__"])
         own = object.__getattribute__(self, "__dict__")
-        own["__name__"] = own_names(module)["__name__"]
         own["__reload_module__"] = module
         own["__reload_attributes__"] = attributes
 
