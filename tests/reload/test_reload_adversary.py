@@ -319,6 +319,25 @@ def test_symlinked_file_and_root(project: Project) -> None:
         assert module.f() == "newer"
 
 
+def test_a_link_that_is_turned_between_two_imports(project: Project) -> None:
+    for place in ("one", "two", "two.deep"):
+        project.write(f"{place}.turned_module", f"PLACE = {place!r}\n")
+    link = project.root / "current"
+    link.symlink_to("one")
+    sys.path.insert(0, str(link))
+    assert importlib.import_module("turned_module").PLACE == "one"
+    link.unlink()
+    link.symlink_to("two")
+    sys.path[0] = str(link / "deep")
+    del sys.modules["turned_module"]
+    importlib.invalidate_caches()
+    turned = importlib.import_module("turned_module")
+    assert turned.PLACE == "two.deep"
+    project.edit("two.deep.turned_module", "PLACE = 3\n")
+    assert turned.PLACE == 3
+    del sys.path[0]
+
+
 def test_namespace_package(project: Project) -> None:
     (project.root / "space" / "inner").mkdir(parents=True)
     (project.root / "space" / "inner" / "leaf.py").write_text("C = 1\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
+import signal
 import sys
 import textwrap
 import threading
@@ -141,6 +143,49 @@ def test_two_reloaders_at_once(project: Project) -> None:
         assert sorted(name for name, _ in project.reloader.loaded()) == ["twice_mod"]
     finally:
         other.close()
+
+
+def test_two_reloaders_that_try_new_code_at_the_same_time(
+    project: Project,
+) -> None:
+    names = ("tried_here", "tried_there")
+    for name in names:
+        project.load(name, "X = 1\n")
+    before = [atexit.register, signal.signal, threading.Thread.start, importlib.import_module]
+    gates = {name: (threading.Event(), threading.Event()) for name in names}
+    sys.modules["tried_gates"] = gates  # type: ignore[assignment]
+    text = (
+        "import sys\nbegun, go_on = sys.modules['tried_gates'][{!r}]\n"
+        "X = begun.set(), go_on.wait(9)\n"
+    )
+    errors: list[BaseException] = []
+
+    def reload(name: str) -> None:
+        try:
+            with Reloader([project.root]) as reloader:
+                reloader.prepare({project.path(name): text.format(name).encode()}).commit()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=reload, args=(name,)) for name in names]
+    try:
+        threads[0].start()
+        assert gates["tried_here"][0].wait(9)
+        threads[1].start()
+        gates["tried_there"][0].wait(0.2)  # it may have to wait for the first one
+        gates["tried_here"][1].set()
+        threads[0].join(9)
+        gates["tried_there"][1].set()
+        threads[1].join(9)
+    finally:
+        del sys.modules["tried_gates"]
+    assert errors == []
+    assert before == [
+        atexit.register,
+        signal.signal,
+        threading.Thread.start,
+        importlib.import_module,
+    ]
 
 
 def test_many_reloaders_do_not_make_imports_slow(

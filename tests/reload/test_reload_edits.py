@@ -15,14 +15,25 @@ import pytest
 
 from monarch_sync.reload import NeedsRespawn, ReloadError
 
-from . import edits_of_definitions, edits_of_files, edits_of_torch_code, edits_that_trip
+from . import (
+    edits_of_definitions,
+    edits_of_files,
+    edits_of_habits,
+    edits_of_torch_code,
+    edits_that_trip,
+)
 from .conftest import Project
 from .matrix_cases import Case, ask
 
 
 @pytest.mark.parametrize(
     "case",
-    [*edits_of_files.CASES, *edits_of_definitions.CASES, *edits_that_trip.CASES],
+    [
+        *edits_of_files.CASES,
+        *edits_of_definitions.CASES,
+        *edits_that_trip.CASES,
+        *edits_of_habits.CASES,
+    ],
     ids=lambda case: case.name,
 )
 def test_edits(case: Case, project: Project) -> None:

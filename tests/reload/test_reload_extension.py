@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import sysconfig
@@ -22,24 +23,27 @@ class Shell:
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[..., Any]] = []
+        self.after: list[Callable[..., Any]] = []
         self.magics: dict[str, dict[str, Callable[[str], None]]] = {"line": {}}
         self.events = self
         self.magics_manager = self
 
     def register(self, event: str, callback: Callable[..., Any]) -> None:
-        assert event == "pre_run_cell"
-        self.callbacks.append(callback)
+        {"pre_run_cell": self.callbacks, "post_run_cell": self.after}[event].append(callback)
 
     def unregister(self, event: str, callback: Callable[..., Any]) -> None:
-        assert event == "pre_run_cell"
-        self.callbacks.remove(callback)
+        {"pre_run_cell": self.callbacks, "post_run_cell": self.after}[event].remove(callback)
 
     def register_magic_function(self, func: Any, magic_kind: str, magic_name: str) -> None:
         self.magics[magic_kind][magic_name] = func
 
-    def run_cell(self) -> None:
+    def run_cell(self, do: Callable[[], Any] = lambda: None) -> Any:
         for callback in self.callbacks:
             callback(object())
+        result = do()
+        for callback in self.after:
+            callback(object())
+        return result
 
     def magic(self, line: str) -> None:
         name, _, rest = line.partition(" ")
@@ -52,7 +56,26 @@ def shell(project: Project) -> Iterator[Shell]:
     load_ipython_extension(made)
     yield made
     unload_ipython_extension(made)
-    assert (made.callbacks, made.magics) == ([], {"line": {}})
+    assert (made.callbacks, made.after, made.magics) == ([], [], {"line": {}})
+
+
+def test_a_folder_that_a_cell_puts_on_the_path(
+    project: Project,
+    shell: Shell,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path_factory.mktemp("later")
+    (folder / "on_a_later_path.py").write_text("A = 1\n")
+
+    def cell() -> Any:
+        monkeypatch.syspath_prepend(folder)
+        return importlib.import_module("on_a_later_path")
+
+    module = shell.run_cell(cell)
+    (folder / "on_a_later_path.py").write_text("A = 2\n")
+    assert shell.run_cell(lambda: module.A) == 2
+    del sys.modules["on_a_later_path"]
 
 
 def test_edited_modules_reload_before_a_cell(

@@ -12,7 +12,12 @@ import pytest
 
 from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.job import ProcessJob
-from tests.reload import edits_of_definitions, edits_of_files, edits_that_trip
+from tests.reload import (
+    edits_of_definitions,
+    edits_of_files,
+    edits_of_habits,
+    edits_that_trip,
+)
 from tests.reload.matrix_cases import CASES, COMPILED, Case, Step, ask
 from tests.support import wait_for
 from tests.workspace.conftest import Project
@@ -124,9 +129,8 @@ def test_edits_of_people(project: Project, hosts: HostMesh) -> None:
 
 def test_edits_that_trip(project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs({"gpus": 2}, name="trainers")
-    accepted = [
-        case for case in edits_that_trip.CASES if not any(step.refused for step in case.steps)
-    ]
+    cases = [*edits_that_trip.CASES, *edits_of_habits.CASES]
+    accepted = [case for case in cases if not any(step.refused for step in case.steps)]
     _walk_through(project, procs, accepted, ["narrow"])
 
 

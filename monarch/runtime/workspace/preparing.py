@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
@@ -75,7 +75,7 @@ class Preparing:
         if step.plan.upgrade is not None or step.modules.issuperset(sys.modules):
             return False
         late = (sys.modules.get(name) for name in set(sys.modules) - step.modules)
-        files = (getattr(module, "__file__", None) for module in late)
+        files = (_attribute(module, "__file__") for module in late)
         changed = {os.path.realpath(change.path) for change in self._changes(step.plan)}
         return not changed.isdisjoint(os.path.realpath(file) for file in files if file)
 
@@ -149,8 +149,16 @@ class Preparing:
 
 
 def _is_being_imported(name: str) -> bool:
-    spec = getattr(sys.modules.get(name), "__spec__", None)
+    spec = _attribute(sys.modules.get(name), "__spec__")
     return bool(getattr(spec, "_initializing", False))
+
+
+def _attribute(module: object, name: str) -> Any:
+    """Of a module which may be a lazy one, that loads itself when it is asked for anything."""
+    try:
+        return object.__getattribute__(module, name)
+    except AttributeError:
+        return None
 
 
 def _new_text(change: FileChange) -> bytes | None:

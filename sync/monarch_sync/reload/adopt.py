@@ -13,12 +13,14 @@ from .classes import ClassPatch
 from .edits import LiveModule, kind_of
 from .flips import MISSING, Flip, Item
 from .graph import Kind, ModuleEdit
+from .kinds import is_a
 from .marks import ModulePlan, Plan
-from .patch import FunctionPatch, made_alike, moved_alike
+from .patch import FunctionPatch, made_alike, moved_alike, wrapped_in
 from .registrars import taken_away
 from .settle import rehome, replace_inside, sort_in_again
 from .source import Source
 from .stage import Stage
+from .staged_module import StagedModule
 from .stars import no_longer_exported
 from .statements import Statement
 
@@ -43,6 +45,9 @@ class Adoption:
         """`live` are the edited modules."""
         for twin, instance in self._stage.instances:
             self.functions.pair(twin, instance)
+        for thing in self._stage.made.values():
+            if type(thing) is StagedModule:
+                self.functions.pair(thing, thing.__reload_module__)
         self._edits = {name: one.edit for name, one in plan.modules.items()}
         values: list[tuple[dict[str, Any], str, Any]] = []
         for name, module_plan in plan.modules.items():
@@ -107,7 +112,7 @@ class Adoption:
                 spaces = self._stage.namespaces
                 for bound in no_longer_exported(edit, edit.new[index], live_names, spaces):
                     yield live_names, bound, MISSING
-        for bound in edit.gone:
+        for bound in edit.gone - staged.keys():  # what a star import brings is not gone
             yield live_names, bound, MISSING
         for old in edit.old:
             if old.name in edit.gone and _registers_itself(old, live_names.get(old.name)):
@@ -126,9 +131,14 @@ class Adoption:
         """What `exec`, `globals()` and `global` statements bound in the staged namespace."""
         staged = self._stage.namespaces.get(name, {})
         seen = {bound for statement in edit.new for bound in statement.binds}
+        assigned = self._stage.assigned.get(name, set())
+        for bound in assigned - staged.keys() - edit.keep:
+            yield live_names, bound, MISSING
         for bound, value in staged.items():
             live = live_names.get(bound, MISSING)
-            if bound in seen or bound == "__builtins__" or value is live or "*" in seen:
+            if bound == "__builtins__" or value is live:
+                continue
+            if bound not in assigned and (bound in seen or "*" in seen):
                 continue
             if bound not in edit.keep and not bound.startswith("__annot"):
                 yield live_names, bound, self._merged(live, value, None, None, True)
@@ -140,21 +150,21 @@ class Adoption:
             return value
         if moved_alike(live, value) and self._has_left(live):
             return self._moved(live, value)
-        if isinstance(live, FunctionType) and isinstance(value, FunctionType):
+        if is_a(live, FunctionType) and is_a(value, FunctionType):
             in_place = defined or value.__name__ == "<lambda>"
             if in_place and made_alike(live, value):
                 return self.functions.function(live, value)
-        elif isinstance(live, type) and isinstance(value, type):
+        elif is_a(live, type) and is_a(value, type):
             if defined and made_alike(live, value):
                 self.classes.patch(live, value, old, new)
                 return live
-        elif defined and not (isinstance(live, type) or isinstance(value, type)):
+        elif defined and not (is_a(live, type) or is_a(value, type)):
             return self._rewrapped(live, value)
         return value
 
     def _moved(self, live: Any, value: Any) -> Any:
         """The live definition goes on in the module where it stands now."""
-        if isinstance(live, FunctionType):
+        if is_a(live, FunctionType):
             return self.functions.function(live, value)
         if id(value) not in self.functions.twins:
             self.moved.append(f"{value.__module__}.{live.__qualname__}")
@@ -180,11 +190,11 @@ class Adoption:
 
     def _rewrapped(self, live: Any, value: Any) -> Any:
         """Of two wrappers of one function the one to bind; who holds the old one follows."""
-        before = live if isinstance(live, FunctionType) else getattr(live, "__wrapped__", None)
-        after = value if isinstance(value, FunctionType) else getattr(value, "__wrapped__", None)
-        if not (isinstance(before, FunctionType) and isinstance(after, FunctionType)):
-            return value
-        if not made_alike(before, after):
+        befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
+        afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
+        pairs = ((one, other) for one in befores for other in afters if made_alike(one, other))
+        before, after = next(pairs, (None, None))
+        if before is None or after is None:
             return value
         if type(live) is type(value) and _same_cache(live, value):
             if self.functions.function(before, after) is before:
@@ -246,7 +256,7 @@ class Adoption:
     def forget_twins(self) -> None:
         """Staged classes leave the lists of subclasses that their bases keep."""
         for staged, live in self.functions.twins.values():
-            if isinstance(staged, type) and staged is not live:
+            if is_a(staged, type) and staged is not live:
                 _detach(staged)
 
     def forget_all(self) -> None:
@@ -306,7 +316,7 @@ def _bound(statement: Statement, staged: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _calls_python(wrapper: Any) -> bool:
-    return isinstance(type(wrapper).__call__, FunctionType)
+    return is_a(type(wrapper).__call__, FunctionType)
 
 
 def _same_cache(live: Any, value: Any) -> bool:

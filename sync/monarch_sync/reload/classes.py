@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, Protocol, cast
 
 from .flips import MISSING, Attribute, Cell, Flip, contents_of
+from .kinds import is_a
 from .late_defaults import late_defaults
 from .patch import FunctionPatch, made_alike, moved_alike
 from .statements import Statement, kept_class_values
@@ -24,7 +25,6 @@ _NOT_OURS = _LAYOUT | {
     "_abc_impl",
     "__module__",
     "__doc__",
-    "__annotations__",
     "__annotations_cache__",
     "__subclasshook__",
     "__classcell__",
@@ -68,7 +68,7 @@ def _shape(cls: type) -> tuple[Any, ...]:
 
 def kept_names(live: type, old: Statement, new: Statement, changed: Collection[str]) -> set[str]:
     """Attributes of which the live value is kept; those of an Enum are its members."""
-    if isinstance(live, enum.EnumMeta):
+    if is_a(live, enum.EnumMeta):
         return set()
     return {_mangled(live.__name__, name) for name in kept_class_values(old, new, changed)}
 
@@ -138,7 +138,7 @@ class ClassPatch:
                 if s.is_class and s.name is not None and s.name in before
             }
         members = {}
-        if isinstance(live, enum.EnumMeta):
+        if is_a(live, enum.EnumMeta):
             members = _members(live, staged, self.flips)
             for member in cast("Any", staged).__members__.values():
                 self._functions.pair(member, members[id(member)])
@@ -149,7 +149,7 @@ class ClassPatch:
             if name in keep and current is not MISSING:
                 continue
             self._close_over(value, live, staged)
-            if isinstance(live, enum.EnumMeta):
+            if is_a(live, enum.EnumMeta):
                 value = _with_live_members(value, members)
             merged = self._merged(current, value, *inner.get(name, (None, None)))
             if merged is not current:
@@ -186,16 +186,16 @@ class ClassPatch:
         functions = self._functions
         if current is MISSING or current is value or type(current) is not type(value):
             return functions.live_of(value)
-        if isinstance(value, FunctionType):
+        if is_a(value, FunctionType):
             alike = made_alike(current, value) or (
                 moved_alike(current, value)
                 and self._moving == (current.__module__, value.__module__)
             )
             return functions.function(current, value) if alike else value
-        if isinstance(value, (staticmethod, classmethod)):
+        if is_a(value, (staticmethod, classmethod)):
             same = self._merged(current.__func__, value.__func__, None, None) is current.__func__
             return current if same else value
-        if isinstance(value, property):
+        if is_a(value, property):
             pairs = (
                 (current.fget, value.fget),
                 (current.fset, value.fset),
@@ -204,14 +204,14 @@ class ClassPatch:
             merged = [self._merged(before, after, None, None) for before, after in pairs]
             same = all(m is before for m, (before, _) in zip(merged, pairs, strict=True))
             return current if same and current.__doc__ == value.__doc__ else value
-        if isinstance(value, functools.cached_property):
+        if is_a(value, functools.cached_property):
             self._merged(current.func, value.func, None, None)
             return value
-        if isinstance(value, type) and self._made_here(value) and made_alike(current, value):
+        if is_a(value, type) and self._made_here(value) and made_alike(current, value):
             self.patch(current, value, old, new)
             return current
         wrapped = getattr(current, "__wrapped__", None), getattr(value, "__wrapped__", None)
-        if all(isinstance(w, FunctionType) for w in wrapped) and made_alike(*wrapped):
+        if all(is_a(w, FunctionType) for w in wrapped) and made_alike(*wrapped):
             functions.function(*wrapped)  # type: ignore[arg-type]
         return functions.live_of(value)
 
@@ -252,7 +252,7 @@ def hooked_classes(functions: Iterable[FunctionType]) -> Iterator[type]:
             found: Any = sys.modules.get(function.__module__)
             for name in function.__qualname__.split(".")[:-1]:
                 found = getattr(found, name, None)
-            if isinstance(found, type):
+            if is_a(found, type):
                 yield found
 
 
@@ -264,21 +264,21 @@ def _functions_in(value: Any) -> Iterator[FunctionType]:
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
-        if isinstance(part, FunctionType):
+        if is_a(part, FunctionType):
             yield part
             pending.append(part.__dict__.get("__wrapped__"))
             pending += [
                 contents
                 for cell in part.__closure__ or ()
-                if isinstance(contents := contents_of(cell), FunctionType)
+                if is_a(contents := contents_of(cell), FunctionType)
             ]
-        elif isinstance(part, property):
+        elif is_a(part, property):
             pending += [part.fget, part.fset, part.fdel]
         else:
             pending += [
                 getattr(part, name, None)
                 for name in ("__func__", "func", "__wrapped__")
-                if not isinstance(part, type)
+                if not is_a(part, type)
             ]
 
 
@@ -326,6 +326,6 @@ def _with_live_members(value: Any, members: dict[int, Any]) -> Any:
         return members[id(value)]
     if type(value) is dict:
         return {key: members.get(id(item), item) for key, item in value.items()}
-    if isinstance(getattr(value, "member", None), enum.Enum):
+    if is_a(getattr(value, "member", None), enum.Enum):
         value.member = members.get(id(value.member), value.member)
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
+from typing import Any
 
 from .flips import Attribute, Flip
 from .patch import same_behaviour
@@ -13,9 +14,9 @@ from .patch import same_behaviour
 def follow_edited_makers(flips: Iterable[Flip]) -> list[Attribute]:
     """New code for the living closures of every function that gets new code.
 
-    What a closure holds stays. One that takes other names from its maker now keeps the old
-    code: nobody has the values. The search looks at every object, and happens only where the
-    code of an inner function differs.
+    What a closure holds stays. One that takes other names from its maker now, or more or fewer
+    arguments, keeps the old code: nobody has the values, or the defaults. The search
+    looks at every object, and happens only where the code of an inner function differs.
     """
     heirs: dict[int, tuple[CodeType, CodeType]] = {}
     taken: set[int] = set()
@@ -43,10 +44,14 @@ def pairs_of(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]
         if len(olds) != len(news):
             continue
         for one, other in zip(olds, news, strict=True):
-            alike = one.co_freevars == other.co_freevars and one.co_flags == other.co_flags
-            if alike and not same_behaviour(one, other):
+            if _takes(one) == _takes(other) and not same_behaviour(one, other):
                 yield one, other
             yield from pairs_of(one, other)
+
+
+def _takes(code: CodeType) -> tuple[Any, ...]:
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    return code.co_freevars, code.co_flags, counts
 
 
 def _inner(code: CodeType) -> dict[str, list[CodeType]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from .flips import MISSING
@@ -23,6 +25,31 @@ def is_same(one: Any, other: Any) -> bool:
     if len(one) != len(other) or not all(map(operator.is_, one, other)):
         return False
     return not isinstance(one, dict) or all(map(operator.is_, one.values(), other.values()))
+
+
+class Glance:
+    """Whether any of many containers holds something else than at the last glance.
+
+    Much faster than a look at each. Mapping proxies are welcome, too.
+    """
+
+    def __init__(self, containers: Iterable[Any]) -> None:
+        kinds: dict[type, list[Any]] = {dict: [], MappingProxyType: [], object: []}
+        for one in containers:
+            kinds[next(kind for kind in kinds if isinstance(one, kind))].append(one)
+        dicts, proxies, others = kinds.values()
+        values = *map(dict.values, dicts), *map(MappingProxyType.values, proxies)
+        self._all = (*dicts, *proxies, *others, *values)
+        self._seen = tuple(chain.from_iterable(self._all))
+
+    def has_changed(self) -> bool:
+        # One call after another of C code: no other thread runs meanwhile.
+        is_same = sum(map(len, self._all)) == len(self._seen) and all(
+            map(operator.is_, self._seen, chain.from_iterable(self._all))
+        )
+        if not is_same:
+            self._seen = tuple(chain.from_iterable(self._all))
+        return not is_same
 
 
 def refill(container: Any, content: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from .flips import Attribute
 from .graph import Kind, ModuleEdit
+from .kinds import is_a
 from .lambdas import new_code_for
 from .marks import ModulePlan
 from .patch import FunctionPatch, is_compiled, parts_of, same_behaviour
@@ -40,11 +41,11 @@ class LiveModule:
             if key == "__builtins__":
                 continue
             for part in parts_of(value, name, seen):
-                if isinstance(part, FunctionType):
+                if is_a(part, FunctionType):
                     code = part.__code__
                     if code.co_filename == source.path:
                         self.functions[code.co_name, code.co_firstlineno].append(part)
-                elif isinstance(part, type):
+                elif is_a(part, type):
                     self.classes.append(part)
 
     def runs_its_source(self) -> bool:
@@ -74,7 +75,7 @@ def edited(live: LiveModule, new: Source) -> ModuleEdit:
     for index, origin in list(alignment.narrow.items()):
         before, after = old[origin], new.statements[index]
         if not after.is_definition:
-            flips = new_code_for(before, after, live.source.path)
+            flips = new_code_for(before, after, live.source)
             if flips is None:
                 del alignment.narrow[index]
             else:

@@ -12,7 +12,7 @@ from .errors import NeedsRespawn, ReloadError
 from .running_files import stat_of
 from .transaction import Reloader
 
-_EVENT = "pre_run_cell"
+_BEFORE, _AFTER = "pre_run_cell", "post_run_cell"
 _ATTRIBUTE = "_monarch_reload_before_cell"
 _MAGIC = "monarch_reload"
 
@@ -28,6 +28,11 @@ class ReloadBeforeCell:
     def __call__(self, *_: Any) -> None:
         if self.is_on:
             self.reload()
+
+    def follow_path(self, *_: Any) -> None:
+        """A cell may have put another folder on `sys.path`, and imported from it."""
+        for root in project_roots():
+            self.reloader.add_root(root)
 
     def reload(self, again: bool = False) -> None:
         """`again`: also what was refused before and has not been saved since."""
@@ -79,12 +84,14 @@ def project_roots() -> list[str]:
 def load_ipython_extension(ip: Any) -> None:
     before_cell = ReloadBeforeCell(Reloader(project_roots()))
     setattr(ip, _ATTRIBUTE, before_cell)
-    ip.events.register(_EVENT, before_cell)
+    ip.events.register(_BEFORE, before_cell)
+    ip.events.register(_AFTER, before_cell.follow_path)
     ip.register_magic_function(before_cell.magic, "line", _MAGIC)
 
 
 def unload_ipython_extension(ip: Any) -> None:
     before_cell = getattr(ip, _ATTRIBUTE)
-    ip.events.unregister(_EVENT, before_cell)
+    ip.events.unregister(_BEFORE, before_cell)
+    ip.events.unregister(_AFTER, before_cell.follow_path)
     ip.magics_manager.magics["line"].pop(_MAGIC, None)
     before_cell.reloader.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 from .differences import Difference, insert, is_same
 from .flips import Action, contents_of
@@ -27,6 +27,14 @@ class Whose(Enum):
     UNCLEAR = "either: others may have run while the statement did"
 
 
+class Watched(Protocol):
+    """What may change while staged code runs. `look` says what did since the last look."""
+
+    def look(self) -> Any: ...
+
+    def note(self, difference: Any, whose: Whose) -> None: ...
+
+
 class Snapshot:
     """A container before staged code runs, and what running code does to it meanwhile."""
 
@@ -35,6 +43,14 @@ class Snapshot:
         self._before: Any = registry.container.copy()
         self._seen: Any = self._before
         self._by_others: list[tuple[Difference, Whose]] = []
+
+    @property
+    def container(self) -> Any:
+        return self._registry.container
+
+    @property
+    def has_news(self) -> bool:
+        return self._seen is not self._before
 
     def look(self) -> Difference | None:
         """What happened since the last look."""
@@ -46,6 +62,8 @@ class Snapshot:
         return difference
 
     def note(self, difference: Difference | None, whose: Whose) -> None:
+        if whose is Whose.OURS and self._registry.is_of_others:
+            whose = Whose.UNCLEAR  # a connection's queue, or a table of threads
         if difference is not None and whose is not Whose.OURS:
             self._by_others.append((difference, whose))
 

@@ -13,14 +13,18 @@ from types import CodeType, FunctionType
 
 from .closures import pairs_of
 from .flips import Attribute
+from .patch import same_behaviour
+from .source import Source
 from .statements import Statement
 
 
-def new_code_for(before: Statement, after: Statement, path: str) -> list[Attribute] | None:
+def new_code_for(before: Statement, after: Statement, running: Source) -> list[Attribute] | None:
     """Flips for the living lambdas of a statement of which nothing else changed.
 
-    None where one is not to be found, or is not to be told from another one.
+    `running` is the source that both statements are versions of a part of. None where a lambda is
+    not to be found, or is not to be told from another one.
     """
+    path = running.path
     old = _compiled(before, path)
     inner = pairs_of(old, _compiled(after, path))
     # Up to Python 3.11 a comprehension is a function as well, which nobody holds.
@@ -28,13 +32,17 @@ def new_code_for(before: Statement, after: Statement, path: str) -> list[Attribu
     lambdas = _lambdas(old)
     if any(one == other for one, other in combinations(lambdas, 2)) or not pairs:
         return None
-    holders = [f for f in _functions_of(path) if any(f.__code__ == one for one, _ in pairs)]
-    if any(all(f.__code__ != one for f in holders) for one, _ in pairs):
-        return None
-    return [
-        Attribute(function, "__code__", next(new for one, new in pairs if one == function.__code__))
-        for function in holders
-    ]
+    functions, everywhere = _functions_of(path), _lambdas(running.code)
+    flips: list[Attribute] = []
+    for one, new in pairs:
+        holders = [function for function in functions if function.__code__ == one]
+        if not holders and sum(same_behaviour(one, other) for other in everywhere) == 1:
+            # It stood in another line when it was made.
+            holders = [f for f in functions if same_behaviour(f.__code__, one)]
+        if not holders:
+            return None
+        flips += [Attribute(function, "__code__", new) for function in holders]
+    return flips
 
 
 def _compiled(statement: Statement, path: str) -> CodeType:

@@ -112,7 +112,8 @@ class _Reader:
         body = _Reader(Use.PASSED)
         for child in node.body:
             body.statement(child)
-        self.eager |= {(name, use) for name, use in body.eager if root_of(name) not in body.binds}
+        own = body.binds | {WHOLE}  # `vars()` in a class body is about the class
+        self.eager |= {(name, use) for name, use in body.eager if root_of(name) not in own}
         self.deferred |= body.deferred
 
     def _decorators(self, nodes: list[ast.expr]) -> None:
@@ -139,6 +140,8 @@ class _Reader:
         elif isinstance(node, ast.Call):
             self._expression(node.func, Use.USED if use is Use.USED else Use.CALLED)
             self._getattr(node)
+            if _reads_all(node):
+                self.eager.add((WHOLE, Use.HELD))
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 self._expression(argument, self._argument)
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
@@ -162,6 +165,16 @@ class _Reader:
             owner, name = dotted(node.args[0]), node.args[1]
             if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
                 self.eager.add((f"{owner}.{name.value}", Use.HELD))
+
+
+_READ_ALL = ("globals", "vars", "locals", "dir")
+_RUN_TEXT = ("exec", "eval")
+
+
+def _reads_all(node: ast.Call) -> bool:
+    """Whether it may look at every name of its own module."""
+    function, num = dotted(node.func), len(node.args)
+    return (num == 0 and function in _READ_ALL) or (num == 1 and function in _RUN_TEXT)
 
 
 _IMPORTERS = ("importlib.import_module", "import_module", "__import__")
@@ -269,6 +282,7 @@ def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
     return taken | {name for name in loads if root_of(name) not in stores - declared}
 
 
+WHOLE = "__dict__"
 ABSOLUTE = ">"  # in front of a dotted name that starts at a module, not at a name of this one
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import sys
@@ -13,6 +14,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .flips import MISSING, Attribute, Cell, Flip, contents_of
+from .kinds import is_a
 from .settle import rehome
 
 _CARRIED = (
@@ -43,7 +45,9 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
     elif callable(value) or issubclass(kind, _DESCRIPTORS) or _wraps_function(value):
         yield value
         inside = [] if is_compiled(value) else list(_inside(value))
-    elif issubclass(kind, (dict, types.MappingProxyType)) and len(value) < 1000:
+    elif issubclass(kind, dict) and dict.__len__(value) < 1000:
+        inside = list(dict.values(value))  # its class may have a `values` that loads something
+    elif issubclass(kind, types.MappingProxyType) and len(value) < 1000:
         inside = list(value.values())
     else:
         return
@@ -79,28 +83,33 @@ _WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_prope
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    if isinstance(value, FunctionType):
+    if is_a(value, FunctionType):
         for cell in value.__closure__ or ():
             contents = contents_of(cell)
-            if callable(contents) or isinstance(contents, (dict, *_DESCRIPTORS)):
+            if callable(contents) or is_a(contents, (dict, *_DESCRIPTORS)):
                 yield contents
         yield value.__dict__.get("__wrapped__")
-    elif isinstance(value, property):
+    elif is_a(value, property):
         yield from (value.fget, value.fset, value.fdel)
-    elif isinstance(value, (classmethod, staticmethod, types.MethodType)):
+    elif is_a(value, (classmethod, staticmethod, types.MethodType)):
         yield value.__func__
-    elif isinstance(value, _WITH_FUNC):
+    elif is_a(value, _WITH_FUNC):
         yield value.func
-    elif isinstance(value, functools.singledispatchmethod):
+    elif is_a(value, functools.singledispatchmethod):
         yield from (value.dispatcher, value.func)
     else:
-        # A decorator that made an object: its function sits in an attribute.
-        try:
-            own = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            return
-        if len(own) < 50:
-            yield from (held for held in own.values() if isinstance(held, FunctionType))
+        yield from wrapped_in(value)
+
+
+def wrapped_in(value: Any) -> Iterator[FunctionType]:
+    """The functions of an object that a decorator made: they sit in its attributes."""
+    held: list[Any] = []
+    with contextlib.suppress(AttributeError):
+        held.append(object.__getattribute__(value, "__wrapped__"))  # may be a slot
+    with contextlib.suppress(AttributeError):
+        own = object.__getattribute__(value, "__dict__")
+        held += own.values() if len(own) < 50 else ()
+    yield from (one for one in held if is_a(one, FunctionType))
 
 
 def same_behaviour(one: CodeType, other: CodeType) -> bool:
@@ -109,10 +118,18 @@ def same_behaviour(one: CodeType, other: CodeType) -> bool:
         one.co_code == other.co_code
         and one.co_names == other.co_names
         and one.co_varnames == other.co_varnames
+        and _call(one) == _call(other)
         and one.co_freevars == other.co_freevars
         and len(one.co_consts) == len(other.co_consts)
         and all(map(_same_constant, one.co_consts, other.co_consts))
     )
+
+
+def _call(code: CodeType) -> tuple[Any, ...]:
+    """What the instructions do not say: how arguments come, and which `try` they stand in."""
+    kinds = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    return kinds, counts, getattr(code, "co_exceptiontable", None)  # not in Python 3.10
 
 
 def _same_constant(one: Any, other: Any) -> bool:
@@ -180,7 +197,7 @@ class FunctionPatch:
 
     def _heir(self, live: Any, staged: Any) -> Any:
         """What to hold where the live function holds `live`. Classes are patched elsewhere."""
-        if isinstance(staged, FunctionType) and made_alike(live, staged):
+        if is_a(staged, FunctionType) and made_alike(live, staged):
             return self.function(live, staged)
         return self.live_of(staged)
 
@@ -203,7 +220,7 @@ class FunctionPatch:
 def made_alike(live: Any, staged: Any) -> bool:
     """Whether two functions or classes come from one definition, before and after the edit."""
     return bool(
-        any(isinstance(live, kind) and isinstance(staged, kind) for kind in (FunctionType, type))
+        any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
         and live.__qualname__ == staged.__qualname__
         and live.__module__ == staged.__module__
     )
@@ -212,7 +229,7 @@ def made_alike(live: Any, staged: Any) -> bool:
 def moved_alike(live: Any, staged: Any) -> bool:
     """Whether two functions or classes have one name, in different modules."""
     return bool(
-        any(isinstance(live, kind) and isinstance(staged, kind) for kind in (FunctionType, type))
+        any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
         and live.__qualname__ == staged.__qualname__
         and live.__module__ != staged.__module__
     )

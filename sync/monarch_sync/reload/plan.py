@@ -20,7 +20,7 @@ from .marks import Mark, ModulePlan, Plan
 from .names import Use, dotted, root_of
 from .reach import Reach
 from .stars import listed
-from .statements import Statement, changed_functions
+from .statements import Statement, changed_functions, differ_in_bodies_only
 from .targets import targets_of
 from .twins import choose_twins
 
@@ -215,8 +215,8 @@ class _Planner:
             makers = _MAKERS[edit.kinds.get(name) is Kind.METACLASS]
             if any(after.name in makers for _, after in changed_functions(old, statement)):
                 marks.append(Mark.SHAPE)
-        if index in plan.run:
-            marks.append(Mark.SHAPE if statement.is_class else Mark.FUNCTION)
+        if index in plan.run and statement.is_class and not self._only_decorates_anew(plan, index):
+            marks.append(Mark.SHAPE)
         reads = statement.names.deferred
         spread = [self._reach.spread(edit.name, dotted) for dotted in reads]
         calling = [num_hops for mark, num_hops in spread if mark is Mark.CALLING]
@@ -237,6 +237,13 @@ class _Planner:
         ):
             return None
         return max(marks)
+
+    def _only_decorates_anew(self, plan: ModulePlan, index: int) -> bool:
+        """Whether a class runs just because decorators of its methods see other signatures."""
+        statement, origin = plan.edit.new[index], plan.edit.alignment.renewed.get(index)
+        if origin is None or not differ_in_bodies_only(plan.edit.old[origin], statement):
+            return False
+        return not any(self._reach.forcing(plan.edit.name, statement))
 
     def plan(self) -> Plan:
         choose_twins(self._reach)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import linecache
 import os
+import re
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .held_back import left_behind
+from .holders import holders
 from .marks import Mark, Plan
 from .operators import leave_out
 from .patch import FunctionPatch, parts_of
@@ -33,6 +35,10 @@ from .report import ReloadReport, Verdict
 from .reshaping import reshaped
 from .source import ImportHook, RunningSources, Source, forget_bytecode, real_path
 from .stage import Stage
+
+# Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
+# in the reverse order.
+_ONE_AT_A_TIME = threading.RLock()
 
 Mode = Literal["auto", "patch", "respawn", "off"]
 
@@ -104,7 +110,7 @@ class Prepared:
             importlib.invalidate_caches()
             contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
             try:
-                with reading_ahead(contents, self._stage.builtins):
+                with _ONE_AT_A_TIME, reading_ahead(contents, self._stage.builtins):
                     self._stage.run(self._plan, sources, list(running.loaded()))
             except BaseException:
                 self.abort()
@@ -228,7 +234,7 @@ class Prepared:
     def _flips(self) -> Iterator[Flip]:
         adoption = self._adoption
         asked = self._stage.held_back or adoption.gone or adoption.undecorated
-        known = list(registries(self._process.sources.loaded())) if asked else []
+        known = list(registries(holders(self._process.sources.loaded()))) if asked else []
         yield from self._functions.flips
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
@@ -303,6 +309,7 @@ class _Importers:
 
     def __call__(self, module: str, names: Collection[str]) -> Iterator[ModuleEdit]:
         last = module.rpartition(".")[2].encode()
+        taken_whole = _taken_whole(last)
         wanted = [name.encode() for name in names]
         for name, loaded in self._sources.loaded():
             if name in self._known:
@@ -311,9 +318,22 @@ class _Importers:
             text = source.text
             if not (last in text or b"from ." in text):
                 continue
-            if b"import *" in text or "__getattr__" in names or any(one in text for one in wanted):
+            takes_any = b"import *" in text or "__getattr__" in names
+            if takes_any or any(one in text for one in wanted) or taken_whole(text):
                 self._known.add(name)
                 try:
                     yield unedited(name, loaded, source)
                 except (SyntaxError, ValueError):
                     continue  # already broken on disk when we first looked
+
+
+def _taken_whole(last: bytes) -> Callable[[bytes], bool]:
+    """Whether a text hands on a module by the last part of its name: `vars(m)`, `m.__dict__`."""
+    renamed = re.compile(rb"\b%b\s+as\s+(\w+)" % last)
+
+    def is_taken(text: bytes) -> bool:
+        names = b"|".join({last, *renamed.findall(text)})
+        whole = rb"[(,=]\s*(?:%b)\s*[,)]|\b(?:%b)\.__dict__" % (names, names)
+        return last in text and re.search(whole, text) is not None
+
+    return is_taken

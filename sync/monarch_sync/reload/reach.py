@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from .graph import ImportGraph, Kind
+from .graph import ImportGraph, Kind, ModuleEdit
 from .marks import RUNS_AGAIN, Mark, ModulePlan
 from .members import are_operators, changed_members
-from .names import Use, dotted
+from .names import WHOLE, Use, dotted
 from .statements import Statement
 
 _MAX_HOPS = 2
@@ -46,8 +47,21 @@ class Reach:
                 # A model that is made by way of an edited function has weights by now.
                 if makes_data:
                     yield name
+            elif name == WHOLE:
+                if not self._found_by(edit, statement).isdisjoint(self._values(module)):
+                    yield name
             elif self._forces(module, name, use) and not (makes_objects and use is Use.USED):
                 yield name
+
+    def _found_by(self, edit: ModuleEdit, statement: Statement) -> set[str]:
+        """Names of its module that a statement finds when it runs, and that it found once."""
+        above = itertools.takewhile(lambda other: other is not statement, edit.new)
+        return {name for other in above for name in other.binds} | edit.gone
+
+    def _values(self, module: str) -> set[str]:
+        """Names of a module that are bound to something else, or gone."""
+        marks = self.plans[module].marks if module in self.plans else {}
+        return {name for name, mark in marks.items() if mark is Mark.VALUE}
 
     def _makes_instances_of(self, module: str, statement: Statement, name: str) -> bool:
         """Whether a class decorates a function, which is an instance of it by now."""
@@ -67,8 +81,8 @@ class Reach:
             return use not in (Use.PASSED, Use.BASE) and name in self.types(owner)
         whole = self.graph.module_of(module, dotted)
         if whole is not None and use in (Use.PASSED, Use.USED):
-            return whole in self.plans and Mark.VALUE in self.plans[whole].marks.values()
-        return name == "__dict__" and Mark.VALUE in self.plans[owner].marks.values()
+            return bool(self._values(whole))
+        return name == WHOLE and bool(self._values(owner))
 
     def _runs(self, module: str, dotted: str) -> bool:
         """Whether the statement runs again that binds the name."""

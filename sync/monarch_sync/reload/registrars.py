@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from .holders import held_by
+from .kinds import is_a
 from .names import dotted
 from .statements import Statement
 
@@ -33,22 +35,17 @@ def _decorators(statement: Statement) -> set[str]:
 
 def reached(registrar: Any) -> Iterator[Any]:
     """The objects that a decorator can put something into."""
-    if isinstance(registrar, MethodType):
+    if type(registrar) is MethodType:
         registrar = registrar.__self__
-    if isinstance(registrar, FunctionType):
-        for name in _names_in(registrar.__code__):
-            value = registrar.__globals__.get(name)
-            yield value
-            yield from _own(value)
-    else:
-        yield from _own(registrar)
-
-
-def _own(value: Any) -> Iterator[Any]:
-    try:
-        yield from list(object.__getattribute__(value, "__dict__").values())
-    except AttributeError:
-        return
+    values = held_by(registrar)
+    if type(registrar) is FunctionType:
+        named = (registrar.__globals__.get(name) for name in _names_in(registrar.__code__))
+        values += [value for value in named if not is_a(value, ModuleType)]
+    for value in values:
+        yield value
+        for inner in held_by(value):
+            yield inner
+            yield from held_by(inner)
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

@@ -1,12 +1,11 @@
 """Containers of our modules in which definitions register themselves.
 
-Module-level lists, deques, dicts and sets, those in class bodies and in module-level instances
-of our classes, small ones inside all of these, and the tables of `singledispatch`.
+Lists, deques, dicts and sets that are held at the top level of our modules, in class bodies, in
+instances and closures; small ones inside all of these, and the tables of `singledispatch`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -17,8 +16,10 @@ from typing import Any
 
 from .differences import Difference, drop
 from .flips import Action
+from .holders import held_by
 
-_CONTAINERS = (dict, list, set, OrderedDict, defaultdict, Counter, deque)
+_CONTAINERS = frozenset({dict, list, set, OrderedDict, defaultdict, Counter, deque})
+_KINDS = _CONTAINERS | {FunctionType, singledispatchmethod}
 _TOO_BIG_TO_HOLD_BACK = 10_000
 _TOO_BIG_TO_LOOK_INTO = 256
 
@@ -28,11 +29,13 @@ class Registry:
     """`refresh` is called after every change of the container.
 
     `outer` is the container that this one lies in, as in `handlers["start"].append(f)`.
+    `is_of_others`: it belongs to an installed package, which may keep more in it than definitions.
     """
 
     container: Any
     refresh: Callable[[], None] = lambda: None
     outer: Any = None
+    is_of_others: bool = False
 
     @property
     def family(self) -> int:
@@ -97,38 +100,46 @@ def without(registry: Registry, ids: Collection[int]) -> Action:
     return Action(lambda: change(registry, lambda container: take_out(container, ids)))
 
 
-def registries(modules: Iterable[tuple[str, ModuleType]]) -> Iterable[Registry]:
+def registries(held: Iterable[Any]) -> Iterable[Registry]:
+    """In what `holders` gives, and in instances of others that are held there."""
     found: dict[int, Registry] = {}
-    for value in _places(list(modules)):
-        registry = _registry(value)
-        if registry is None or len(registry.container) > _TOO_BIG_TO_HOLD_BACK:
-            continue
-        found.setdefault(id(registry.container), registry)
-        if isinstance(value, dict) and len(value) <= _TOO_BIG_TO_LOOK_INTO:
-            for part in list(value.values()):
-                if type(part) in _CONTAINERS and len(part) <= _TOO_BIG_TO_LOOK_INTO:
-                    found.setdefault(id(part), Registry(part, outer=value))
+    held = list(held)
+    ours = set(map(id, held))
+    for holder in held:
+        for value in held_by(holder):
+            if type(value) is FunctionType and not value.__dict__:
+                continue
+            if type(value) in _KINDS:
+                _note(found, value, False)
+            elif _is_instance(value) and id(value) not in ours:
+                for inner in held_by(value):
+                    if type(inner) in _KINDS:
+                        _note(found, inner, True)
     return found.values()
 
 
-def _places(modules: list[tuple[str, ModuleType]]) -> Iterator[Any]:
-    """Where a registry may be."""
-    ours = {name for name, _ in modules}
-    for name, module in modules:
-        for key, value in dict(vars(module)).items():
-            if key == "__builtins__":
-                continue
-            yield value
-            if issubclass(type(value), type) and value.__module__ == name:
-                yield from list(value.__dict__.values())
-            elif type(value).__module__ in ours:
-                with contextlib.suppress(AttributeError):
-                    yield from list(object.__getattribute__(value, "__dict__").values())
+def _note(found: dict[int, Registry], value: Any, is_of_others: bool) -> None:
+    registry = _registry(value, is_of_others)
+    if registry is None or len(registry.container) > _TOO_BIG_TO_HOLD_BACK:
+        return
+    found.setdefault(id(registry.container), registry)
+    if isinstance(value, dict) and len(value) <= _TOO_BIG_TO_LOOK_INTO:
+        for part in list(value.values()):
+            if type(part) in _CONTAINERS and len(part) <= _TOO_BIG_TO_LOOK_INTO:
+                found.setdefault(id(part), Registry(part, outer=value, is_of_others=is_of_others))
 
 
-def _registry(value: Any) -> Registry | None:
+def _is_instance(value: Any) -> bool:
+    kind = type(value)
+    return bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, (type, ModuleType))
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def _registry(value: Any, is_of_others: bool) -> Registry | None:
     if type(value) in _CONTAINERS:
-        return Registry(value)
+        return Registry(value, is_of_others=is_of_others)
     dispatcher = value.dispatcher if type(value) is singledispatchmethod else value
     if type(dispatcher) is not FunctionType or "_clear_cache" not in dispatcher.__dict__:
         return None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from ctypes import c_void_p, py_object, pythonapi
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any, cast
+
+from .kinds import is_a, own_names
 
 
 def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
     """Whoever holds a staged twin (the first of a pair, by its id) holds the live one."""
-    if isinstance(holder, dict):
+    if is_a(holder, dict):
         for key, value in dict(holder).items():
             if id(value) in twins:
                 holder[key] = twins[id(value)][1]
@@ -19,25 +22,25 @@ def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
                 holder[twins[id(key)][1]] = holder.pop(key)
     elif type(holder) is tuple:
         _replace_in_tuple(holder, twins)
-    elif isinstance(holder, list):
+    elif is_a(holder, list):
         for index, value in enumerate(holder):
             if id(value) in twins:
                 holder[index] = twins[id(value)][1]
-    elif isinstance(holder, set):
+    elif is_a(holder, set):
         for value in [value for value in holder if id(value) in twins]:
             holder.discard(value)
             holder.add(twins[id(value)][1])
-    elif isinstance(holder, FunctionType):
+    elif is_a(holder, FunctionType):
         for cell in holder.__closure__ or ():
             _replace_in_cell(cell, twins)
         replace_inside(holder.__dict__, twins)
     elif type(holder) is CellType:
         _replace_in_cell(holder, twins)
-    elif isinstance(holder, functools.partial):
+    elif is_a(holder, functools.partial):
         if id(holder.func) in twins:
             state = (twins[id(holder.func)][1], holder.args, holder.keywords, holder.__dict__)
             cast("Any", holder).__setstate__(state)
-    elif isinstance(holder, type):
+    elif is_a(holder, type):
         if id(holder) in twins:
             return
         for name, value in holder.__dict__.copy().items():
@@ -47,11 +50,22 @@ def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
             holder.__bases__ = tuple(
                 twins[id(base)][1] if id(base) in twins else base for base in holder.__bases__
             )
-    elif type(holder).__flags__ & _HEAP_TYPE and hasattr(holder, "__dict__"):
-        replace_inside(vars(holder), twins)
+    elif type(holder).__flags__ & _HEAP_TYPE:
+        replace_inside(own_names(holder), twins)
+        for slot in _slots(type(holder)):
+            with contextlib.suppress(AttributeError):  # empty
+                value = slot.__get__(holder)
+                if id(value) in twins:
+                    slot.__set__(holder, twins[id(value)][1])
 
 
 _HEAP_TYPE = 1 << 9
+
+
+def _slots(cls: type) -> Iterator[MemberDescriptorType]:
+    for base in cls.__mro__:
+        if "__slots__" in base.__dict__:
+            yield from (v for v in base.__dict__.values() if type(v) is MemberDescriptorType)
 
 
 def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, Any]]) -> None:

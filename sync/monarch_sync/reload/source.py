@@ -21,6 +21,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from .kinds import is_waiting, own_names
 from .statements import Statement, statements_of
 
 
@@ -87,8 +88,10 @@ class RunningSources:
             self._roots.append(real)
         # Copied in one step: a list of items may let other threads, which import, come between.
         for name, module in sys.modules.copy().items():
-            path = getattr(module, "__file__", None)
-            if name not in self._sources and isinstance(path, str) and self.owns(path):
+            if name in self._sources or is_waiting(module):
+                continue
+            path = own_names(module).get("__file__")
+            if isinstance(path, str) and self.owns(path):
                 try:
                     text = read_text(path)
                 except OSError:
@@ -109,7 +112,10 @@ class RunningSources:
     def record(self, name: str, source: Source) -> None:
         before = self._sources.get(name)
         if before is not None and before.path != source.path:
-            self._names[os.path.realpath(before.path)].remove(name)
+            # Not where the path leads now: a link on the way may have been turned since.
+            for names in self._names.values():
+                if name in names:
+                    names.remove(name)
         self._sources[name] = source
         names = self._names.setdefault(os.path.realpath(source.path), [])
         if name not in names:

@@ -21,13 +21,18 @@ import operator
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
+from .differences import Glance
 from .errors import ReloadError
-from .held_back import HeldBack, Snapshot, Whose
+from .flips import MISSING, Item
+from .held_attributes import Attributes, HeldAttribute, may_be_set
+from .held_back import HeldBack, Snapshot, Watched, Whose
+from .holders import holders
+from .kinds import is_a, own_names
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
 from .patch import parts_of
@@ -35,6 +40,7 @@ from .registries import Registry, registries
 from .source import ImportHook, Source
 from .staged_module import StagedModule
 from .stars import no_longer_exported
+from .statements import Statement
 from .targets import HeldStore, Target, targets_of
 from .turns import Turns, longer_turns
 
@@ -53,13 +59,16 @@ class Stage:
         self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
         self.made_is_exact = False  # else it holds older objects too
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
+        self.assigned: dict[str, set[str]] = {}  # from other modules, by module
         self._plan = Plan({})
         self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
         self._targets: list[Target] = []
         self._snapshots: list[Snapshot] = []
+        self._attributes: list[Attributes] = []
+        self._glance = Glance(())
         self._turns = Turns()
         self._looked = self._turns.moment()
-        self.stores: list[HeldStore] = []
+        self.stores: list[HeldStore | HeldAttribute] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
         self.outside = Outside()
@@ -84,7 +93,11 @@ class Stage:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
         self._looked = self._turns.moment()
-        self._snapshots = [Snapshot(one) for one in (*registries(ours), Registry(sys.path))]
+        held = list(holders(ours))
+        self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
+        self._attributes = [Attributes(one) for one in held if may_be_set(one)]
+        containers = (snapshot.container for snapshot in self._snapshots)
+        self._glance = Glance([*containers, *(one.names for one in self._attributes)])
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
         import_module = importlib.import_module
@@ -125,13 +138,18 @@ class Stage:
     def _take_out(self) -> None:
         """Put back what staged code did to live objects, and keep it for the commit."""
         self.stores = [held for held in map(Target.take_out, self._targets) if held]
+        changed = self._glance.has_changed()
+        for attributes in self._attributes:
+            if changed or attributes.has_news:
+                self.stores += attributes.take_out(self._is_definition)
         self.held_back = []
-        for snapshot in (*self._snapshots, *self.outside.loggers.values()):
+        snapshots = [one for one in self._snapshots if changed or one.has_news]
+        for snapshot in (*snapshots, *self.outside.loggers.values()):
             self._turns.freshen()
             held = snapshot.take_out(self._is_definition)
             if held is not None:
                 self.held_back.append(held)
-        self._snapshots = []
+        self._snapshots, self._attributes, self._glance = [], [], Glance(())
 
     def _run_module(self, name: str, plan: ModulePlan, source: Source) -> None:
         module = sys.modules[name]
@@ -148,6 +166,7 @@ class Stage:
                 ast.Module(body, []), source.path, "exec", flags=flags, dont_inherit=True
             )
             targets = list(self._targets_of(statement.node, namespace))
+            later = _take_later(namespace, plan.edit.new, index) if statement.reads_whole else {}
             try:
                 with contextlib.nullcontext() if statement.is_inert else self._looking(targets):
                     self._execute(code, namespace, vars(module).get(statement.name or ""), name)
@@ -155,6 +174,7 @@ class Stage:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
                 ) from error
+            namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
             if "*" in statement.binds:
                 for gone in no_longer_exported(plan.edit, statement, vars(module), self.namespaces):
                     namespace.pop(gone, None)
@@ -166,12 +186,14 @@ class Stage:
     def _execute(self, code: CodeType, namespace: dict[str, Any], live: Any, module: str) -> None:
         """Run a statement, which may define anew what is live now.
 
-        A registry may refuse to take a name twice; then what is live leaves it meanwhile.
+        A registry may refuse to take a name twice; then what is live leaves it meanwhile, and so
+        does what is gone from where it was: an import may bring it from elsewhere.
         """
         try:
             exec(code, namespace)
         except Exception:
-            ids = {id(part) for part in parts_of(live, module)}
+            replaced = [(live, module), *self._gone()]
+            ids = {id(part) for value, name in replaced for part in parts_of(value, name)}
             found = [one for s in self._snapshots if ids and (one := s.withdraw(ids)) is not None]
             if not found:
                 raise
@@ -179,14 +201,24 @@ class Stage:
             for withdrawn in found:
                 withdrawn.put_back()
 
+    def _gone(self) -> Iterator[tuple[Any, str]]:
+        """Live definitions that are no longer where they were, with their modules."""
+        for name, plan in self._plan.modules.items():
+            before, after = (
+                {defined for statement in statements for defined in statement.defines}
+                for statements in (plan.edit.old, plan.edit.new)
+            )
+            live = vars(sys.modules[name])
+            yield from ((live.get(gone), name) for gone in before - after)
+
     @contextlib.contextmanager
     def _looking(self, targets: Iterable[Target]) -> Iterator[None]:
         """Tells what a statement does to live objects from what others do to them."""
         self._turns.freshen()
         if not self._turns.undisturbed_since(self._looked, 0):
             self._looked = self._turns.moment()
-            for snapshot in self._snapshots:
-                snapshot.note(snapshot.look(), Whose.OTHERS)
+            for one in self._changed():
+                one.note(one.look(), Whose.OTHERS)
         started = time.perf_counter()
         try:
             yield
@@ -194,12 +226,16 @@ class Stage:
             seconds, moment = time.perf_counter() - started, self._turns.moment()
             for target in targets:
                 target.was_assigned()
-            snapshots = (*self._snapshots, *self.outside.loggers.values())
-            looks = [(snapshot, snapshot.look()) for snapshot in snapshots]
+            watched = (*self._changed(), *self.outside.loggers.values())
+            looks = [(one, one.look()) for one in watched]
             undisturbed = self._turns.undisturbed_since(self._looked, seconds)
             self._looked = moment
-            for snapshot, difference in looks:
-                snapshot.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
+            for one, difference in looks:
+                one.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
+
+    def _changed(self) -> Iterable[Watched]:
+        """Where to look closer."""
+        return (*self._snapshots, *self._attributes) if self._glance.has_changed() else ()
 
     def _is_definition(self, entry: Any) -> bool:
         """Whether something that was made here, and can be called, is all or part of it."""
@@ -229,11 +265,11 @@ class Stage:
             if index in plan.twin:
                 value.__defaults__ = live.__defaults__
                 value.__kwdefaults__ = live.__kwdefaults__
-        elif isinstance(value, type) and isinstance(live, type) and value is not live:
+        elif is_a(value, type) and is_a(live, type) and value is not live:
             self._live_classes[id(value)] = live
             self._stand_in(live, value)
             old = None if origin is None else plan.edit.old[origin]
-            if isinstance(value, enum.EnumMeta) and isinstance(live, enum.EnumMeta):
+            if is_a(value, enum.EnumMeta) and is_a(live, enum.EnumMeta):
                 keep_live_members(live, value)
             elif old is not None and old.is_class and statement.is_class:
                 changed = plan.forced_by.get(index, set())
@@ -266,11 +302,11 @@ class Stage:
         return bool(live) and check(thing, live)
 
     def _view(self, module: ModuleType) -> ModuleType:
-        name = module.__name__
+        name = own_names(module).get("__name__", "")
         staged = name in self.namespaces or any(n.startswith(f"{name}.") for n in self.namespaces)
         if type(module) is StagedModule or not staged or not self._open:
             return module
-        return StagedModule(module, self.attribute)
+        return StagedModule(module, self)
 
     def _import(
         self,
@@ -307,7 +343,17 @@ class Stage:
             value = namespace["__getattr__"](name)
         else:
             value = getattr(module, name)
-        return self._view(value) if isinstance(value, ModuleType) else value
+        return self._view(value) if is_a(value, ModuleType) else value
+
+    def assign(self, module: ModuleType, name: str, value: Any) -> None:
+        namespace = self.namespaces.get(module.__name__) if self._open else None
+        if namespace is not None:
+            self.assigned.setdefault(module.__name__, set()).add(name)
+            Item(namespace, name, value).apply()
+        elif value is MISSING:
+            delattr(module, name)
+        else:
+            setattr(module, name, value)
 
     def close(self, keep_imported: bool) -> None:
         """Views show the live modules from now on; modules imported for an abort go again."""
@@ -323,6 +369,15 @@ class Stage:
             parent, _, child = name.rpartition(".")
             if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
                 delattr(sys.modules[parent], child)
+
+
+def _take_later(
+    namespace: dict[str, Any], statements: Sequence[Statement], index: int
+) -> dict[str, Any]:
+    """Take out what no statement above binds: one that looks at all names finds none of it."""
+    so_far = {name for statement in statements[:index] for name in statement.binds}
+    below = {name for statement in statements[index:] for name in statement.binds} - so_far
+    return {name: namespace.pop(name) for name in below & namespace.keys()}
 
 
 def _num_collections() -> int:

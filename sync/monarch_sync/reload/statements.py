@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .names import FunctionNode, Names, Use, names_of, root_of
+from .names import WHOLE, FunctionNode, Names, Use, dotted, names_of, root_of
 
 _BIND_UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr"})
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
@@ -104,6 +104,11 @@ class Statement:
     def is_opaque(self) -> bool:
         """Whether it may bind names that are not to be seen in it."""
         return any(name in _BIND_UNSEEN for name, _ in self.names.eager)
+
+    @property
+    def reads_whole(self) -> bool:
+        """Whether it may look at every name that its module has by then."""
+        return any(name == WHOLE for name, _ in self.names.eager)
 
     @cached_property
     def is_main_guard(self) -> bool:
@@ -208,8 +213,9 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
                 else:
                     continue
             else:
-                kind = narrow if differ_in_bodies_only(other, statement) else renewed
-                kind[index] = candidate
+                is_narrow = differ_in_bodies_only(other, statement)
+                is_narrow = is_narrow and not decorators_may_differ(other, statement)
+                (narrow if is_narrow else renewed)[index] = candidate
             left.remove(candidate)
             break
     return Alignment(same, narrow, renewed)
@@ -233,6 +239,23 @@ def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
     )
 
 
+def decorators_may_differ(old: Statement, new: Statement) -> bool:
+    """Whether decorators may make something else of it, as those do that read its signature.
+
+    For statements that differ in bodies only.
+    """
+    if old.text == new.text:
+        return False
+    if old.is_class:
+        return any(map(decorators_may_differ, old.body, new.body))
+    if not isinstance(old.node, FunctionNode) or not isinstance(new.node, FunctionNode):
+        return False
+    names = {dotted(decorator) or "" for decorator in new.node.decorator_list}
+    plain = {name for name in names if name in _PLAIN_DECORATORS or name.endswith(_OF_PROPERTIES)}
+    return names != plain and ast.dump(old.node.args) != ast.dump(new.node.args)
+
+
+_PLAIN_DECORATORS = frozenset({"property", "staticmethod", "classmethod"})
 _CALLS = frozenset({Use.CALLED, Use.USED, Use.REGISTERS})
 _OF_PROPERTIES = (".setter", ".getter", ".deleter")
 

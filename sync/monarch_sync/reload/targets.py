@@ -7,12 +7,13 @@ the commit.
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 from .flips import MISSING, Action
 from .names import FunctionNode
+from .staged_module import StagedModule
 
 
 def targets_of(node: ast.AST) -> Iterator[ast.Attribute | ast.Subscript]:
@@ -38,7 +39,7 @@ class Target:
     ) -> Target | None:
         """None where the object cannot be told without running code."""
         owner = _value_of(node.value, namespace)
-        if owner is MISSING or issubclass(type(owner), ModuleType):
+        if owner is MISSING or type(owner) is StagedModule:
             return None
         if isinstance(node, ast.Attribute):
             return cls(owner, node.attr, False)
@@ -59,6 +60,9 @@ class Target:
                 return self._owner[self._key]
             if isinstance(self._owner, type):
                 return self._owner.__dict__.get(self._key, MISSING)
+            kept_by = inspect.getattr_static(type(self._owner), self._key, None)
+            if hasattr(type(kept_by), "__set__"):  # a property or a slot
+                return getattr(self._owner, self._key)
             return getattr(self._owner, "__dict__", {}).get(self._key, MISSING)
         except Exception:
             return MISSING  # there is none, or it cannot be asked for

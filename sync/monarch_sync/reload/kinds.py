@@ -1,0 +1,38 @@
+"""What an object is, by its type alone.
+
+`isinstance` asks an object for its `__class__` as well: a lazy one wakes up, and a proxy says that
+it is what it wraps, so that an edit would go to the proxy and not to the function inside.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, TypeGuard, TypeVar, overload
+
+T = TypeVar("T")
+
+
+@overload
+def is_a(value: object, kind: type[T]) -> TypeGuard[T]: ...
+
+
+@overload
+def is_a(value: object, kind: tuple[type, ...]) -> bool: ...
+
+
+def is_a(value: object, kind: Any) -> bool:
+    return issubclass(type(value), kind)
+
+
+def own_names(holder: object) -> dict[str, Any]:
+    """What a module or an instance holds; one that wakes up when it is first used does not."""
+    try:
+        held = object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return {}
+    return held if type(held) is dict else {}
+
+
+def is_waiting(module: ModuleType) -> bool:
+    """Whether it will load itself when it is first used."""
+    return type(module).__name__ == "_LazyModule" and type(module).__module__ == "importlib.util"
