@@ -211,19 +211,22 @@ def _matches(pattern: str, inner: str, is_dir: bool) -> bool:
 def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]:
     """(folder that its patterns start from, name to show, file), the one that counts most first."""
     inside = [folder / parent for parent in _parents(relative)]
-    found = find_git_dir(str(folder))
     above = list(folder.parents)
     for place in (*inside, *above):
         yield place, _name(folder, place / IGNORE_FILE), place / IGNORE_FILE
-    top = Path(found[0]) if found else Path("/")
+    # Another repository inside has its own rules.
+    nearest = find_git_dir(str(inside[0]))
+    top = Path(nearest[0]) if nearest else Path("/")
     for place in (*inside, *above):
-        if place == top or top in place.parents:
-            yield place, _name(folder, place / ".gitignore"), place / ".gitignore"
-    if found:
-        exclude = Path(exclude_file(found[1]))
+        file = place / ".gitignore"
+        if (place == top or top in place.parents) and not file.is_symlink():
+            yield place, _name(folder, file), file
+    if nearest:
+        exclude = Path(exclude_file(nearest[1]))
         yield top, _name(folder, exclude), exclude
+    found = find_git_dir(str(folder))
     personal = Path(personal_rule_file(common_dir(found[1]) if found else None))
-    yield top, str(personal), personal
+    yield Path(found[0]) if found else Path("/"), str(personal), personal
 
 
 def _parents(relative: str) -> Iterator[str]:

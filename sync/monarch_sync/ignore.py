@@ -182,7 +182,7 @@ def _level(folder: str, names: Container[str] | None = None) -> _Level:
     if names is None or IGNORE_FILE in names:
         own = _read(f"{folder}/{IGNORE_FILE}", is_there=is_there)
     if names is None or _GIT in names:
-        git = _read(f"{folder}/{_GIT}", is_there=is_there)
+        git = _read(f"{folder}/{_GIT}", is_there=is_there, flags=os.O_NOFOLLOW)
     exclude, git_dir = None, None
     if names is None or ".git" in names:
         git_dir = git_dir_of(folder or "/")
@@ -191,9 +191,12 @@ def _level(folder: str, names: Container[str] | None = None) -> _Level:
     return _Level(len(folder) + 1, own, git, exclude, git_dir is not None)
 
 
-def _read(path: str, *, is_there: bool = False) -> RuleFile | None:
+def _read(path: str, *, is_there: bool = False, flags: int = 0) -> RuleFile | None:
+    def opened(path: str, mode: int) -> int:
+        return os.open(path, mode | flags)
+
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=opened) as file:
             return rules_of(file.read())
     except OSError as error:
         if is_there and error.errno not in _NO_RULES:
