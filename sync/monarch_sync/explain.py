@@ -20,9 +20,9 @@ from monarch_sync.ignore import (
     IGNORE_FILE,
     NEVER,
     exclude_file,
-    tracked_though_ignored,
     walk,
 )
+from monarch_sync.tracked import Tracked
 from monarch_sync.unreadable import listing_fault, tracking_fault
 from monarch_sync.workspace import Folder, Workspace
 
@@ -120,11 +120,11 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
         if not kept_by_git:
             listed = set(walk(folder.local, workspace.ignore))
             try:
-                tracked = tracked_though_ignored(folder.local, workspace.ignore, listed)
+                tracked = Tracked(folder, workspace.ignore, listed).there(relative)
             except OSError as error:
                 why = f"{about} matches an ignore rule, and {tracking_fault(error)}"
                 return out("unreadable", f"{why}; hosts keep what they have of it")
-            if not any(path == relative or path.startswith(f"{relative}/") for path in tracked):
+            if not tracked:
                 matched = f"matches {rule}" if rule else "is left out by an ignore rule"
                 return out("ignored", f"{about} {matched}", rule)
             kept_by_git = str(rule) if rule else "an ignore rule"

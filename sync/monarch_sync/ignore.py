@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from monarch_sync.git_config import config_files, personal_rule_file
-from monarch_sync.git_index import common_dir, find_git_dir, git_dir_of, tracked_paths
+from monarch_sync.git_index import common_dir, find_git_dir, git_dir_of
 from monarch_sync.gitignore import RuleFile, rules_of
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "is_wanted",
     "judges_alike",
     "outer_rule_files",
-    "tracked_though_ignored",
     "walk",
     "walk_kinds",
 ]
@@ -110,9 +109,11 @@ def walk_kinds(
     depth: int | None = None,
     *,
     on_error: Callable[[str, OSError], None] | None = None,
+    on_environment: Callable[[str], None] | None = None,
     uses_git: bool = True,
 ) -> Iterator[tuple[str, bool]]:
-    """As `walk`; with each path, whether it is a folder."""
+    """As `walk`; with each path, whether it is a folder. ``on_environment`` is told of folders that
+    would belong to a workspace, were they no virtual environments."""
     root = str(folder).rstrip("/")
     top = f"{root}/{below}" if below else root
     repository = find_git_dir(root)
@@ -149,6 +150,8 @@ def walk_kinds(
                 yield prefix + name, True
                 if depth is None:
                     stack.append((f"{at}/{name}", prefix + name, inside))
+            elif on_environment is not None:
+                on_environment(prefix + name)
 
 
 def judges_alike(
@@ -228,25 +231,6 @@ def outer_rule_files(folder: Path) -> list[str]:
     if found is not None:
         files.append(exclude_file(found[1]))
     return [*files, *config_files(repository), personal_rule_file(repository)]
-
-
-def tracked_though_ignored(
-    folder: Path, patterns: Sequence[str], listed: Container[str]
-) -> list[str]:
-    """Paths that git tracks below ``folder`` although its own rules leave them out.
-
-    ``listed``: what `walk` gave. Ours to leave out stays left out. Raises ``OSError`` where it is
-    not known what git tracks.
-    """
-    found = find_git_dir(str(folder))
-    if found is None:
-        return []
-    top, git_dir = found
-    prefix = "" if top == str(folder) else f"{folder.relative_to(top)}/"
-    tracked = (name[len(prefix) :] for name in tracked_paths(git_dir) if name.startswith(prefix))
-    left_out = [path for path in tracked if path not in listed]
-    wanted: dict[str, frozenset[str]] = {}
-    return [p for p in left_out if is_wanted(folder, patterns, p, wanted, uses_git=False)]
 
 
 def is_wanted(

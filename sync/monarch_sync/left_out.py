@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView
+from collections.abc import KeysView
 
 from monarch_sync.entry import Entry, parent_of
 from monarch_sync.report import Problem
@@ -18,10 +18,6 @@ class LeftOut:
         self._problems: dict[str, Problem] = {}
         self._unreadable: dict[str, Problem] = {}  # nothing in it is in the manifest
 
-    def __iter__(self) -> Iterator[str]:
-        yield from self._problems
-        yield from self._unreadable
-
     @property
     def unreadable(self) -> KeysView[str]:
         """What is there, and cannot be read."""
@@ -29,6 +25,11 @@ class LeftOut:
 
     def problems(self) -> list[Problem]:
         return [*self._problems.values(), *self._unreadable.values()]
+
+    def has_inside(self, path: str) -> bool:
+        """Whether it is said of a path, or of anything in it."""
+        above = f"{path}/"
+        return any(f"{one}/".startswith(above) for one in (*self._problems, *self._unreadable))
 
     def clear(self) -> None:
         """All is about to be looked at."""

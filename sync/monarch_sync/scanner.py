@@ -18,12 +18,13 @@ from monarch_sync.entry import (
     target_fault,
 )
 from monarch_sync.errors import BadManifest
-from monarch_sync.ignore import tracked_though_ignored, walk
+from monarch_sync.ignore import walk
 from monarch_sync.left_out import LeftOut
 from monarch_sync.manifest import Manifest
 from monarch_sync.readings import Readings
 from monarch_sync.report import Problem
 from monarch_sync.touched import Touched
+from monarch_sync.tracked import Tracked
 from monarch_sync.unreadable import ROOT, filled
 from monarch_sync.workspace import Folder, Workspace
 
@@ -60,22 +61,23 @@ class Scanner:
         self.contents = Contents(workspace)
         self._readings = Readings(self.contents)
         self._left_out = LeftOut()
-        # What git's rules hide, and what comes along all the same, because git tracks it.
+        self._tracked: dict[Folder, Tracked] = {}
+        # What rules leave out, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
 
     def scan(self) -> Scan:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
         self._left_out.clear()
         self._hidden.clear()
+        self._tracked.clear()
         self._readings.begin()
         entries: dict[str, Entry] = {}
         for folder in self.workspace.folders:
             folder.check()
             self._add_landing(folder, entries)
             listed = dict.fromkeys(self._walk(folder))
-            tracked = self._tracked(folder, listed) if folder.follows_git else []
-            above = {path for relative in tracked for path in folders_above(relative)}
-            hidden = (*tracked, *(above - listed.keys()))
+            self._find_tracked(folder, listed)
+            hidden = [path for path in self._hidden_in(folder) if path not in listed]
             self._hidden.update(map(folder.remote_of, hidden))
             for relative in (*listed, *hidden):
                 self._add(folder, relative, entries)
@@ -119,6 +121,7 @@ class Scanner:
             inside = sorted(path[len(above) :] for path in touched if path.startswith(above))
             for parent, relatives in self._places(folder, inside).items():
                 self._rescan_some(folder, parent, relatives, changed, removed)
+        self._drop_empty_ways(changed, removed)
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
         return Scan(manifest, self._left_out.problems())
@@ -130,7 +133,6 @@ class Scanner:
         if not moves or self._readings.has_links:
             return None
         manifest = self.manifest
-        unclear = (*self._hidden, *self._left_out)
         for old, new in moves:
             homes = [f for f in self.workspace.folders if f.overlaps(old) or f.overlaps(new)]
             if len(homes) != 1:
@@ -138,7 +140,10 @@ class Scanner:
             home = homes[0]
             was, now = (home.inside(path) for path in (old, new))
             before, after = home.remote_of(was), home.remote_of(now)
-            if not (was and now) or any(f"{path}/".startswith(f"{before}/") for path in unclear):
+            if not (was and now) or self._left_out.has_inside(before):
+                return None
+            tracked = self._tracked.get(home)
+            if tracked is None or tracked.below(was) or tracked.below(now):
                 return None
             is_wanted = now in self._walk(home, parent_of(now), depth=1)
             # Less deep, a link in it may lead out.
@@ -203,16 +208,22 @@ class Scanner:
         for relative in unsure:
             path = folder.remote_of(relative)
             self._left_out.forget(path)
-            found: dict[str, Entry] = {}
-            if relative in wanted or path in self._hidden:
-                self._add(folder, relative, found)
-                if path in found and found[path].is_dir:
-                    self._add_inside(folder, relative, found)
-                    self._left_out.drop_unlisted(found)
-                    _drop_orphans(found, folder.remote_of(parent))
             known = self.manifest.below(path)
             if path in self.manifest:
                 known.append(path)
+            found: dict[str, Entry] = {}
+            if relative in wanted:
+                self._add(folder, relative, found)
+                if path in found and found[path].is_dir:
+                    for inner in self._walk(folder, relative):
+                        self._add(folder, inner, found)
+            self._hidden.difference_update(known)
+            for inner in self._hidden_in(folder, relative):
+                if folder.remote_of(inner) not in found:
+                    self._hidden.add(folder.remote_of(inner))
+                    self._add(folder, inner, found)
+            self._left_out.drop_unlisted(found)
+            _drop_orphans(found, folder.remote_of(parent))
             removed.update(inner for inner in known if inner not in found)
             for inner, entry in found.items():
                 if self.manifest.get(inner) != entry:
@@ -228,7 +239,7 @@ class Scanner:
         assert self.manifest is not None
         path = folder.remote_of(relative)
         before = self.manifest.get(path)
-        if before is None or before.is_dir or path in self._hidden:
+        if before is None or before.is_dir:
             return False
         try:
             status = os.lstat(f"{folder.local}/{relative}")
@@ -244,15 +255,17 @@ class Scanner:
             changed[path] = found[path]
         return True
 
-    def _add_inside(self, folder: Folder, relative: str, found: dict[str, Entry]) -> None:
-        """Look at all inside a folder."""
-        remote = folder.remote_of(relative)
-        if remote not in self._hidden:
-            for inner in self._walk(folder, relative):
-                self._add(folder, inner, found)
-        for path in self._hidden:
-            if path.startswith(f"{remote}/"):
-                self._add(folder, folder.relative_of(path) or "", found)
+    def _drop_empty_ways(self, changed: dict[str, Entry], removed: set[str]) -> None:
+        """Folders that rules leave out go with the last of what git tracks in them."""
+        assert self.manifest is not None
+        for path in [path for path in removed if parent_of(path) in self._hidden]:
+            for way in folders_above(path):
+                if way not in self._hidden or any(one.startswith(f"{way}/") for one in changed):
+                    break
+                if not removed.issuperset(self.manifest.below(way)):
+                    break
+                removed.add(way)
+                self._hidden.discard(way)
 
     def _walk(self, folder: Folder, below: str = "", depth: int | None = None) -> Iterator[str]:
         def note(relative: str, error: OSError) -> None:
@@ -261,13 +274,17 @@ class Scanner:
         patterns, uses_git = self.workspace.ignore, folder.follows_git
         return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
 
-    def _tracked(self, folder: Folder, listed: Container[str]) -> list[str]:
-        """What git tracks of what its rules leave out."""
+    def _find_tracked(self, folder: Folder, listed: Container[str]) -> None:
+        """Find what git tracks of what its rules leave out."""
         try:
-            return tracked_though_ignored(folder.local, self.workspace.ignore, listed)
+            self._tracked[folder] = Tracked(folder, self.workspace.ignore, listed)
         except OSError as error:
             self._left_out.note_untracked(folder.remote, error)
-            return []
+
+    def _hidden_in(self, folder: Folder, relative: str = "") -> list[str]:
+        """What comes along from there only because git tracks it, or may be listed as well."""
+        tracked = self._tracked.get(folder)
+        return tracked.there(relative) if tracked is not None else []
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
         """The new manifest, derived from the last one where there is one."""

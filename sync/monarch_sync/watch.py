@@ -24,9 +24,10 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from monarch_sync.cover import CannotWatch
 from monarch_sync.errors import WatchEnded, WorkspaceMissing
 from monarch_sync.inotify import is_there
-from monarch_sync.live_watch import CannotWatch, LiveWatch
+from monarch_sync.live_watch import LiveWatch
 from monarch_sync.touched import Touched
 from monarch_sync.workspace import Workspace
 

@@ -79,7 +79,7 @@ def test_it_says_why_saves_are_looked_for(
     monkeypatch.chdir(up.path)
     watcher = program(
         "import sys; sys.argv = ['monarch', 'sync', '--watch']\n"
-        "from monarch_sync import live_watch; live_watch.tells_all = lambda path: False\n"
+        "from monarch_sync import cover; cover.tells_all = lambda path: False\n"
         "from monarch.cli.main import main; main()"
     )
     watcher.line("watching ", timeout=60)

@@ -109,7 +109,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if kind == "watchfiles":
         monkeypatch.setattr("monarch_sync.watch.is_there", lambda: False)
     elif kind == "looks":
-        monkeypatch.setattr("monarch_sync.live_watch.tells_all", lambda path: False)
+        monkeypatch.setattr("monarch_sync.cover.tells_all", lambda path: False)
         monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.02)
     return kind
 
@@ -412,6 +412,23 @@ def test_ignored_folders_are_not_watched(asking: Asking, folder: Path) -> None:
     assert asking.look() == {folder / "build/deep/x"}
 
 
+def test_a_folder_that_is_no_virtual_environment_any_more(asking: Asking, folder: Path) -> None:
+    (folder / "venv/lib").mkdir(parents=True)
+    (folder / "venv/pyvenv.cfg").touch()
+    asking.look()
+    (folder / "venv/bin").mkdir()
+    assert asking.look() is not None
+    (folder / "venv/bin/deep").mkdir()
+    assert asking.look() == set()  # It has no watch.
+    (folder / "venv").rename(folder / "other")
+    (folder / "other/share").mkdir()
+    asking.look()
+    (folder / "other/pyvenv.cfg").unlink()
+    assert asking.look() is None
+    (folder / "other/lib/a").touch()
+    assert asking.look() == {folder / "other/lib/a"}
+
+
 def test_rules_outside_of_the_folder_count(folder: Path) -> None:
     (folder / "sub").mkdir()
     (folder / "sub/a.log").write_bytes(b"1")
@@ -511,7 +528,7 @@ def test_where_events_do_not_tell_all_everything_is_looked_at(
 
         monkeypatch.setattr(Inotify, "watch", refuse)
     else:
-        monkeypatch.setattr("monarch_sync.live_watch.tells_all", lambda path: False)
+        monkeypatch.setattr("monarch_sync.cover.tells_all", lambda path: False)
     monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.01)
     asking = Asking(Workspace({folder: ""}))
     for content in (b"1", b"2"):
