@@ -181,6 +181,12 @@ def test_a_note_is_told_once_as_long_as_it_holds() -> None:
     assert screen.text.count("uv.lock changed") == 2
 
 
+def test_a_note_of_several_lines_is_told_whole() -> None:
+    screen = Screen()
+    Lines(Terminal(screen, {"TERM": "dumb"})).pushed(SyncReport(notes=["one\ntwo"]))
+    assert screen.text.splitlines()[1:] == ["  one", "  two"]
+
+
 # Progress
 
 

@@ -56,6 +56,8 @@ def test_what_nobody_has_loaded_may_not_compile_and_is_told(up: Folder, watcher:
     watcher.line("  amounts.py:1 does not compile: '(' was never closed. It was pushed")
     up.write("amounts.py", "AMOUNT = 2\n")
     watcher.line("✓ gen 3  1 file → 2 hosts")
+    (up.path / "odd\nname.py").write_text("-" * 100_000 + "1\n")
+    watcher.line("  odd\\nname.py does not compile")
     end(watcher)
 
 
@@ -236,6 +238,20 @@ def test_a_rollback_beside_it_holds_until_the_next_save(up: Folder, watcher: Pro
     watcher.line("✓ gen 4  2 files → 2 hosts")
     assert (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 2\n"
     end(watcher)
+
+
+def test_a_generation_of_somebody_else_is_no_gap(up: Folder, watcher: Program) -> None:
+    watcher.send_signal(signal.SIGSTOP)
+    up.write("amounts.py", "AMOUNT = 2\n")
+    up.monarch("sync")
+    up.write("amounts.py", "AMOUNT = 3\n")
+    watcher.send_signal(signal.SIGCONT)
+    watcher.line("✓ gen 3  1 file → 2 hosts")
+    assert watcher.line("in between there was gen 2 from ").endswith(", 1 file: amounts.py")
+    up.write("amounts.py", "AMOUNT = 4\n")
+    watcher.line("✓ gen 4  1 file → 2 hosts")
+    end(watcher)
+    assert sum(line.startswith("in between") for line in watcher.lines) == 1
 
 
 SLOW_COMMIT = """

@@ -58,6 +58,7 @@ class Watching:
         self._following: Following | None = None
         self._is_behind = False
         self._told: tuple[int, str, list[str]] = 0, "", []
+        self._came_to = 0  # the generation of the last push; 0 where it did not come through
         self._problems: set[Problem] = set()
         self._pushed_at = 0.0
         self._restless = RestlessFiles(self._workspace)
@@ -123,7 +124,7 @@ class Watching:
             self._lose_folder()
         except (MonarchError, SyncError) as error:
             # What was touched before a push that failed half-way may not have been looked at.
-            self._is_behind = True
+            self._is_behind, self._came_to = True, 0
             if not self._look_at_allocation(is_idle=True) and self._visitor is not None:
                 self._tell_failure(str(error))
         else:
@@ -136,7 +137,18 @@ class Watching:
         if self._is_news(report) or is_first:
             self._voice.pushed(report)
         if report.ok:
+            self._tell_others(report.generation)
             self._tell_restlessness(report)
+        self._came_to = report.generation if report.ok else 0
+
+    def _tell_others(self, generation: int) -> None:
+        """Numbers that are missing between our own lines look like lost pushes."""
+        before = self._came_to
+        if self._visitor is None or not 0 < before < generation - 1:
+            return
+        with contextlib.suppress(MonarchError, SyncError):
+            text = self._visitor.others_between(before, generation)
+            self._voice.note("others", text, after=before, before=generation)
 
     def _is_news(self, report: SyncReport) -> bool:
         """Whether anybody wants to hear of a push: one save may come as several events."""

@@ -264,6 +264,10 @@ class Attempt:
             self._fleet.take_back(hosts)
             # What was shown has a number that must not be used again, and going back another.
             self._memory.generation = plan.generation + 1
+            self._report.notes.append(
+                "the new files were on hosts already and were taken back, which counts as "
+                f"gen {plan.generation + 1}"
+            )
             self._memory.views.clear()
         else:
             self._fleet.abort(hosts)
