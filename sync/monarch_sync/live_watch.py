@@ -55,11 +55,6 @@ class LiveWatch:
         """Give the watches back."""
         self._queue.close()
 
-    @property
-    def git_locks(self) -> list[str]:
-        """The files that are there while git is at work in a folder."""
-        return [rules.lock for rules in self._rules if rules.lock]
-
     def wait(self, seconds: float | None, waker: int = -1) -> bool:
         """Until there are events; whether there are. A byte in ``waker`` ends it early."""
         return self._queue.wait(seconds, waker)
@@ -67,6 +62,11 @@ class LiveWatch:
     def read(self) -> None:
         """Take in the events that are there."""
         self.folders.take(self._queue.read(), time.monotonic())
+
+    def look(self) -> int:
+        """Take in the events that are there; how many paths they have touched so far."""
+        self.read()
+        return len(self.folders.touched)
 
     def catch_up(self) -> bool:
         """Take in the events of all that was done before this call; whether none is missing."""
