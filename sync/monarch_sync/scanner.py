@@ -118,7 +118,7 @@ class Scanner:
         for folder in self.workspace.folders:
             folder.check()
             above = f"{folder.local}/"
-            inside = sorted(path[len(above) :] for path in touched if path.startswith(above))
+            inside = (path[len(above) :] for path in touched if path.startswith(above))
             for parent, relatives in self._places(folder, inside).items():
                 self._rescan_some(folder, parent, relatives, changed, removed)
         self._drop_empty_ways(changed, removed)
@@ -164,10 +164,12 @@ class Scanner:
     def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
         """Where to look, by the folder above, which is one that we know and that stands.
 
-        What lies in a folder that is new, gone, or no folder any more, shows with that.
+        What lies in a folder that is new, gone, or no folder any more, or that was touched itself,
+        shows with that.
         """
         assert self.manifest is not None
-        stands: dict[str, bool] = {"": True}
+        inside = sorted(inside)
+        stands = {"": True, **dict.fromkeys(inside, False)}
         places: dict[str, list[str]] = {}
         for relative in inside:
             at = relative

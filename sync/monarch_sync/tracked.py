@@ -6,6 +6,7 @@ be restored, and then nothing tells of it but its own path.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Container, Sequence
 
@@ -52,7 +53,8 @@ class Tracked:
         wanted: dict[str, frozenset[str]] = {}
         found: dict[str, None] = {}
         for path in self.below(relative):
-            if self._is_ours(path, wanted):
+            # A folder in the place of a file is not what git tracks.
+            if self._is_ours(path, wanted) and not _is_dir(f"{self._folder}/{path}"):
                 above = (at for at in folders_above(path) if _is_in(at, relative))
                 found.update(dict.fromkeys(above))
                 found[path] = None
@@ -67,6 +69,10 @@ class Tracked:
 
     def _is_ours(self, path: str, wanted: dict[str, frozenset[str]]) -> bool:
         return is_wanted(self._folder, self._patterns, path, wanted, uses_git=False)
+
+
+def _is_dir(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _is_in(path: str, folder: str) -> bool:

@@ -33,7 +33,8 @@ def asking(folder: Path) -> Iterator[Asking]:
 
 def look_anew(asking: Asking, folder: Path) -> None:
     """Rules that say the same again have everything looked at."""
-    (folder / ".gitignore").write_text("lib/\n")
+    rules = folder / ".gitignore"
+    rules.write_bytes(rules.read_bytes())
     assert asking.look() is None
 
 
@@ -71,6 +72,23 @@ def test_a_folder_with_nothing_left_of_it_goes_along(asking: Asking, folder: Pat
     asking.look()
     (folder / "lib/a.py").write_text("2\n")
     asking.look()
+
+
+def test_a_folder_in_the_place_of_a_file_is_not_what_git_tracks(
+    asking: Asking, folder: Path
+) -> None:
+    (folder / ".gitignore").write_text("lib/\ndata/\n")
+    (folder / "data").write_text("1\n")
+    git(folder, "add", "data")
+    asking.look()
+    (folder / "data").unlink()
+    (folder / "data").mkdir()
+    (folder / "data/junk").touch()
+    asking.look()
+    assert asking.scanner.manifest is not None
+    assert "data" not in asking.scanner.manifest
+    look_anew(asking, folder)
+    assert "data" not in asking.scanner.manifest
 
 
 def test_what_appears_beside_it_is_not_watched(asking: Asking, folder: Path) -> None:

@@ -464,6 +464,16 @@ def test_a_folder_that_is_no_virtual_environment_any_more(asking: Asking, folder
     assert asking.look() == {folder / "other/lib/a"}
 
 
+def test_a_virtual_environment_takes_the_place_of_a_folder(asking: Asking, folder: Path) -> None:
+    (folder / "env").mkdir()
+    (folder / "new").mkdir()
+    (folder / "new/pyvenv.cfg").touch()
+    asking.look()
+    (folder / "new").rename(folder / "env")
+    (folder / "env/a.py").touch()
+    asking.look()
+
+
 def test_rules_outside_of_the_folder_count(folder: Path) -> None:
     (folder / "sub").mkdir()
     (folder / "sub/a.log").write_bytes(b"1")
