@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from monarch_sync.file_system import tells_all
-from monarch_sync.ignore import is_wanted, judges_alike, walk_kinds
+from monarch_sync.ignore import RULE_FILES, is_wanted, judges_alike, walk_kinds
 from monarch_sync.tracked import Tracked
 from monarch_sync.watched_folders import WatchedFolders
 from monarch_sync.workspace import Folder
@@ -46,6 +46,7 @@ class Cover:
         self._closed: set[str] = set()  # what could not be looked into
         self._environments: set[str] = set()
         self._tracked: Tracked | None = None
+        self.has_new_rules = False  # in a folder that has appeared
         watched.add_root(self.root)
         self._identity = _identity(self.root)
 
@@ -108,6 +109,8 @@ class Cover:
 
     def _folders_inside(self, below: str) -> Iterator[tuple[str, os.stat_result]]:
         listed = dict(self._walk(below))
+        if below and any(path.rpartition("/")[2] in RULE_FILES for path in listed):
+            self.has_new_rules = True
         if not below and self._folder.follows_git:
             with contextlib.suppress(OSError):  # The rules tell when it can be read again.
                 tracked = self._tracked = Tracked(self._folder, self._patterns, listed)

@@ -22,6 +22,7 @@ from monarch_sync.gitignore import RuleFile, rules_of
 __all__ = [
     "IGNORE_FILE",
     "NEVER",
+    "RULE_FILES",
     "exclude_file",
     "is_wanted",
     "judges_alike",
@@ -34,6 +35,7 @@ _OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
 NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF_EDITORS)
 _ENVIRONMENT = "pyvenv.cfg"
 IGNORE_FILE, _GIT = ".monarchignore", ".gitignore"
+RULE_FILES = frozenset({_GIT, IGNORE_FILE, _ENVIRONMENT})
 _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file, or not for git
 
 

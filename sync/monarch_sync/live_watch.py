@@ -15,6 +15,7 @@ import time
 
 from monarch_sync.cover import CannotWatch, Cover
 from monarch_sync.errors import WorkspaceMissing
+from monarch_sync.ignore import RULE_FILES
 from monarch_sync.inotify import Inotify
 from monarch_sync.outer_rules import OuterRules
 from monarch_sync.watched_folders import WatchedFolders
@@ -23,7 +24,6 @@ from monarch_sync.workspace import Workspace
 __all__ = ["LiveWatch"]
 
 _COOKIE_SECONDS = 1.0
-_RULE_FILES = frozenset({".gitignore", ".monarchignore", "pyvenv.cfg"})
 
 
 class LiveWatch:
@@ -91,9 +91,11 @@ class LiveWatch:
                 return False
             if any(cover.is_open_now for cover in self._covers):
                 return False  # What is in it was not watched.
-            if any(path.rpartition("/")[2] in _RULE_FILES for path in folders.touched):
+            if any(path.rpartition("/")[2] in RULE_FILES for path in folders.touched):
                 return False
             self._cover_fresh()
+            if any(cover.has_new_rules for cover in self._covers):
+                return False
         except (OSError, CannotWatch):
             return False  # Who begins anew finds out why.
         return True

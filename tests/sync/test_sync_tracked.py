@@ -91,6 +91,24 @@ def test_a_folder_in_the_place_of_a_file_is_not_what_git_tracks(
     assert "data" not in asking.scanner.manifest
 
 
+def test_a_folder_comes_with_rules_of_its_own(asking: Asking, folder: Path) -> None:
+    """What git tracks there was not left out before."""
+    for place in (folder / "pkg", folder.with_name("away")):
+        (place / "deep").mkdir(parents=True)
+        (place / "a.log").write_text("1\n")
+        (place / "deep/b.py").write_text("1\n")
+    (folder.with_name("away") / ".gitignore").write_text("*.log\ndeep/\n")
+    git(folder, "add", "pkg")
+    asking.look()
+    (folder / "pkg").rename(folder.with_name("gone"))
+    folder.with_name("away").rename(folder / "pkg")
+    asking.look()
+    (folder / "pkg/deep/b.py").write_text("2\n")
+    assert asking.look() == {folder / "pkg/deep/b.py"}
+    assert asking.scanner.manifest is not None
+    assert "pkg/a.log" in asking.scanner.manifest
+
+
 def test_what_appears_beside_it_is_not_watched(asking: Asking, folder: Path) -> None:
     num_watched = len(asking.watcher._live.folders)  # type: ignore[union-attr]
     (folder / "lib/built/deep").mkdir(parents=True)
