@@ -270,6 +270,19 @@ def test_dry_run_says_what_would_change_on_the_hosts(up: Folder, say: Say) -> No
     )
 
 
+def test_an_empty_folder_is_something_to_move(up: Folder, say: Say) -> None:
+    (up.path / "old").mkdir()
+    say("sync")
+    (up.path / "old").rmdir()
+    (up.path / "new/inner").mkdir(parents=True)
+    lines = say("sync", "--dry-run").out.splitlines()
+    assert [line.split() for line in lines[:2]] == [["folder", "new/inner"], ["delete", "old"]]
+    assert lines[2].endswith(": 1 made as an empty folder, 1 deleted")
+    up.monarch("sync")  # to whom all files are new
+    (up.path / "more").mkdir()
+    assert re.match(r"✓ gen 3  0 files → 2 hosts", up.monarch("sync"))
+
+
 def test_what_the_store_of_a_host_has_need_not_move(up: Folder, say: Say) -> None:
     say("sync")
     up.write("amounts.py", "AMOUNT = 2\n")

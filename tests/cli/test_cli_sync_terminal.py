@@ -265,7 +265,7 @@ def test_words() -> None:
         "0 ms", "0.7 ms", "38 ms", "2.4 s", "3 min 20 s",
     ]  # fmt: skip
     assert clipped("日本語テスト", 7) == "日本語…"
-    assert printable("a\tb\udc80é") == "a\\tb\\udc80é"
+    assert printable("a\tb\udc80é") == "a\\tb\\x80é"
 
 
 def test_width_is_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
