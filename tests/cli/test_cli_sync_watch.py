@@ -254,6 +254,37 @@ def test_a_generation_of_somebody_else_is_no_gap(up: Folder, watcher: Program) -
     assert sum(line.startswith("in between") for line in watcher.lines) == 1
 
 
+FAILING_WATCHER = """
+import sys, threading
+from monarch.cli.sync import watching
+from monarch_sync.watch import Watcher
+
+real, begun = Watcher.__iter__, []
+
+def fail(self):
+    begun.append(self)
+    if len(begun) < 3:
+        raise OSError(24, "Too many open files")
+    yield from real(self)
+
+Watcher.__iter__, watching._TICK_SECONDS = fail, 0.1
+sys.argv = ["monarch", "sync", "--watch"]
+from monarch.cli.main import main; main()
+"""
+
+
+def test_a_watcher_that_cannot_go_on_is_told_and_made_anew(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(up.path)
+    watcher = program(FAILING_WATCHER)
+    watcher.line("watching ", timeout=60)
+    watcher.line("✗ [Errno 24] Too many open files")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("✓ gen 2  1 file → 2 hosts")
+    end(watcher)
+
+
 SLOW_COMMIT = """
 import os, sys, threading
 from monarch.runtime.workspace.fleet import Fleet

@@ -70,7 +70,7 @@ class Watching:
         """Until interrupted."""
         try:
             self._push(None, is_first=True)
-            self._follow()
+            self._follow_if_there()
             while True:
                 self._step()
         except KeyboardInterrupt:
@@ -86,8 +86,13 @@ class Watching:
         patience = _SETTLE_SECONDS if self._is_project_unsettled else _TICK_SECONDS
         try:
             touched = self._following.next(patience)
-        except (WatchEnded, OSError):
+        except WatchEnded:
             self._lose_folder()
+            return
+        except OSError as error:
+            self._tell_failure(str(error))
+            self._unfollow()
+            time.sleep(_TICK_SECONDS)  # What was short may be there again.
             return
         if not self._workspace_is_there():
             self._lose_folder()
@@ -195,11 +200,16 @@ class Watching:
 
     # The folders
 
-    def _follow(self) -> None:
-        self._following = Following(session_of(client()).watcher(self._workspace))
+    def _follow_if_there(self) -> bool:
+        """Whether all folders are there to be watched."""
+        try:
+            self._following = Following(session_of(client()).watcher(self._workspace))
+        except WorkspaceMissing:
+            return False
         folders = [str(folder.local) for folder in self._workspace.folders]
         text = f"watching {listed(folders)}; Ctrl-C ends it"
         self._voice.note("watching", text, folders=folders)
+        return True
 
     def _unfollow(self) -> None:
         following, self._following = self._following, None
@@ -228,12 +238,9 @@ class Watching:
         # The working directory may be the folder that was away: names below it are dead.
         with contextlib.suppress(OSError):
             os.chdir(self._here)
-        try:
-            self._follow()
-        except SyncError:
-            return
-        self._look_at_allocation(is_idle=True)
-        self._is_behind = True
+        if self._follow_if_there():
+            self._look_at_allocation(is_idle=True)
+            self._is_behind = True
 
     # What the project says
 
@@ -275,7 +282,7 @@ class Watching:
         self._workspace = workspace
         self._restless = RestlessFiles(workspace)
         self._unfollow()
-        self._follow()
+        self._follow_if_there()
         return True
 
     # The allocation
