@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from monarch_sync.file_system import tells_all
-from monarch_sync.ignore import RULE_FILES, is_wanted, judges_alike, walk_kinds
+from monarch_sync.ignore import RULE_FILES, is_environment, is_wanted, judges_alike, walk_kinds
 from monarch_sync.tracked import Tracked
 from monarch_sync.watched_folders import WatchedFolders
 from monarch_sync.workspace import Folder
@@ -115,6 +115,8 @@ class Cover:
             with contextlib.suppress(OSError):  # The rules tell when it can be read again.
                 tracked = self._tracked = Tracked(self._folder, self._patterns, listed)
                 listed.update(dict.fromkeys(tracked.folders(), True))
+                ways = sorted(tracked.ways)
+                self._environments.update(w for w in ways if is_environment(f"{self.root}/{w}"))
         listed.update(dict.fromkeys(self._environments, True))
         for relative, is_dir in listed.items():
             if not is_dir:

@@ -20,6 +20,7 @@ from monarch_sync.ignore import (
     IGNORE_FILE,
     NEVER,
     exclude_file,
+    is_environment,
     walk,
 )
 from monarch_sync.tracked import Tracked
@@ -176,7 +177,7 @@ def _unreadable(workspace: Workspace, folder: Folder, relative: str) -> str:
 
 
 def _is_environment(local: Path) -> bool:
-    return not local.is_symlink() and os.path.exists(local / "pyvenv.cfg")
+    return not local.is_symlink() and is_environment(str(local))
 
 
 def _override(patterns: Sequence[str], relative: str, is_dir: bool) -> str:

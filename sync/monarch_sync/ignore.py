@@ -24,6 +24,7 @@ __all__ = [
     "NEVER",
     "RULE_FILES",
     "exclude_file",
+    "is_environment",
     "is_wanted",
     "judges_alike",
     "outer_rule_files",
@@ -148,7 +149,7 @@ def walk_kinds(
                 continue
             if not is_dir:
                 yield prefix + name, False
-            elif not os.path.exists(f"{at}/{name}/{_ENVIRONMENT}"):
+            elif not is_environment(f"{at}/{name}"):
                 yield prefix + name, True
                 if depth is None:
                     stack.append((f"{at}/{name}", prefix + name, inside))
@@ -207,6 +208,11 @@ def _read(path: str, *, is_there: bool = False, flags: int = 0) -> RuleFile | No
         if is_there and error.errno not in _NO_RULES:
             raise OSError(error.errno, error.strerror, path) from None
         return None
+
+
+def is_environment(folder: str) -> bool:
+    """Whether a folder is a virtual environment."""
+    return os.path.exists(f"{folder}/{_ENVIRONMENT}")
 
 
 def _folders_above(path: str) -> Iterator[str]:
