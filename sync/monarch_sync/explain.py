@@ -20,9 +20,10 @@ from monarch_sync.ignore import (
     IGNORE_FILE,
     NEVER,
     exclude_file,
-    tracked_though_ignored,
+    is_environment,
     walk,
 )
+from monarch_sync.tracked import Tracked
 from monarch_sync.unreadable import listing_fault, tracking_fault
 from monarch_sync.workspace import Folder, Workspace
 
@@ -120,11 +121,11 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
         if not kept_by_git:
             listed = set(walk(folder.local, workspace.ignore))
             try:
-                tracked = tracked_though_ignored(folder.local, workspace.ignore, listed)
+                tracked = Tracked(folder, workspace.ignore, listed).there(relative)
             except OSError as error:
                 why = f"{about} matches an ignore rule, and {tracking_fault(error)}"
                 return out("unreadable", f"{why}; hosts keep what they have of it")
-            if not any(path == relative or path.startswith(f"{relative}/") for path in tracked):
+            if not tracked:
                 matched = f"matches {rule}" if rule else "is left out by an ignore rule"
                 return out("ignored", f"{about} {matched}", rule)
             kept_by_git = str(rule) if rule else "an ignore rule"
@@ -176,7 +177,7 @@ def _unreadable(workspace: Workspace, folder: Folder, relative: str) -> str:
 
 
 def _is_environment(local: Path) -> bool:
-    return not local.is_symlink() and os.path.exists(local / "pyvenv.cfg")
+    return not local.is_symlink() and is_environment(str(local))
 
 
 def _override(patterns: Sequence[str], relative: str, is_dir: bool) -> str:
@@ -211,19 +212,22 @@ def _matches(pattern: str, inner: str, is_dir: bool) -> bool:
 def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]:
     """(folder that its patterns start from, name to show, file), the one that counts most first."""
     inside = [folder / parent for parent in _parents(relative)]
-    found = find_git_dir(str(folder))
     above = list(folder.parents)
     for place in (*inside, *above):
         yield place, _name(folder, place / IGNORE_FILE), place / IGNORE_FILE
-    top = Path(found[0]) if found else Path("/")
+    # Another repository inside has its own rules.
+    nearest = find_git_dir(str(inside[0]))
+    top = Path(nearest[0]) if nearest else Path("/")
     for place in (*inside, *above):
-        if place == top or top in place.parents:
-            yield place, _name(folder, place / ".gitignore"), place / ".gitignore"
-    if found:
-        exclude = Path(exclude_file(found[1]))
+        file = place / ".gitignore"
+        if (place == top or top in place.parents) and not file.is_symlink():
+            yield place, _name(folder, file), file
+    if nearest:
+        exclude = Path(exclude_file(nearest[1]))
         yield top, _name(folder, exclude), exclude
+    found = find_git_dir(str(folder))
     personal = Path(personal_rule_file(common_dir(found[1]) if found else None))
-    yield top, str(personal), personal
+    yield Path(found[0]) if found else Path("/"), str(personal), personal
 
 
 def _parents(relative: str) -> Iterator[str]:

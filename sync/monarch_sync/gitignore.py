@@ -189,8 +189,9 @@ def _bracket(pattern: str, at: int) -> tuple[str, int] | None:
             high, at = _literal(pattern, at + 1)
             if high is None:
                 return None
-            if low <= high:
-                parts.append(f"{re.escape(low)}-{re.escape(high)}")
+            # Git holds a name against where a range begins before it looks whether it is one.
+            is_range = low <= high
+            parts.append(f"{re.escape(low)}-{re.escape(high)}" if is_range else re.escape(low))
         else:
             parts.append(re.escape(low))
     at += 1

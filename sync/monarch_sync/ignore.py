@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from monarch_sync.git_config import config_files, personal_rule_file
-from monarch_sync.git_index import common_dir, find_git_dir, git_dir_of, tracked_paths
+from monarch_sync.git_index import common_dir, find_git_dir, git_dir_of
 from monarch_sync.gitignore import RuleFile, rules_of
 
 __all__ = [
     "IGNORE_FILE",
     "NEVER",
+    "RULE_FILES",
     "exclude_file",
+    "is_environment",
     "is_wanted",
     "judges_alike",
     "outer_rule_files",
-    "tracked_though_ignored",
     "walk",
     "walk_kinds",
 ]
@@ -35,6 +36,7 @@ _OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
 NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF_EDITORS)
 _ENVIRONMENT = "pyvenv.cfg"
 IGNORE_FILE, _GIT = ".monarchignore", ".gitignore"
+RULE_FILES = frozenset({_GIT, IGNORE_FILE, _ENVIRONMENT})
 _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file, or not for git
 
 
@@ -110,9 +112,11 @@ def walk_kinds(
     depth: int | None = None,
     *,
     on_error: Callable[[str, OSError], None] | None = None,
+    on_environment: Callable[[str], None] | None = None,
     uses_git: bool = True,
 ) -> Iterator[tuple[str, bool]]:
-    """As `walk`; with each path, whether it is a folder."""
+    """As `walk`; with each path, whether it is a folder. ``on_environment`` is told of folders that
+    would belong to a workspace, were they no virtual environments."""
     root = str(folder).rstrip("/")
     top = f"{root}/{below}" if below else root
     repository = find_git_dir(root)
@@ -145,10 +149,12 @@ def walk_kinds(
                 continue
             if not is_dir:
                 yield prefix + name, False
-            elif not os.path.exists(f"{at}/{name}/{_ENVIRONMENT}"):
+            elif not is_environment(f"{at}/{name}"):
                 yield prefix + name, True
                 if depth is None:
                     stack.append((f"{at}/{name}", prefix + name, inside))
+            elif on_environment is not None:
+                on_environment(prefix + name)
 
 
 def judges_alike(
@@ -182,7 +188,7 @@ def _level(folder: str, names: Container[str] | None = None) -> _Level:
     if names is None or IGNORE_FILE in names:
         own = _read(f"{folder}/{IGNORE_FILE}", is_there=is_there)
     if names is None or _GIT in names:
-        git = _read(f"{folder}/{_GIT}", is_there=is_there)
+        git = _read(f"{folder}/{_GIT}", is_there=is_there, flags=os.O_NOFOLLOW)
     exclude, git_dir = None, None
     if names is None or ".git" in names:
         git_dir = git_dir_of(folder or "/")
@@ -191,14 +197,22 @@ def _level(folder: str, names: Container[str] | None = None) -> _Level:
     return _Level(len(folder) + 1, own, git, exclude, git_dir is not None)
 
 
-def _read(path: str, *, is_there: bool = False) -> RuleFile | None:
+def _read(path: str, *, is_there: bool = False, flags: int = 0) -> RuleFile | None:
+    def opened(path: str, mode: int) -> int:
+        return os.open(path, mode | flags)
+
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=opened) as file:
             return rules_of(file.read())
     except OSError as error:
         if is_there and error.errno not in _NO_RULES:
             raise OSError(error.errno, error.strerror, path) from None
         return None
+
+
+def is_environment(folder: str) -> bool:
+    """Whether a folder is a virtual environment."""
+    return os.path.exists(f"{folder}/{_ENVIRONMENT}")
 
 
 def _folders_above(path: str) -> Iterator[str]:
@@ -225,25 +239,6 @@ def outer_rule_files(folder: Path) -> list[str]:
     if found is not None:
         files.append(exclude_file(found[1]))
     return [*files, *config_files(repository), personal_rule_file(repository)]
-
-
-def tracked_though_ignored(
-    folder: Path, patterns: Sequence[str], listed: Container[str]
-) -> list[str]:
-    """Paths that git tracks below ``folder`` although its own rules leave them out.
-
-    ``listed``: what `walk` gave. Ours to leave out stays left out. Raises ``OSError`` where it is
-    not known what git tracks.
-    """
-    found = find_git_dir(str(folder))
-    if found is None:
-        return []
-    top, git_dir = found
-    prefix = "" if top == str(folder) else f"{folder.relative_to(top)}/"
-    tracked = (name[len(prefix) :] for name in tracked_paths(git_dir) if name.startswith(prefix))
-    left_out = [path for path in tracked if path not in listed]
-    wanted: dict[str, frozenset[str]] = {}
-    return [p for p in left_out if is_wanted(folder, patterns, p, wanted, uses_git=False)]
 
 
 def is_wanted(

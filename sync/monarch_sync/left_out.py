@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView
+from collections.abc import KeysView
 
-from monarch_sync.entry import Entry, parent_of
+from monarch_sync.entry import Entry, folders_above, parent_of
 from monarch_sync.report import Problem
 from monarch_sync.unreadable import ROOT, listing_fault, tracking_fault
 
@@ -17,10 +17,7 @@ class LeftOut:
     def __init__(self) -> None:
         self._problems: dict[str, Problem] = {}
         self._unreadable: dict[str, Problem] = {}  # nothing in it is in the manifest
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._problems
-        yield from self._unreadable
+        self._ways: set[str] = set()  # the folders above all these, or more
 
     @property
     def unreadable(self) -> KeysView[str]:
@@ -30,20 +27,28 @@ class LeftOut:
     def problems(self) -> list[Problem]:
         return [*self._problems.values(), *self._unreadable.values()]
 
+    def has_inside(self, path: str) -> bool:
+        """Whether it is said of a path, or may be of anything in it."""
+        return any(path in one for one in (self._problems, self._unreadable, self._ways))
+
     def clear(self) -> None:
         """All is about to be looked at."""
         self._problems.clear()
         self._unreadable.clear()
+        self._ways.clear()
 
     def forget(self, path: str) -> None:
         """It is about to be looked at, with all that is in it."""
         for problems in (self._problems, self._unreadable):
-            for other in [p for p in problems if p == path or p.startswith(f"{path}/")]:
-                del problems[other]
+            problems.pop(path, None)
+            if path in self._ways:
+                for other in [p for p in problems if p.startswith(f"{path}/")]:
+                    del problems[other]
 
     def note(self, path: str, reason: str) -> None:
         """It cannot come along."""
         self._problems[path] = Problem(path, reason)
+        self._ways.update(folders_above(path))
 
     def note_unread(self, path: str, error: OSError) -> None:
         """It cannot be read."""
@@ -61,6 +66,7 @@ class LeftOut:
 
     def _note_unreadable(self, path: str, reason: str) -> None:
         self._unreadable[path] = Problem(path, reason, is_unreadable=True)
+        self._ways.update(folders_above(path))
 
     def note_fine(self, path: str) -> None:
         """It comes along."""

@@ -1,8 +1,6 @@
 """Live watch: the watches of one workspace, for as long as they can be relied on.
 
-Which of its folders belong to it, rules say; they are watched, others are not. A new folder is
-watched first and listed after, and listed once more until nothing new is in it: what is written
-into it meanwhile is found by the one or told by the other.
+Which of its folders are watched is its covers' to say.
 
 The proof that nothing is missing is a cookie: a file without a name, on the workspace's own file
 system, is written, and then awaited in the stream of events, behind which no earlier save can be.
@@ -10,32 +8,22 @@ system, is written, and then awaited in the stream of events, behind which no ea
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 
-from monarch_sync.entry import folders_above
+from monarch_sync.cover import CannotWatch, Cover
 from monarch_sync.errors import WorkspaceMissing
-from monarch_sync.file_system import tells_all
-from monarch_sync.ignore import judges_alike, tracked_though_ignored, walk, walk_kinds
+from monarch_sync.ignore import RULE_FILES
 from monarch_sync.inotify import Inotify
 from monarch_sync.outer_rules import OuterRules
 from monarch_sync.watched_folders import WatchedFolders
-from monarch_sync.workspace import Folder, Workspace
+from monarch_sync.workspace import Workspace
 
-__all__ = ["CannotWatch", "LiveWatch"]
+__all__ = ["LiveWatch"]
 
 _COOKIE_SECONDS = 1.0
-_RULE_FILES = frozenset({".gitignore", ".monarchignore", "pyvenv.cfg"})
-_TICK_NS = 20_000_000
-
-
-class CannotWatch(Exception):
-    """Events would not tell everything here; the text says why."""
 
 
 class LiveWatch:
@@ -48,14 +36,11 @@ class LiveWatch:
         self._workspace = workspace
         for folder in workspace.folders:
             folder.check()
-            if not tells_all(str(folder.local)):
-                raise CannotWatch(_untold(str(folder.local)))
         try:
             self._queue = Inotify()
         except OSError as error:
             raise CannotWatch(_why_not(error)) from None
         self.folders = WatchedFolders(self._queue)
-        self._closed: set[tuple[Folder, str]] = set()  # what could not be looked into
         try:
             self._watch()
         except BaseException as error:
@@ -70,11 +55,6 @@ class LiveWatch:
         """Give the watches back."""
         self._queue.close()
 
-    @property
-    def git_locks(self) -> list[str]:
-        """The files that are there while git is at work in a folder."""
-        return [rules.lock for rules in self._rules if rules.lock]
-
     def wait(self, seconds: float | None, waker: int = -1) -> bool:
         """Until there are events; whether there are. A byte in ``waker`` ends it early."""
         return self._queue.wait(seconds, waker)
@@ -82,6 +62,11 @@ class LiveWatch:
     def read(self) -> None:
         """Take in the events that are there."""
         self.folders.take(self._queue.read(), time.monotonic())
+
+    def look(self) -> int:
+        """Take in the events that are there; how many paths they have touched so far."""
+        self.read()
+        return len(self.folders.touched)
 
     def catch_up(self) -> bool:
         """Take in the events of all that was done before this call; whether none is missing."""
@@ -104,65 +89,26 @@ class LiveWatch:
                 return False
             if any(rules.have_changed() for rules in self._rules):
                 return False
-            if any(self._is_open(*closed) for closed in self._closed):
-                return False  # No event may tell: what is in it was not watched.
-            if any(path.rpartition("/")[2] in _RULE_FILES for path in folders.touched):
+            if any(cover.is_open_now for cover in self._covers):
+                return False  # What is in it was not watched.
+            if any(path.rpartition("/")[2] in RULE_FILES for path in folders.touched):
                 return False
             self._cover_fresh()
+            if any(cover.has_new_rules for cover in self._covers):
+                return False
         except (OSError, CannotWatch):
             return False  # Who begins anew finds out why.
         return True
 
     def _are_the_same(self) -> bool:
-        return all(_identity(path) == known for path, known in self._identities.items())
+        return all(cover.is_same for cover in self._covers)
 
     def _watch(self) -> None:
-        folders = self._workspace.folders
-        for folder in folders:
-            self.folders.add_root(str(folder.local))
-        self._identities = {str(folder.local): _identity(str(folder.local)) for folder in folders}
-        patterns = self._workspace.ignore
+        folders, patterns = self._workspace.folders, self._workspace.ignore
+        self._covers = [Cover(folder, patterns, self.folders) for folder in folders]
         self._rules = [OuterRules(f.local, patterns) for f in folders if f.follows_git]
-        for folder in folders:
-            self._cover(folder)
-
-    def _cover(self, folder: Folder, below: str = "") -> None:
-        """Watch the folders inside, again until the last look has found none that is new."""
-        while True:
-            began_ns = time.time_ns() - _TICK_NS
-            youngest_ns, is_new = 0, False
-            for relative, status in self._folders_inside(folder, below):
-                changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
-                youngest_ns = max(youngest_ns, changed_ns)
-                is_new |= self.folders.add(str(folder.local), relative)
-            # What was written to while we listed may hold what we have not seen.
-            if not is_new or not (below or youngest_ns >= began_ns):
-                return
-
-    def _folders_inside(self, folder: Folder, below: str) -> Iterator[tuple[str, os.stat_result]]:
-        root, patterns = str(folder.local), self._workspace.ignore
-        device = self._identities[root][0]
-        uses_git = folder.follows_git
-        on_error = self._note_closed(folder)
-        listed = dict(
-            walk_kinds(folder.local, patterns, below, on_error=on_error, uses_git=uses_git)
-        )
-        if not below and uses_git:
-            with contextlib.suppress(OSError):  # The rules tell when it can be read again.
-                tracked = tracked_though_ignored(folder.local, patterns, listed)
-                above = {part for path in tracked for part in folders_above(path)}
-                listed.update(dict.fromkeys(sorted(above), True))
-        for relative, is_dir in listed.items():
-            if not is_dir:
-                continue
-            try:
-                status = os.lstat(f"{root}/{relative}")
-            except OSError:
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                if status.st_dev != device and not tells_all(f"{root}/{relative}"):
-                    raise CannotWatch(_untold(f"{root}/{relative}"))
-                yield relative, status
+        for cover in self._covers:
+            cover.begin()
 
     def _cover_fresh(self) -> None:
         """Watch folders that have appeared, if rules say that they belong to us."""
@@ -174,54 +120,22 @@ class LiveWatch:
             by_parent.setdefault(os.path.dirname(path), []).append(path)
         # Folders above first: who is inside one that is new is found with it.
         for parent, paths in sorted(by_parent.items()):
-            for folder in self._workspace.folders:
-                root = str(folder.local)
-                if parent == root or parent.startswith(root + "/"):
-                    self._cover_wanted(folder, parent[len(root) + 1 :], paths)
+            for cover in self._covers:
+                at = len(cover.root) + 1
+                if f"{parent}/".startswith(f"{cover.root}/"):
+                    cover.take_in(parent[at:], [path[at:] for path in paths])
 
     def _is_plain(self, old: str, new: str) -> bool:
         """Whether a folder that got another name belongs to us as it did, with the same content."""
-        patterns = self._workspace.ignore
-        for folder in self._workspace.folders:
-            above = f"{folder.local}/"
-            if old.startswith(above) and new.startswith(above):
-                names = old[len(above) :], new[len(above) :]
-                if not judges_alike(folder.local, patterns, *names, uses_git=folder.follows_git):
-                    return False
-        return True
-
-    def _cover_wanted(self, folder: Folder, parent: str, paths: list[str]) -> None:
-        root = str(folder.local)
-        patterns, uses_git = self._workspace.ignore, folder.follows_git
-        on_error = self._note_closed(folder)
-        wanted = set(
-            walk(folder.local, patterns, parent, depth=1, on_error=on_error, uses_git=uses_git)
+        return all(
+            cover.is_plain(old[len(cover.root) + 1 :], new[len(cover.root) + 1 :])
+            for cover in self._covers
+            if old.startswith(f"{cover.root}/") and new.startswith(f"{cover.root}/")
         )
-        for path in paths:
-            relative = path[len(root) + 1 :]
-            if relative in wanted:
-                self.folders.add(root, relative)
-                self._cover(folder, relative)
-
-    def _note_closed(self, folder: Folder) -> Callable[[str, OSError], None]:
-        def note(relative: str, error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                self._closed.add((folder, relative))
-
-        return note
-
-    def _is_open(self, folder: Folder, relative: str) -> bool:
-        errors: list[str] = []
-        found = walk(
-            folder.local, self._workspace.ignore, relative, depth=1,
-            on_error=lambda at, error: errors.append(at), uses_git=folder.follows_git,
-        )  # fmt: skip
-        list(found)
-        return not errors
 
     def _read_to_cookie(self) -> bool:
         """Write a cookie, and take in events until it comes; whether it came."""
-        fd = _open_cookie(next(iter(self._identities), ""))
+        fd = _open_cookie(self._covers[0].root if self._covers else "")
         try:
             number = self._queue.watch_file(f"/proc/self/fd/{fd}")
             os.write(fd, b"\1")
@@ -248,15 +162,6 @@ def _open_cookie(folder: str) -> int:
         fd, path = tempfile.mkstemp(prefix="monarch-cookie-")
         os.unlink(path)
         return fd
-
-
-def _identity(path: str) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_dev, status.st_ino
-
-
-def _untold(path: str) -> str:
-    return f"the file system of {path} does not tell of all changes"
 
 
 def _why_not(error: OSError) -> str:

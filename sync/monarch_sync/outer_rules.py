@@ -32,11 +32,6 @@ class OuterRules:
         self._index_stamp = _stamp(f"{self._git_dir}/index")
         self._tracked = self._read_index()
 
-    @property
-    def lock(self) -> str:
-        """The file that is there while git is at work; "" without a repository."""
-        return f"{self._git_dir}/index.lock" if self._git_dir else ""
-
     def have_changed(self) -> bool:
         """Whether all may be otherwise than at the last look."""
         found = find_git_dir(str(self._folder))

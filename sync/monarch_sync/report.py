@@ -194,23 +194,26 @@ class SyncReport:
         """The line, a row a host, the seconds, and whatever is worth a word."""
         lines = [self.one_line(width, ascii_only=ascii_only)]
         lines += _host_rows([host for host in self.hosts if self.ok and not host.error])
-        if self.ok:
-            left = [host for host in self.hosts if host.error]
-            lines += [f"  left behind {host.host}: {host.error}" for host in left]
+        lines += [f"  {line}" for line in self.behind_lines()]
         if self.ok and self.seconds_by_step:
             steps = (f"{name} {took(value)}" for name, value in self.seconds_by_step.items())
             lines.append(f"  {'  '.join(steps)}")
-        lines += [
-            f"  changed on {host.host}, kept as {printable(name)}"
-            for host in self.hosts
-            for name in host.kept
-        ]
+        lines += [f"  {line}" for line in self.kept_lines()]
         lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  {line}" for line in problem_lines(self.problems)]
-        lines += [f"  {note}" for note in self.notes]
-        for error in self.errors:
-            lines += [f"  {line}" for line in error.splitlines()]
+        for text in (*self.notes, *self.errors):
+            lines += [f"  {line}" for line in text.splitlines()]
         return "\n".join(lines)
+
+    def behind_lines(self) -> list[str]:
+        """A line for each host that others go on without."""
+        left = [host for host in self.hosts if host.error and self.ok]
+        return [f"left behind {host.host}: {host.error}" for host in left]
+
+    def kept_lines(self) -> list[str]:
+        """A line for each file that was changed on a host."""
+        kept = ((host.host, printable(name)) for host in self.hosts for name in host.kept)
+        return [f"changed on {host}, kept as {name}" for host, name in kept]
 
 
 def problem_lines(problems: Sequence[Problem]) -> list[str]:

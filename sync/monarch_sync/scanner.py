@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from monarch_sync.contents import Contents
 from monarch_sync.entry import (
-    TOO_DEEP,
     Entry,
     Kind,
     folders_above,
-    is_too_deep,
     parent_of,
-    target_fault,
 )
 from monarch_sync.errors import BadManifest
-from monarch_sync.ignore import tracked_though_ignored, walk
-from monarch_sync.left_out import LeftOut
+from monarch_sync.ignore import RULE_FILES
+from monarch_sync.looking import Looking, drop_orphans
 from monarch_sync.manifest import Manifest
-from monarch_sync.readings import Readings
 from monarch_sync.report import Problem
 from monarch_sync.touched import Touched
 from monarch_sync.unreadable import ROOT, filled
@@ -29,9 +25,8 @@ from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Scan", "Scanner", "scan"]
 
-_RULE_FILES = frozenset({".gitignore", ".monarchignore", "pyvenv.cfg"})
 _GIT_RULES = ("/.git/index", "/.git/info/exclude")
-_RULES = (*_RULE_FILES, *_GIT_RULES)
+_RULES = (*RULE_FILES, *_GIT_RULES)
 
 
 class Scan(NamedTuple):
@@ -58,33 +53,30 @@ class Scanner:
         self.workspace = workspace
         self.manifest: Manifest | None = None
         self.contents = Contents(workspace)
-        self._readings = Readings(self.contents)
-        self._left_out = LeftOut()
-        # What git's rules hide, and what comes along all the same, because git tracks it.
+        self._looking = Looking(workspace, self.contents, self._known)
+        # What rules leave out, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
 
     def scan(self) -> Scan:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
-        self._left_out.clear()
         self._hidden.clear()
-        self._readings.begin()
+        self._looking.begin()
         entries: dict[str, Entry] = {}
         for folder in self.workspace.folders:
             folder.check()
-            self._add_landing(folder, entries)
-            listed = dict.fromkeys(self._walk(folder))
-            tracked = self._tracked(folder, listed) if folder.follows_git else []
-            above = {path for relative in tracked for path in folders_above(relative)}
-            hidden = (*tracked, *(above - listed.keys()))
+            self._looking.add_landing(folder, entries)
+            listed = dict.fromkeys(self._looking.walk(folder))
+            self._looking.find_tracked(folder, listed)
+            hidden = [path for path in self._looking.tracked_in(folder) if path not in listed]
             self._hidden.update(map(folder.remote_of, hidden))
             for relative in (*listed, *hidden):
-                self._add(folder, relative, entries)
+                self._looking.add(folder, relative, entries)
             # All other folders on the way to a path are listed themselves.
             _add_parents(folder.remote, entries)
-        self._readings.end()
-        self._left_out.drop_unlisted(entries)
-        _drop_orphans(entries)
-        return Scan(self._update(entries), self._left_out.problems())
+        self._looking.readings.end()
+        self._looking.left_out.drop_unlisted(entries)
+        drop_orphans(entries)
+        return Scan(self._update(entries), self._looking.left_out.problems())
 
     def rescan(self, paths: Iterable[str | os.PathLike[str]]) -> Scan:
         """Look at these (absolute) paths, and at all inside those that are folders.
@@ -96,11 +88,13 @@ class Scanner:
         touched = {os.fspath(path) for path in paths}
         # Nobody tells when it can be read again: a mount that comes back does not.
         again = {
-            str(at) for path in self._left_out.unreadable for at in self.workspace.locate(path)
+            str(at)
+            for path in self._looking.left_out.unreadable
+            for at in self.workspace.locate(path)
         }
         touched |= again
-        same_files = self._readings.same_files(touched)
-        if self.manifest is None or same_files is None or ROOT in self._left_out.unreadable:
+        same_files = self._looking.readings.same_files(touched)
+        if self.manifest is None or same_files is None or ROOT in self._looking.left_out.unreadable:
             return self.scan()
         touched |= same_files
         if any(_is_rule(path) for path in touched) or self.workspace.folders_meet(touched):
@@ -116,21 +110,23 @@ class Scanner:
         for folder in self.workspace.folders:
             folder.check()
             above = f"{folder.local}/"
-            inside = sorted(path[len(above) :] for path in touched if path.startswith(above))
+            inside = (path[len(above) :] for path in touched if path.startswith(above))
             for parent, relatives in self._places(folder, inside).items():
                 self._rescan_some(folder, parent, relatives, changed, removed)
+        if any(map(_is_rule, (*changed, *removed))):
+            return self.scan()  # They came, or went, with their folder.
+        self._drop_empty_ways(changed, removed)
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
-        return Scan(manifest, self._left_out.problems())
+        return Scan(manifest, self._looking.left_out.problems())
 
     def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
         """The manifest with some folders under their new names, and which paths that settles; None
         where they have to be looked at."""
         assert self.manifest is not None
-        if not moves or self._readings.has_links:
+        if not moves or self._looking.readings.has_links:
             return None
         manifest = self.manifest
-        unclear = (*self._hidden, *self._left_out)
         for old, new in moves:
             homes = [f for f in self.workspace.folders if f.overlaps(old) or f.overlaps(new)]
             if len(homes) != 1:
@@ -138,13 +134,16 @@ class Scanner:
             home = homes[0]
             was, now = (home.inside(path) for path in (old, new))
             before, after = home.remote_of(was), home.remote_of(now)
-            if not (was and now) or any(f"{path}/".startswith(f"{before}/") for path in unclear):
+            if not (was and now) or self._looking.left_out.has_inside(before):
                 return None
-            is_wanted = now in self._walk(home, parent_of(now), depth=1)
+            tracked = self._looking.tracked.get(home)
+            if tracked is None or tracked.below(was) or tracked.below(now):
+                return None
+            is_wanted = now in self._looking.walk(home, parent_of(now), depth=1)
             # Less deep, a link in it may lead out.
             if not is_wanted or after.count("/") < before.count("/"):
                 return None
-            entry = self._entry(after, new) if _is_dir(new) else None
+            entry = self._looking.entry(after, new) if _is_dir(new) else None
             try:
                 manifest = manifest.replace(moves=[(before, after)])
             except BadManifest:
@@ -159,10 +158,12 @@ class Scanner:
     def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
         """Where to look, by the folder above, which is one that we know and that stands.
 
-        What lies in a folder that is new, gone, or no folder any more, shows with that.
+        What lies in a folder that is new, gone, or no folder any more, or that was touched itself,
+        shows with that.
         """
         assert self.manifest is not None
-        stands: dict[str, bool] = {"": True}
+        inside = sorted(inside)
+        stands = {"": True, **dict.fromkeys(inside, False)}
         places: dict[str, list[str]] = {}
         for relative in inside:
             at = relative
@@ -199,20 +200,26 @@ class Scanner:
             return
         wanted: set[str] = set()
         if folder.remote_of(parent) not in self._hidden:
-            wanted.update(self._walk(folder, parent, depth=1))
+            wanted.update(self._looking.walk(folder, parent, depth=1))
         for relative in unsure:
             path = folder.remote_of(relative)
-            self._left_out.forget(path)
-            found: dict[str, Entry] = {}
-            if relative in wanted or path in self._hidden:
-                self._add(folder, relative, found)
-                if path in found and found[path].is_dir:
-                    self._add_inside(folder, relative, found)
-                    self._left_out.drop_unlisted(found)
-                    _drop_orphans(found, folder.remote_of(parent))
+            self._looking.left_out.forget(path)
             known = self.manifest.below(path)
             if path in self.manifest:
                 known.append(path)
+            found: dict[str, Entry] = {}
+            if relative in wanted:
+                self._looking.add(folder, relative, found)
+                if path in found and found[path].is_dir:
+                    for inner in self._looking.walk(folder, relative):
+                        self._looking.add(folder, inner, found)
+            self._hidden.difference_update(known)
+            for inner in self._looking.tracked_in(folder, relative):
+                if folder.remote_of(inner) not in found:
+                    self._hidden.add(folder.remote_of(inner))
+                    self._looking.add(folder, inner, found)
+            self._looking.left_out.drop_unlisted(found)
+            drop_orphans(found, folder.remote_of(parent))
             removed.update(inner for inner in known if inner not in found)
             for inner, entry in found.items():
                 if self.manifest.get(inner) != entry:
@@ -228,7 +235,7 @@ class Scanner:
         assert self.manifest is not None
         path = folder.remote_of(relative)
         before = self.manifest.get(path)
-        if before is None or before.is_dir or path in self._hidden:
+        if before is None or before.is_dir:
             return False
         try:
             status = os.lstat(f"{folder.local}/{relative}")
@@ -237,37 +244,27 @@ class Scanner:
         if status is not None and stat.S_ISDIR(status.st_mode):
             return False
         found: dict[str, Entry] = {}
-        self._add(folder, relative, found, status)
+        self._looking.add(folder, relative, found, status)
         if path not in found:
             removed.add(path)
         elif found[path] != before:
             changed[path] = found[path]
         return True
 
-    def _add_inside(self, folder: Folder, relative: str, found: dict[str, Entry]) -> None:
-        """Look at all inside a folder."""
-        remote = folder.remote_of(relative)
-        if remote not in self._hidden:
-            for inner in self._walk(folder, relative):
-                self._add(folder, inner, found)
-        for path in self._hidden:
-            if path.startswith(f"{remote}/"):
-                self._add(folder, folder.relative_of(path) or "", found)
+    def _drop_empty_ways(self, changed: dict[str, Entry], removed: set[str]) -> None:
+        """Folders that rules leave out go with the last of what git tracks in them."""
+        assert self.manifest is not None
+        for path in [path for path in removed if parent_of(path) in self._hidden]:
+            for way in folders_above(path):
+                if way not in self._hidden or any(one.startswith(f"{way}/") for one in changed):
+                    break
+                if not removed.issuperset(self.manifest.below(way)):
+                    break
+                removed.add(way)
+                self._hidden.discard(way)
 
-    def _walk(self, folder: Folder, below: str = "", depth: int | None = None) -> Iterator[str]:
-        def note(relative: str, error: OSError) -> None:
-            self._left_out.note_unlisted(folder.remote_of(relative), error)
-
-        patterns, uses_git = self.workspace.ignore, folder.follows_git
-        return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
-
-    def _tracked(self, folder: Folder, listed: Container[str]) -> list[str]:
-        """What git tracks of what its rules leave out."""
-        try:
-            return tracked_though_ignored(folder.local, self.workspace.ignore, listed)
-        except OSError as error:
-            self._left_out.note_untracked(folder.remote, error)
-            return []
+    def _known(self, path: str) -> Entry | None:
+        return self.manifest.get(path) if self.manifest is not None else None
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
         """The new manifest, derived from the last one where there is one."""
@@ -284,67 +281,10 @@ class Scanner:
                 self.manifest = old.replace(changed, removed)
         return self.manifest
 
-    def _add_landing(self, folder: Folder, entries: dict[str, Entry]) -> None:
-        if folder.remote:
-            mode = stat.S_IMODE(folder.local.stat().st_mode) & 0o777
-            entries[folder.remote] = Entry(folder.remote, Kind.DIR, mode)
-
-    def _add(
-        self, folder: Folder, relative: str, entries: dict[str, Entry],
-        status: os.stat_result | None = None,
-    ) -> None:  # fmt: skip
-        path = folder.remote_of(relative)
-        if path in entries:
-            return
-        self._left_out.note_fine(path)
-        try:
-            entry = self._entry(path, f"{folder.local}/{relative}", status)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            self._left_out.note_unread(path, error)
-            return
-        if isinstance(entry, Entry):
-            entries[path] = entry
-        else:
-            self._left_out.note(path, entry)
-
-    def _entry(self, path: str, local: str, status: os.stat_result | None = None) -> Entry | str:
-        """The entry of a local path, or why there is none. ``status``: its own, if it was looked
-        at just now."""
-        if status is None:
-            status = os.lstat(local)
-        if is_too_deep(path):
-            return TOO_DEEP
-        kind, mode = stat.S_IFMT(status.st_mode), status.st_mode & 0o777
-        if kind == stat.S_IFREG:
-            last = self.manifest.get(path) if self.manifest is not None else None
-            reading = self._readings.look(local, status, last)
-            digest = reading.digest
-            if last is not None and last.is_file and last.digest == digest and last.mode == mode:
-                return last
-            return Entry(path, Kind.FILE, mode, reading.size, digest)
-        if kind == stat.S_IFDIR:
-            return Entry(path, Kind.DIR, mode)
-        if kind == stat.S_IFLNK:
-            target = os.readlink(local)
-            return target_fault(path, target) or Entry(path, Kind.LINK, target=target)
-        return "is neither a file nor a folder nor a link"
-
-
-def _drop_orphans(entries: dict[str, Entry], above: str = "") -> None:
-    """Take out what lies in a folder that went, or became something else, while it was looked at:
-    the next look tells what is there now. ``above``: the folder that all of it is in."""
-    folders = {path for path, entry in entries.items() if entry.is_dir}
-    gone = {parent_of(path) for path in entries} - folders - {above}
-    lost = tuple(f"{path}/" for path in gone)
-    for path in [path for path in entries if path.startswith(lost)] if gone else ():
-        del entries[path]
-
 
 def _is_rule(path: str) -> bool:
     return path.endswith(_RULES) and (
-        path.rpartition("/")[2] in _RULE_FILES or path.endswith(_GIT_RULES)
+        path.rpartition("/")[2] in RULE_FILES or path.endswith(_GIT_RULES)
     )
 
 

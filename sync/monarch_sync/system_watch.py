@@ -42,11 +42,6 @@ class SystemWatch:
         self._workspace = workspace
         self._rules = self._read_rules()
 
-    @property
-    def git_locks(self) -> list[str]:
-        """The files that are there while git is at work in a folder."""
-        return [rules.lock for rules in self._rules if rules.lock]
-
     def __iter__(self) -> Iterator[set[Path]]:
         needs_audit, next_audit = True, 0.0  # Of what was saved before it had begun.
         for changes in watch(

@@ -20,13 +20,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from monarch_sync.cover import CannotWatch
 from monarch_sync.errors import WatchEnded, WorkspaceMissing
+from monarch_sync.git_locks import GitLocks
 from monarch_sync.inotify import is_there
-from monarch_sync.live_watch import CannotWatch, LiveWatch
+from monarch_sync.live_watch import LiveWatch
 from monarch_sync.touched import Touched
 from monarch_sync.workspace import Workspace
 
@@ -41,9 +43,6 @@ _WRITE_SECONDS = 1.0  # for a file that is being written to be closed
 _FLOOD = 1000  # touched paths at once
 _QUIET_SECONDS = 0.3  # before the look at everything that follows a flood
 _IDLE_SECONDS = 1.0  # between two looks at what raises no events
-_GIT_SECONDS = 10.0  # a lock behind which nothing happens was left behind, or waits for a person
-_MAX_GIT_SECONDS = 120.0  # somebody else may be at work behind it
-_STEP_SECONDS = 0.002
 _POLL_SECONDS = 0.5
 _POLL_SHARE = 10  # so many times what a look costs is the least time from one to the next
 _GONE_SECONDS = 600.0
@@ -63,9 +62,9 @@ class Watcher:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._live: LiveWatch | None = None
-        self._old_locks: dict[str, tuple[int, int]] = {}
         self._pid = os.getpid()
         self._is_closed = threading.Event()
+        self._git = GitLocks(workspace, self._is_closed)
         self._lock = threading.Lock()
         self._waker = -1
         self.polls_because = ""
@@ -100,11 +99,17 @@ class Watcher:
         """
         if self.is_iterated or self._is_closed.is_set() or os.getpid() != self._pid:
             return None  # In a forked child, events are the parent's.
-        self._wait_for_git(self._live)
-        if self._live is not None and self._live.catch_up():
-            return self._take(self._live.folders.touched)
+        live = self._live
+        self._git.wait(live.look if live is not None else lambda: 0)
+        if live is not None and live.catch_up():
+            return self._take(live.folders.touched)
         self._start()
+        self._git.wait()
         return None
+
+    def settle(self) -> None:
+        """Wait until git has done what it is doing."""
+        self._git.wait()
 
     def _start(self) -> None:
         """Watch everything anew, if possible. What is touched from here on is not missed."""
@@ -141,6 +146,7 @@ class Watcher:
         try:
             if self._live is None and not self._is_closed.is_set():
                 self._start_when_there()
+                self._git.wait()
                 yield set()
             while not self._is_closed.is_set():
                 if self._live is not None:
@@ -153,7 +159,7 @@ class Watcher:
                     if not self._are_all_there():
                         yield set()
                     self._start_when_there()
-                    self._wait_for_git(self._live)
+                    self._git.wait()
                     yield set()
         finally:
             with self._lock:
@@ -199,45 +205,12 @@ class Watcher:
             left = deadline - time.monotonic()
             if left > 0 and live.wait(min(seconds, left), waked):
                 live.read()
-            elif self._wait_for_git(live):
+            elif self._git.wait(live.look):
                 # What it did last is still to be read.
                 deadline = time.monotonic() + _MAX_SETTLE_SECONDS
                 live.read()
             else:
                 return
-
-    def _wait_for_git(
-        self, reads: LiveWatch | None = None, locks: Sequence[str] | None = None
-    ) -> bool:
-        """Until git has done what it is doing; whether there was anything to wait for."""
-        has_waited = False
-        num_touched = 0
-        started = time.monotonic()
-        deadline = started + _GIT_SECONDS
-        if locks is None:
-            locks = self._live.git_locks if self._live is not None else ()
-        for lock in locks:
-            while not self._is_closed.is_set():
-                try:
-                    status = os.stat(lock)
-                except OSError:
-                    break
-                identity = (status.st_ino, status.st_mtime_ns)
-                if self._old_locks.get(lock) == identity:
-                    break
-                if time.monotonic() > deadline:
-                    self._old_locks[lock] = identity
-                    break
-                has_waited = True
-                if reads is not None:
-                    reads.read()
-                    if len(reads.folders.touched) > num_touched:
-                        # A large tree is being checked out.
-                        num_touched = len(reads.folders.touched)
-                        latest = started + _MAX_GIT_SECONDS
-                        deadline = min(time.monotonic() + _GIT_SECONDS, latest)
-                self._is_closed.wait(_STEP_SECONDS)
-        return has_waited
 
     def _told(self) -> Iterator[set[Path]]:
         """What the system tells, and a look at everything behind it."""
@@ -245,9 +218,8 @@ class Watcher:
         from monarch_sync.system_watch import SystemWatch
 
         try:
-            told = SystemWatch(self._workspace, self._is_closed)
-            for touched in told:
-                self._wait_for_git(locks=told.git_locks)
+            for touched in SystemWatch(self._workspace, self._is_closed):
+                self._git.wait()
                 yield touched
         except (OSError, RuntimeError) as error:
             if self._are_all_there():
@@ -258,6 +230,7 @@ class Watcher:
         """A look at everything, again and again; while it costs little, often."""
         pause = _POLL_SECONDS
         while not self._is_closed.wait(pause) and self._are_all_there():
+            self._git.wait()
             started = time.monotonic()
             yield set()
             pause = max(_POLL_SECONDS, _POLL_SHARE * (time.monotonic() - started))

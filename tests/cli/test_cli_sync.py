@@ -26,7 +26,7 @@ from monarch_sync import SyncError
 from tests.privileges import unprivileged
 from tests.support import Program, wait_for
 
-from .conftest import Folder
+from .conftest import RECIPE, Folder
 
 
 class Said(NamedTuple):
@@ -270,6 +270,19 @@ def test_dry_run_says_what_would_change_on_the_hosts(up: Folder, say: Say) -> No
     )
 
 
+def test_an_empty_folder_is_something_to_move(up: Folder, say: Say) -> None:
+    (up.path / "old").mkdir()
+    say("sync")
+    (up.path / "old").rmdir()
+    (up.path / "new/inner").mkdir(parents=True)
+    lines = say("sync", "--dry-run").out.splitlines()
+    assert [line.split() for line in lines[:2]] == [["folder", "new/inner"], ["delete", "old"]]
+    assert lines[2].endswith(": 1 made as an empty folder, 1 deleted")
+    up.monarch("sync")  # to whom all files are new
+    (up.path / "more").mkdir()
+    assert re.match(r"✓ gen 3  0 files → 2 hosts", up.monarch("sync"))
+
+
 def test_what_the_store_of_a_host_has_need_not_move(up: Folder, say: Say) -> None:
     say("sync")
     up.write("amounts.py", "AMOUNT = 2\n")
@@ -469,6 +482,32 @@ def test_live_processes_go_back_and_a_refusal_changes_none(
     assert {"adding 0", "adding 1"} <= set(refusal["ranks"])
     assert (up.replica() / "amounts.py").read_text() == "AMOUNT = 1\n"
 
+    running.send_signal(signal.SIGINT)
+    running.wait()
+
+
+REFUSING = """    def __reload__(self, change):
+        if amounts.AMOUNT == 2:
+            raise RuntimeError("too much")
+
+    @endpoint
+    def add("""
+
+
+def test_what_was_shown_and_taken_back_is_what_was_there(
+    up: Folder, say: Say, command: Callable[..., Program]
+) -> None:
+    up.write("adding.py", RECIPE.replace("    @endpoint\n    def add(", REFUSING))
+    running = command("run", "adding.py", "stop_file=never")
+    running.line("amounts [1] on 2 procs", timeout=60)
+    up.write("amounts.py", "AMOUNT = 2\n")
+    lines = say("sync").out.splitlines()
+    assert re.fullmatch(r"✗ refused  \d+ ms  no rank changed; still on gen 1", lines[0])
+    taken_back = "the new files were on hosts already and were taken back, which counts as gen 3"
+    assert f"  {taken_back}" in lines
+    assert say("sync", "status").out.splitlines()[-1] == "2 hosts and 2 procs, all on generation 3"
+    up.write("amounts.py", "AMOUNT = 3\n")
+    assert "✓ gen 4" in say("sync").out
     running.send_signal(signal.SIGINT)
     running.wait()
 

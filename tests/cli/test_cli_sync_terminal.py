@@ -181,6 +181,12 @@ def test_a_note_is_told_once_as_long_as_it_holds() -> None:
     assert screen.text.count("uv.lock changed") == 2
 
 
+def test_a_note_of_several_lines_is_told_whole() -> None:
+    screen = Screen()
+    Lines(Terminal(screen, {"TERM": "dumb"})).pushed(SyncReport(notes=["one\ntwo"]))
+    assert screen.text.splitlines()[1:] == ["  one", "  two"]
+
+
 # Progress
 
 
@@ -259,7 +265,7 @@ def test_words() -> None:
         "0 ms", "0.7 ms", "38 ms", "2.4 s", "3 min 20 s",
     ]  # fmt: skip
     assert clipped("日本語テスト", 7) == "日本語…"
-    assert printable("a\tb\udc80é") == "a\\tb\\udc80é"
+    assert printable("a\tb\udc80é") == "a\\tb\\x80é"
 
 
 def test_width_is_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,8 @@ def test_what_nobody_has_loaded_may_not_compile_and_is_told(up: Folder, watcher:
     watcher.line("  amounts.py:1 does not compile: '(' was never closed. It was pushed")
     up.write("amounts.py", "AMOUNT = 2\n")
     watcher.line("✓ gen 3  1 file → 2 hosts")
+    (up.path / "odd\nname.py").write_text("-" * 100_000 + "1\n")
+    watcher.line("  odd\\nname.py does not compile")
     end(watcher)
 
 
@@ -79,7 +81,7 @@ def test_it_says_why_saves_are_looked_for(
     monkeypatch.chdir(up.path)
     watcher = program(
         "import sys; sys.argv = ['monarch', 'sync', '--watch']\n"
-        "from monarch_sync import live_watch; live_watch.tells_all = lambda path: False\n"
+        "from monarch_sync import cover; cover.tells_all = lambda path: False\n"
         "from monarch.cli.main import main; main()"
     )
     watcher.line("watching ", timeout=60)
@@ -235,6 +237,51 @@ def test_a_rollback_beside_it_holds_until_the_next_save(up: Folder, watcher: Pro
     up.write("other.py", "\n")
     watcher.line("✓ gen 4  2 files → 2 hosts")
     assert (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 2\n"
+    end(watcher)
+
+
+def test_a_generation_of_somebody_else_is_no_gap(up: Folder, watcher: Program) -> None:
+    watcher.send_signal(signal.SIGSTOP)
+    up.write("amounts.py", "AMOUNT = 2\n")
+    up.monarch("sync")
+    up.write("amounts.py", "AMOUNT = 3\n")
+    watcher.send_signal(signal.SIGCONT)
+    watcher.line("✓ gen 3  1 file → 2 hosts")
+    assert watcher.line("in between there was gen 2 from ").endswith(", 1 file: amounts.py")
+    up.write("amounts.py", "AMOUNT = 4\n")
+    watcher.line("✓ gen 4  1 file → 2 hosts")
+    end(watcher)
+    assert sum(line.startswith("in between") for line in watcher.lines) == 1
+
+
+FAILING_WATCHER = """
+import sys, threading
+from monarch.cli.sync import watching
+from monarch_sync.watch import Watcher
+
+real, begun = Watcher.__iter__, []
+
+def fail(self):
+    begun.append(self)
+    if len(begun) < 3:
+        raise OSError(24, "Too many open files")
+    yield from real(self)
+
+Watcher.__iter__, watching._TICK_SECONDS = fail, 0.1
+sys.argv = ["monarch", "sync", "--watch"]
+from monarch.cli.main import main; main()
+"""
+
+
+def test_a_watcher_that_cannot_go_on_is_told_and_made_anew(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(up.path)
+    watcher = program(FAILING_WATCHER)
+    watcher.line("watching ", timeout=60)
+    watcher.line("✗ [Errno 24] Too many open files")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("✓ gen 2  1 file → 2 hosts")
     end(watcher)
 
 

@@ -104,6 +104,22 @@ PATTERNS = [
 ]
 
 
+def test_another_repository_inside_is_asked_for_its_own_rules(folder: Path) -> None:
+    put(folder, "inner/a.log", "inner/deep/b.tmp")
+    for repository in (folder, folder / "inner"):
+        git(repository, "init", "-q")
+    (folder / ".gitignore").write_text("a.*\n")
+    (folder / "rules").write_text("*.tmp\n")
+    (folder / "inner/deep/.gitignore").symlink_to("../../rules")
+    (folder / "inner/.git/info/exclude").write_text("*.log\n*.tmp\n")
+
+    def rule(name: str) -> Rule | None:
+        return explain(Workspace({folder: ""}), folder / name).rule
+
+    assert rule("inner/a.log") == Rule("inner/.git/info/exclude", 1, "*.log")
+    assert rule("inner/deep/b.tmp") == Rule("inner/.git/info/exclude", 2, "*.tmp")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_it_agrees_with_the_scan(seed: int, folder: Path) -> None:
     rand = random.Random(seed)

@@ -21,7 +21,7 @@ PATTERNS = [
     b"[[:alpha:]]", b"[[:digit:]x]*", b"a/b/", b"\xff", b"[\xff]", b"*\xff", b"x\r", b"b/**/",
     b"**/a/**", b"***", b"a/***/c", b"!**/keep.log", b"[a-]", b"[-a]", b"[\\]]", b"a[/]b",
     b"c/../a", b"./a", b"*a*c*", b"**/*.log", b"!build/", b"[!c]", b"\xc3\xa9", b"\xc3?",
-    b"[[:space:]]", b"[\xc3-\xc4]\xa9",
+    b"[[:space:]]", b"[\xc3-\xc4]\xa9", b"[z-a]", b"[b-a]x*", b"[!c-a]",
 ]  # fmt: skip
 NAMES = [b"a", b"b", b"c", b"abc", b"x.log", b"keep.log", b"build", b"#x", b"!x", b"tail ", b"tail",
          b"\xff", b"a.txt", b"]", b"1x", b"foo", b"-", b"\xc3\xa9", b"\x0b"]  # fmt: skip
@@ -79,6 +79,21 @@ def test_names_are_matched_byte_by_byte() -> None:
     assert RuleFile(b"??\n").verdict("é", "é", False) is True
     assert RuleFile(b"[[:space:]]\n").verdict("\x0b", "\x0b", False) is None
     assert RuleFile("é*.log\n".encode()).verdict("é.log", "logs/é.log", False) is True
+
+
+def test_a_range_that_ends_before_it_begins_is_its_beginning() -> None:
+    rules = RuleFile(b"[b-a]\n[a-[z-a]x\n")
+    told = {name: rules.verdict(name, name, False) for name in ("a", "b", "ax", "zx", "[x", "bx")}
+    assert told == {"a": None, "b": True, "ax": True, "zx": True, "[x": None, "bx": None}
+
+
+def test_git_reads_no_rules_through_a_link(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    plant(tmp_path, b"rules", b"*.log\n")
+    plant(tmp_path, b"a.log", b"1")
+    (tmp_path / ".gitignore").symlink_to("rules")
+    listed = git(tmp_path, "ls-files", "-co", "--exclude-standard").split()
+    assert sorted(walk(tmp_path)) == sorted(listed) == [".gitignore", "a.log", "rules"]
 
 
 def test_a_quick_no_is_a_no() -> None:

@@ -48,7 +48,7 @@ def read_by(scanner_readings: Readings, monkeypatch: pytest.MonkeyPatch) -> list
 def test_what_is_in_a_renamed_folder_is_not_looked_at(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = read_by(asking.scanner._readings, monkeypatch)
+    seen = read_by(asking.scanner._looking.readings, monkeypatch)
     (folder / "a").rename(folder / "c")
     touched = asking.look()
     assert isinstance(touched, Touched)

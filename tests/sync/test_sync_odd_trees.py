@@ -18,6 +18,7 @@ from monarch_sync import readings as readings_module
 from monarch_sync import scan as scan_once
 from monarch_sync.entry import TOO_DEEP
 from monarch_sync.explain import explain
+from monarch_sync.looking import Looking
 from monarch_sync.readings import Readings
 from tests.privileges import unprivileged
 from tests.sync.trees import push_tree
@@ -196,9 +197,9 @@ def test_a_folder_goes_and_its_name_leads_elsewhere_between_two_looks(
     for name in ("a", "d/e/f", "other/e/f"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"1")
-    real = Scanner._entry
+    real = Looking.entry
 
-    def look(self: Scanner, path: str, *more: object) -> object:
+    def look(self: Looking, path: str, *more: object) -> object:
         if path == "d" and becomes == "nothing":
             raise FileNotFoundError
         if path == "d":
@@ -206,7 +207,7 @@ def test_a_folder_goes_and_its_name_leads_elsewhere_between_two_looks(
             (folder / "d").symlink_to("other")
         return real(self, path, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Scanner, "_entry", look)
+    monkeypatch.setattr(Looking, "entry", look)
     manifest = scan_once(Workspace({folder: ""})).manifest
     manifest.check()
     assert "d/e/f" not in manifest
@@ -221,16 +222,16 @@ def test_a_folder_within_a_new_one_leads_elsewhere_between_two_looks(
     (folder / "other").mkdir()
     (folder / "other/f").write_bytes(b"1")
     scanner.scan()
-    real_walk, real_entry = Scanner._walk, Scanner._entry
-    monkeypatch.setattr(Scanner, "_walk", lambda *one, **more: iter(list(real_walk(*one, **more))))
+    real_walk, real_entry = Looking.walk, Looking.entry
+    monkeypatch.setattr(Looking, "walk", lambda *one, **more: iter(list(real_walk(*one, **more))))
 
-    def look(self: Scanner, path: str, *more: object) -> object:
+    def look(self: Looking, path: str, *more: object) -> object:
         if path == "d/e" and not (folder / "d/e").is_symlink():
             (folder / "d/e").rename(folder / "gone")
             (folder / "d/e").symlink_to("../other")
         return real_entry(self, path, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Scanner, "_entry", look)
+    monkeypatch.setattr(Looking, "entry", look)
     (folder / "d/e").mkdir(parents=True)
     (folder / "d/e/f").write_bytes(b"1")
     for _ in range(2):

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 
 from monarch_sync import Scanner, Watcher, Workspace, WorkspaceMissing
 from monarch_sync import scan as scan_once
+from monarch_sync.git_index import find_git_dir
 from monarch_sync.inotify import Inotify
 from monarch_sync.live_watch import LiveWatch
 from tests.support import wait_for
@@ -109,7 +110,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if kind == "watchfiles":
         monkeypatch.setattr("monarch_sync.watch.is_there", lambda: False)
     elif kind == "looks":
-        monkeypatch.setattr("monarch_sync.live_watch.tells_all", lambda path: False)
+        monkeypatch.setattr("monarch_sync.cover.tells_all", lambda path: False)
         monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.02)
     return kind
 
@@ -235,8 +236,8 @@ def test_a_queue_that_runs_over_is_noticed_while_following(folder: Path) -> None
     try:
         following.wait_until_equal()
         watcher, going = following.watcher, threading.Event()
-        wait_for_git = watcher._wait_for_git
-        watcher._wait_for_git = lambda *args: going.wait(60) and wait_for_git(*args)  # type: ignore[method-assign,assignment]
+        wait_for_git = watcher._git.wait
+        watcher._git.wait = lambda *args: going.wait(60) and wait_for_git(*args)  # type: ignore[method-assign]
         (folder / "a").write_bytes(b"2")  # The watcher is busy from here on.
         overflow(folder / "a", folder / "b")
         (folder / "unseen/deep").mkdir(parents=True)
@@ -292,7 +293,7 @@ def test_a_real_branch_switch_is_one_generation(folder: Path) -> None:
 def test_git_is_waited_for_as_long_as_it_does_something(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch_sync.watch._GIT_SECONDS", 0.5)
+    monkeypatch.setattr("monarch_sync.git_locks._GIT_SECONDS", 1.0)
     (folder / ".git").mkdir()
     asking.look()
     lock = folder / ".git/index.lock"
@@ -315,16 +316,50 @@ def test_git_is_waited_for_as_long_as_it_does_something(
         thread.join()
 
 
+@pytest.mark.parametrize(
+    "ask", [Watcher.changes, Watcher.settle, lambda watcher: next(iter(watcher))]
+)
+def test_a_checkout_that_has_begun_before_is_waited_for(
+    kind: str, folder: Path, ask: Callable[[Watcher], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / ".git").mkdir()
+    lock = folder / ".git/index.lock"
+    lock.write_bytes(b"")
+    is_looked_at = threading.Event()
+
+    def note(work_tree: str) -> tuple[str, str] | None:
+        is_looked_at.set()
+        return find_git_dir(work_tree)
+
+    monkeypatch.setattr("monarch_sync.git_locks.find_git_dir", note)
+
+    def check_out() -> None:
+        is_looked_at.wait(10)
+        (folder / "last").write_bytes(b"1")
+        lock.unlink()
+
+    thread = threading.Thread(target=check_out)
+    thread.start()
+    watcher = Watcher(Workspace({folder: ""}))
+    try:
+        ask(watcher)
+        assert (folder / "last").exists()
+    finally:
+        is_looked_at.set()
+        thread.join()
+        watcher.close()
+
+
 def test_a_git_lock_that_was_left_behind_holds_nobody_up_for_ever(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / ".git").mkdir()
     asking.look()
-    monkeypatch.setattr("monarch_sync.watch._GIT_SECONDS", 0.1)
+    monkeypatch.setattr("monarch_sync.git_locks._GIT_SECONDS", 0.1)
     (folder / ".git/index.lock").write_bytes(b"")
     (folder / "a").write_bytes(b"1")
     assert asking.look() == {folder / "a"}
-    monkeypatch.setattr("monarch_sync.watch._GIT_SECONDS", 1e9)  # waited for once is enough
+    monkeypatch.setattr("monarch_sync.git_locks._GIT_SECONDS", 1e9)  # waited for once is enough
     (folder / "a").write_bytes(b"2")
     assert asking.look() == {folder / "a"}
 
@@ -410,6 +445,33 @@ def test_ignored_folders_are_not_watched(asking: Asking, folder: Path) -> None:
     assert asking.look() is None
     (folder / "build/deep/x").write_bytes(b"2")
     assert asking.look() == {folder / "build/deep/x"}
+
+
+def test_a_folder_that_is_no_virtual_environment_any_more(asking: Asking, folder: Path) -> None:
+    (folder / "venv/lib").mkdir(parents=True)
+    (folder / "venv/pyvenv.cfg").touch()
+    asking.look()
+    (folder / "venv/bin").mkdir()
+    assert asking.look() is not None
+    (folder / "venv/bin/deep").mkdir()
+    assert asking.look() == set()  # It has no watch.
+    (folder / "venv").rename(folder / "other")
+    (folder / "other/share").mkdir()
+    asking.look()
+    (folder / "other/pyvenv.cfg").unlink()
+    assert asking.look() is None
+    (folder / "other/lib/a").touch()
+    assert asking.look() == {folder / "other/lib/a"}
+
+
+def test_a_virtual_environment_takes_the_place_of_a_folder(asking: Asking, folder: Path) -> None:
+    (folder / "env").mkdir()
+    (folder / "new").mkdir()
+    (folder / "new/pyvenv.cfg").touch()
+    asking.look()
+    (folder / "new").rename(folder / "env")
+    (folder / "env/a.py").touch()
+    asking.look()
 
 
 def test_rules_outside_of_the_folder_count(folder: Path) -> None:
@@ -511,7 +573,7 @@ def test_where_events_do_not_tell_all_everything_is_looked_at(
 
         monkeypatch.setattr(Inotify, "watch", refuse)
     else:
-        monkeypatch.setattr("monarch_sync.live_watch.tells_all", lambda path: False)
+        monkeypatch.setattr("monarch_sync.cover.tells_all", lambda path: False)
     monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.01)
     asking = Asking(Workspace({folder: ""}))
     for content in (b"1", b"2"):

@@ -16,7 +16,7 @@ from monarch.cli.sync.setting import find_project, whole_of, workspace_of
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import timeline, timeline_lines
-from monarch.cli.sync.visitor import Visitor, find_visitor, visit
+from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor, find_visitor, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice
 from monarch.cli.sync.watching import Watching
 from monarch.config_file import ConfigError
@@ -179,7 +179,7 @@ def _status(chosen: _Chosen) -> None:
     with _errors(chosen):
         visitor = visit(partly=True)
         found = visitor.ask()
-        standing = standings(found, visitor.proc_generations(found))
+        standing = standings(found, visitor.proc_generations(found), visitor.like_now(found))
     if chosen.is_json:
         hosts = [
             {
@@ -238,7 +238,7 @@ def _rollback(chosen: _Chosen, generation: int | None, best_effort: bool, verbos
         workspace = whole_of(find_project(chosen.file))
         visitor = visit(partly=best_effort)
         found = visitor.answering() if best_effort else visitor.inspect()
-        rows = timeline(visitor.past(found).histories(1000))
+        rows = timeline(visitor.past(found).histories(WHOLE_HISTORY))
         current = next((row for row in rows if row.is_current), None)
         wanted = generation or _before(rows)
         try:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from monarch_sync import SyncError, Watcher
+from monarch_sync import Watcher
 
 __all__ = ["Following"]
 
@@ -28,7 +28,8 @@ class Following:
 
     def next(self, timeout_seconds: float) -> AbstractSet[Path] | None:
         """The paths touched since the last call, an empty set for a look at everything; None where
-        there were none in time. Raises ``WatchEnded`` when a folder is gone."""
+        there were none in time. Raises ``WatchEnded`` when a folder is gone, and
+        whatever else has ended the watch."""
         try:
             found = self._found.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -48,7 +49,7 @@ class Following:
         try:
             for touched in self._watcher:
                 self._found.put(touched)
-        except (SyncError, OSError) as error:
+        except Exception as error:  # whoever waits is to hear of it, whatever it is
             self._found.put(error)
 
     def close(self) -> None:

@@ -97,12 +97,16 @@ def _changes(before: Manifest, after: Manifest, here: Mapping[bytes, int]) -> It
         old = before.get(entry.path)
         action = "write" if old is not None and old.is_file else "new"
         found.append(Change(action, entry.path, entry.size if travels else 0))
+    for entry in plan.folders:
+        if not after.below(entry.path):  # others are seen by what is in them
+            found.append(Change("folder", entry.path))
     for entry in plan.links:
         found.append(Change("link", entry.path, source=entry.target))
     for entry in plan.modes:
         found.append(Change("mode", entry.path, mode=f"{entry.mode:03o}"))
     for entry in plan.removes:
-        if not entry.is_dir and entry.path not in moved_away and entry.path not in after:
+        is_seen = entry.is_dir and before.below(entry.path)
+        if not is_seen and entry.path not in moved_away and entry.path not in after:
             found.append(Change("delete", entry.path))
     yield from sorted(found, key=lambda change: change.path)
 
@@ -112,7 +116,7 @@ def preview_lines(preview: Preview) -> Iterator[str]:
     for change in preview.changes:
         detail = {
             "rename": f"from {printable(change.source)}", "link": f"to {printable(change.source)}",
-            "mode": change.mode, "delete": "",
+            "mode": change.mode, "delete": "", "folder": "",
         }.get(change.action)  # fmt: skip
         size = f"{change.num_bytes:,}" if detail is None else ""
         tail = f"  {detail}" if detail else ""
@@ -142,5 +146,5 @@ def preview_lines(preview: Preview) -> Iterator[str]:
 
 _DONE = {
     "new": "new", "write": "written", "rename": "renamed", "mode": "of another mode",
-    "link": "linked", "delete": "deleted",
+    "link": "linked", "delete": "deleted", "folder": "made as an empty folder",
 }  # fmt: skip

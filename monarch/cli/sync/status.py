@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from monarch.cli.host_table import in_short
@@ -25,21 +26,26 @@ class Standing(NamedTuple):
 
 
 def standings(
-    found: Mapping[str, Mapping[str, Any]], procs: Mapping[str, Mapping[str, Any]]
+    found: Mapping[str, Mapping[str, Any]],
+    procs: Mapping[str, Mapping[str, Any]],
+    like_now: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> list[Standing]:
-    """From what hosts, by URL, and procs have said of themselves."""
+    """From what hosts, by URL, and procs have said of themselves. ``like_now``: by URL, which
+    generations were what a host has now; who runs one of them runs that."""
     made = []
     for url, body in found.items():
         if "error" in body:
             made.append(Standing(url, 0, "", {}, str(body["error"])))
             continue
+        host, generation = str(body["host"]), int(body["generation"])
         running: dict[int | None, list[str]] = {}
         for proc in body["procs"]:
             answer = procs.get(str(proc["uid"]))
             at = None if answer is None else int(answer["generation"])
+            if at in like_now.get(url, ()):
+                at = generation
             running.setdefault(at, []).append(str(proc["name"]))
-        digest, generation = str(body["digest"]), int(body["generation"])
-        made.append(Standing(str(body["host"]), generation, digest, running))
+        made.append(Standing(host, generation, str(body["digest"]), running))
     return made
 
 

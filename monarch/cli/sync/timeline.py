@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from monarch_sync.messages import Told, ToldGeneration
 from monarch_sync.words import clipped, counted, num_cells, printable
 
-__all__ = ["Row", "timeline", "timeline_lines"]
+__all__ = ["Row", "like_now", "others_line", "timeline", "timeline_lines"]
 
 _MAX_NAMES = 3
 
@@ -66,6 +66,23 @@ def timeline(histories: Mapping[str, Told]) -> list[Row]:
         )
         seen.setdefault(digest, generation)
     return rows[::-1]
+
+
+def like_now(told: Told) -> frozenset[int]:
+    """The generations of a host that were the state that is there now, that one among them."""
+    return frozenset(one.generation for one in told.generations if one.digest == told.digest)
+
+
+def others_line(rows: list[Row], numbers: range, num_hosts: int) -> str:
+    """Where generations come from that somebody else has made."""
+    rows = [row for row in rows[::-1] if row.told.generation in numbers]
+    told = [
+        f"gen {row.told.generation} from {printable(row.told.author)}, "
+        f"{_files(row, _MAX_NAMES, num_hosts)}"
+        for row in rows
+    ]
+    which = " and ".join(told) if told else f"{counted(len(numbers), 'generation')} from elsewhere"
+    return f"in between there was {which}"
 
 
 def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | None) -> list[str]:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from monarch_sync import Workspace
+from monarch_sync.words import printable
 
 __all__ = ["faults_in"]
 
@@ -27,10 +28,10 @@ def faults_in(changed: Sequence[str], workspace: Workspace) -> Iterator[str]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ast.parse(local.read_bytes())
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = getattr(error, "lineno", None)
-            where = f"{path}:{line}" if line else path
-            reason = getattr(error, "msg", None) or error
+            where = f"{printable(path)}:{line}" if line else printable(path)
+            reason = getattr(error, "msg", None) or error or "it is nested too deeply"
             yield f"{where} does not compile: {reason}. It was pushed: no process has loaded it"
         except OSError:
             continue  # gone again

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from monarch.cli.asking import ask_hosts
 from monarch.cli.project import may_come_up, no_allocation, noted_job
+from monarch.cli.sync.timeline import like_now, others_line, timeline
 from monarch.cli.sync.unread import faults_in
 from monarch.cli.sync.voice import Voice
 from monarch.errors import JobError
@@ -31,7 +32,9 @@ from monarch_sync import SyncReport, Workspace
 from monarch_sync.progress import Progress, followed_by
 from monarch_sync.words import counted
 
-__all__ = ["Visitor", "find_visitor", "visit"]
+__all__ = ["WHOLE_HISTORY", "Visitor", "find_visitor", "visit"]
+
+WHOLE_HISTORY = 1000  # generations; hosts remember fewer
 
 _Key = TypeVar("_Key")
 _ANSWER_SECONDS = 1.0
@@ -119,6 +122,19 @@ class Visitor:
         if len(names) < len(found):
             names = {url: url for url in found}
         return Past(self._agent.node, {name: addresses[url] for name, url in names.items()})
+
+    def like_now(self, found: dict[str, dict[str, Any]]) -> dict[str, frozenset[int]]:
+        """Which generations of each host with procs, by URL, were what it has now."""
+        addresses = self.addresses()
+        asked = {url: addresses[url] for url, body in found.items() if body.get("procs")}
+        told = Past(self._agent.node, asked).histories(WHOLE_HISTORY)
+        return {url: like_now(one) for url, one in told.items()}
+
+    def others_between(self, before: int, now: int) -> str:
+        """Who has made the generations between two of our own."""
+        past = self.past(self.answering())
+        rows = timeline(past.histories(WHOLE_HISTORY))
+        return others_line(rows, range(before + 1, now), len(past.hosts))
 
     def inspect(self) -> dict[str, dict[str, Any]]:
         """What each host says of itself, by URL. Raises ``JobError`` if one does not."""

@@ -39,8 +39,7 @@ class Lines:
     def __init__(self, terminal: Terminal, is_verbose: bool = False) -> None:
         self._terminal = terminal
         self._is_verbose = is_verbose
-        self._left_out: set[str] = set()
-        self._notes: list[str] = []
+        self._told: list[str] = []
 
     def pushed(self, report: SyncReport) -> None:
         terminal = self._terminal
@@ -51,14 +50,12 @@ class Lines:
             for line in rest:
                 terminal.line(line)
             return
-        # What nobody should overlook, though all went well; told once.
-        left_out = {f"  {line}" for line in problem_lines(report.problems)}
-        for line in rest:
-            is_news = line.startswith(("  changed on ", "  left behind "))
-            is_news = is_news or line.strip() in set(report.notes).difference(self._notes)
-            if is_news or line in left_out - self._left_out:
-                terminal.prose(line, "yellow")
-        self._left_out, self._notes = left_out, report.notes
+        # What nobody should overlook, though all went well; what may stay so is told once.
+        told, self._told = self._told, [*problem_lines(report.problems), *report.notes]
+        news = [*report.behind_lines(), *report.kept_lines()]
+        for text in (*news, *(text for text in self._told if text not in told)):
+            for line in text.splitlines():
+                terminal.prose(f"  {line}", "yellow")
 
     def failed(self, error: str) -> None:
         mark = "x" if self._terminal.ascii_only else "✗"

@@ -58,6 +58,7 @@ class Watching:
         self._following: Following | None = None
         self._is_behind = False
         self._told: tuple[int, str, list[str]] = 0, "", []
+        self._came_to = 0  # the generation of the last push; 0 where it did not come through
         self._problems: set[Problem] = set()
         self._pushed_at = 0.0
         self._restless = RestlessFiles(self._workspace)
@@ -69,7 +70,7 @@ class Watching:
         """Until interrupted."""
         try:
             self._push(None, is_first=True)
-            self._follow()
+            self._follow_if_there()
             while True:
                 self._step()
         except KeyboardInterrupt:
@@ -85,8 +86,13 @@ class Watching:
         patience = _SETTLE_SECONDS if self._is_project_unsettled else _TICK_SECONDS
         try:
             touched = self._following.next(patience)
-        except (WatchEnded, OSError):
+        except WatchEnded:
             self._lose_folder()
+            return
+        except OSError as error:
+            self._tell_failure(str(error))
+            self._unfollow()
+            time.sleep(_TICK_SECONDS)  # What was short may be there again.
             return
         if not self._workspace_is_there():
             self._lose_folder()
@@ -123,7 +129,7 @@ class Watching:
             self._lose_folder()
         except (MonarchError, SyncError) as error:
             # What was touched before a push that failed half-way may not have been looked at.
-            self._is_behind = True
+            self._is_behind, self._came_to = True, 0
             if not self._look_at_allocation(is_idle=True) and self._visitor is not None:
                 self._tell_failure(str(error))
         else:
@@ -136,7 +142,18 @@ class Watching:
         if self._is_news(report) or is_first:
             self._voice.pushed(report)
         if report.ok:
+            self._tell_others(report.generation)
             self._tell_restlessness(report)
+        self._came_to = report.generation if report.ok else 0
+
+    def _tell_others(self, generation: int) -> None:
+        """Numbers that are missing between our own lines look like lost pushes."""
+        before = self._came_to
+        if self._visitor is None or not 0 < before < generation - 1:
+            return
+        with contextlib.suppress(MonarchError, SyncError):
+            text = self._visitor.others_between(before, generation)
+            self._voice.note("others", text, after=before, before=generation)
 
     def _is_news(self, report: SyncReport) -> bool:
         """Whether anybody wants to hear of a push: one save may come as several events."""
@@ -183,11 +200,16 @@ class Watching:
 
     # The folders
 
-    def _follow(self) -> None:
-        self._following = Following(session_of(client()).watcher(self._workspace))
+    def _follow_if_there(self) -> bool:
+        """Whether all folders are there to be watched."""
+        try:
+            self._following = Following(session_of(client()).watcher(self._workspace))
+        except WorkspaceMissing:
+            return False
         folders = [str(folder.local) for folder in self._workspace.folders]
         text = f"watching {listed(folders)}; Ctrl-C ends it"
         self._voice.note("watching", text, folders=folders)
+        return True
 
     def _unfollow(self) -> None:
         following, self._following = self._following, None
@@ -216,12 +238,9 @@ class Watching:
         # The working directory may be the folder that was away: names below it are dead.
         with contextlib.suppress(OSError):
             os.chdir(self._here)
-        try:
-            self._follow()
-        except SyncError:
-            return
-        self._look_at_allocation(is_idle=True)
-        self._is_behind = True
+        if self._follow_if_there():
+            self._look_at_allocation(is_idle=True)
+            self._is_behind = True
 
     # What the project says
 
@@ -263,7 +282,7 @@ class Watching:
         self._workspace = workspace
         self._restless = RestlessFiles(workspace)
         self._unfollow()
-        self._follow()
+        self._follow_if_there()
         return True
 
     # The allocation

@@ -41,7 +41,7 @@ class Attempt:
 
     With ``best_effort`` hosts that cannot follow are left behind and named in the report, and
     the others go on without them; so are those that are ``silent`` (why, by their uids), without
-    being asked again.
+    being asked again. ``settle`` waits until the author's files may be looked at again.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Attempt:
         *,
         best_effort: bool = False,
         silent: Mapping[Uid, str] | None = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         self._memory = memory
         self._node = node
@@ -61,6 +62,7 @@ class Attempt:
         self._mode = mode
         self._is_best_effort = best_effort
         self._silent = dict(silent or {})
+        self._settle = settle
         self._report = SyncReport()
         self._has_committed = False
         self._mark = time.perf_counter()
@@ -82,6 +84,7 @@ class Attempt:
                 break
             except (MovedUnderfoot, Stale):
                 # A file changed meanwhile, or another author was here: look again.
+                self._settle()
                 num_rescans += 1
                 if num_rescans == max_rescans:
                     raise
@@ -264,6 +267,10 @@ class Attempt:
             self._fleet.take_back(hosts)
             # What was shown has a number that must not be used again, and going back another.
             self._memory.generation = plan.generation + 1
+            self._report.notes.append(
+                "the new files were on hosts already and were taken back, which counts as "
+                f"gen {plan.generation + 1}"
+            )
             self._memory.views.clear()
         else:
             self._fleet.abort(hosts)

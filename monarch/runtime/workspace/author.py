@@ -98,8 +98,9 @@ class Author:
                 touched = None  # What was touched before a push that broke off may be unseen.
             self._knows_all = False
             attempt = Attempt(
-                self._memory, self._node, owners, mode, best_effort=best_effort, silent=silent
-            )
+                self._memory, self._node, owners, mode, best_effort=best_effort, silent=silent,
+                settle=self.watcher.settle,
+            )  # fmt: skip
             report = attempt.run(hosts, touched)
             self._knows_all = True
             return report

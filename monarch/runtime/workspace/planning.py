@@ -77,7 +77,9 @@ def plan_of(
         for path in own
         for local in list(memory.workspace.locate(path))[:1]
     ]
-    return Planned(plan, sorted({*changed, *own} if memory.last else changed or own))
+    # Who pushes for the first time does not know what is new here; hosts do.
+    is_first_here = memory.last is None and any(host.is_staged for host in hosts)
+    return Planned(plan, sorted(changed if is_first_here else {*changed, *own}))
 
 
 def _seen_from(place: str, places: Mapping[str, str], root: str) -> str:

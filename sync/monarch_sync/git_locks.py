@@ -1,0 +1,61 @@
+"""GitLocks: the files that are there while git is at work, so that a branch switch is one state."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from threading import Event
+
+from monarch_sync.git_index import find_git_dir
+from monarch_sync.workspace import Workspace
+
+__all__ = ["GitLocks"]
+
+_GIT_SECONDS = 10.0  # a lock behind which nothing happens was left behind, or waits for a person
+_MAX_GIT_SECONDS = 120.0  # somebody else may be at work behind it
+_STEP_SECONDS = 0.002
+
+
+class GitLocks:
+    """Of one workspace. Nobody waits any more once ``is_closed``."""
+
+    def __init__(self, workspace: Workspace, is_closed: Event) -> None:
+        self._folders = [str(f.local) for f in workspace.folders if f.follows_git]
+        self._is_closed = is_closed
+        self._old: dict[str, tuple[int, int]] = {}  # waited for in vain
+
+    def wait(self, look: Callable[[], int] = lambda: 0) -> bool:
+        """Until git has done what it is doing; whether there was anything to wait for.
+
+        As long as ``look`` gives more each time, a large tree is being checked out.
+        """
+        has_waited = False
+        for folder in self._folders:
+            found = find_git_dir(folder)
+            if found is not None:
+                has_waited |= self._wait_for(f"{found[1]}/index.lock", look)
+        return has_waited
+
+    def _wait_for(self, lock: str, look: Callable[[], int]) -> bool:
+        has_waited = False
+        num_touched = 0
+        started = time.monotonic()
+        deadline = started + _GIT_SECONDS
+        while not self._is_closed.is_set():
+            try:
+                status = os.stat(lock)
+            except OSError:
+                break
+            identity = (status.st_ino, status.st_mtime_ns)
+            if self._old.get(lock) == identity:
+                break
+            if time.monotonic() > deadline:
+                self._old[lock] = identity
+                break
+            has_waited = True
+            if (num := look()) > num_touched:
+                num_touched = num
+                deadline = min(time.monotonic() + _GIT_SECONDS, started + _MAX_GIT_SECONDS)
+            self._is_closed.wait(_STEP_SECONDS)
+        return has_waited
