@@ -221,10 +221,11 @@ class Staging:
         """See that every content of a plan is to be had; the digests of those that are not."""
         missing: dict[bytes, None] = {}
         moved = plan.moved
+        # Not those in a folder that moves: they stay, by another name.
+        going = {entry.path for entry in plan.removes if entry.path not in new}
         for entry in plan.files:
             source = moved.get(entry.path)
-            is_going = source is not None and source not in new
-            if not self.fetch(entry, source, is_going=is_going):
+            if not self.fetch(entry, source, is_going=source in going):
                 missing[entry.digest] = None
         for entry in plan.removes:
             if entry.is_file:
