@@ -290,7 +290,9 @@ class Node:
         """Answer a control message. ``port`` 0 means that nobody waits."""
         if port:
             address = to if isinstance(to, ProcAddress) else self.address_of(to)
-            self.send(address, Answer(port, self.uid, body or {}, error))
+            # It may name a file whose name is no text; whoever waits is answered all the same.
+            text = error.encode("utf-8", "backslashreplace").decode()
+            self.send(address, Answer(port, self.uid, body or {}, text))
 
     def _receive(self, frames: Frames) -> None:
         try:

@@ -20,8 +20,18 @@ from monarch_sync.delta import compress
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import AnyPath, Content, Disk
 from monarch_sync.entry import Entry, Kind, to_wire
-from monarch_sync.errors import PushRefused
-from monarch_sync.messages import Blob, Commit, Committed, Refused, Stage
+from monarch_sync.errors import BadMessage, PushRefused
+from monarch_sync.messages import (
+    AskContent,
+    Blob,
+    Commit,
+    Committed,
+    Piece,
+    Refused,
+    Stage,
+    decode,
+    encode,
+)
 from tests.sync.author import Author
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
 
@@ -397,6 +407,33 @@ def test_a_hostile_path_to_remove_is_refused_by_name(replica: Replica, path: str
     assert isinstance(reply, Refused)
     assert (reply.code, reply.path) == ("bad-manifest", path)
     assert read_tree(replica.root) == whole(tree)
+
+
+SOUND = encode(Stage(1, "me", "", b"", b"", [], [], []))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        SOUND.replace(b"me", b"\xff\xff"),
+        # One more field than there is; whatever a later version puts there is passed over.
+        SOUND[:1] + bytes([SOUND[1] + 1]) + SOUND[2:] + b"\x91" * 100_000,
+    ],
+    ids=["no text", "folded without end"],
+)
+def test_bytes_that_are_no_message_are_named_as_such(data: bytes) -> None:
+    with pytest.raises(BadMessage):
+        decode(data)
+
+
+def test_a_refusal_may_name_a_file_that_is_not_utf8() -> None:
+    told = decode(encode(Refused("disk", "no room for bad\udcff", "bad\udcff", 1)))
+    assert told == Refused("disk", "no room for bad\\udcff", "bad\\udcff", 1)
+
+
+def test_a_piece_from_beyond_any_content_is_empty(replica: Replica) -> None:
+    push_tree(replica, 1, {"f": b"1"})
+    assert replica.handle(AskContent(digest_bytes(b"1"), (1 << 64) - 1, 1)) == Piece(b"")
 
 
 def test_folders_without_end_are_refused(replica: Replica) -> None:

@@ -19,7 +19,7 @@ from monarch.runtime.workspace.spreading import Spread, is_far
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
 from monarch_sync.disk import Content
-from monarch_sync.errors import PushRefused, VersionMismatch
+from monarch_sync.errors import BadMessage, PushRefused
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, Question, decode, encode
 from monarch_sync.progress import progress
@@ -138,7 +138,7 @@ class Fleet:
         body = self._body(host, answer)
         try:
             return None if body is None else decode(body["reply"])
-        except VersionMismatch as error:
+        except BadMessage as error:
             self._fail(host.uid, str(error))
             return None
 
@@ -174,7 +174,7 @@ class Fleet:
                 ]
                 try:
                     step = host.push.receive(decode(body["reply"]))
-                except VersionMismatch as error:
+                except BadMessage as error:
                     self._fail(host.uid, str(error))
                 except PushRefused as error:
                     if error.code == "stale":
@@ -242,7 +242,7 @@ class Fleet:
                 continue
             try:
                 self.kept[host.uid] = host.push.committed(decode(body["reply"]))
-            except PushRefused as error:
+            except (PushRefused, BadMessage) as error:
                 self._fail(host.uid, str(error))
         self.look(hosts, manifest, generation)
 
