@@ -88,12 +88,19 @@ class Committer:
                 self._put_link(entry)
         for entry in (*plan.modes, *reversed(changes_modes)):
             self._set_mode(entry)
-        for folder in self._footing.opened:
-            # A folder that nobody may write to was opened for us.
+        for folder in self._opened(new):
             opened = new.get(folder)
             if opened is not None and opened.is_dir:
                 self._set_mode(opened)
         return self._keeper.kept
+
+    def _opened(self, new: Manifest) -> list[str]:
+        """The folders that nobody may write to and that were opened for us; in a plan that was cut
+        short, any of them may have been."""
+        opened = self._footing.opened
+        if not self._is_repeated:
+            return opened
+        return [*opened, *(e.path for e in new if e.is_dir and e.mode & 0o300 != 0o300)]
 
     def settle(self) -> None:
         """What can wait until the commit has been answered: what was replaced goes to the store.

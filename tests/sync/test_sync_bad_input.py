@@ -397,7 +397,9 @@ def test_a_hostile_move_is_refused_by_name(
     assert reply.path == where
 
 
-@pytest.mark.parametrize("path", ["../out", "/tmp/out", "d//x", ".monarch/log", "x/" * 100_000])
+@pytest.mark.parametrize(
+    "path", ["../out", "/tmp/out", "d//x", ".monarch/log", "x/" * 100_000, "x/" * 2000 + "x"]
+)
 def test_a_hostile_path_to_remove_is_refused_by_name(replica: Replica, path: str) -> None:
     tree: Tree = {"f": b"1"}
     push_tree(replica, 1, tree)

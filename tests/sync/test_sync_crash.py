@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import stat
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from monarch_sync import Replica
+from monarch_sync import Manifest, Replica
+from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Disk
+from monarch_sync.entry import Entry, Kind
 from monarch_sync.messages import Commit, Committed, Refused, Staged
+from tests.sync.test_sync_bad_input import as_nobody
 from tests.sync.trees import (
     Tree,
     manifest_of,
@@ -103,6 +107,41 @@ def crash_everywhere(old: Tree, new: Tree) -> None:
             if crash_at(step, old, new, Path(folder, "replica")):
                 return
     pytest.fail("a push of a dozen files took more than 200 steps")
+
+
+def test_after_a_crash_at_any_step_a_closed_folder_is_closed(tmp_path: Path) -> None:
+    """The commit opened it for itself, and was cut short before it could close it."""
+
+    def push(replica: Replica, generation: int, content: bytes) -> None:
+        folder = Entry("d", Kind.DIR, 0o555)
+        file = Entry("d/x", Kind.FILE, 0o644, len(content), digest_bytes(content))
+        stage = stage_message(generation, Manifest([folder, file]), [content])
+        assert isinstance(replica.handle(stage, [content]), Staged)
+        assert isinstance(replica.handle(Commit(generation)), Committed)
+        replica.settle()
+
+    tmp_path = tmp_path / "nobody"
+    tmp_path.mkdir()
+    with as_nobody(tmp_path):
+        for step in range(60):
+            root = tmp_path / str(step)
+            disk = FailingDisk()
+            replica = Replica(root, disk)
+            push(replica, 1, b"1")
+            disk.arm(step, Stopped())
+            ended = True
+            try:
+                push(replica, 2, b"2")
+            except Stopped:
+                ended = False
+            replica.close()
+            Replica(root).close()
+            mode = stat.S_IMODE((root / "d").stat().st_mode)
+            (root / "d").chmod(0o755)
+            assert mode == 0o555, f"stopped at step {step}"
+            if ended:
+                return
+    pytest.fail("a push of one file took more than 60 steps")
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
