@@ -235,6 +235,7 @@ class Replica:
         if not stage.base:
             self._completion.forget_missing()
         plan = self._plan(manifest, stage)
+        self._ground.check_short(plan, manifest)
         self._pending = Pending(stage, self.manifest, manifest, plan, is_told=known is None)
         self._staging.begin(plan, self.manifest)
         return self._go_on(self._pending, stage.blobs, blobs)

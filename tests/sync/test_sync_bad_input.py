@@ -411,6 +411,49 @@ def test_a_hostile_path_to_remove_is_refused_by_name(replica: Replica, path: str
     assert read_tree(replica.root) == whole(tree)
 
 
+def test_a_path_that_would_be_too_long_on_the_host_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Its folder, which comes whole, could be put there; it could not be taken away again."""
+    replica = Replica(tmp_path / ("x" * 200) / "copy")
+    (folder / "a.py").write_text("A = 1\n")
+    author = Author(folder, replica)
+    author.push()
+    deep = "/".join(["d" * 200] * 25)[: 4060 - len(os.fsencode(folder))]
+    with make_deep(folder, deep):
+        (folder / "a.py").write_text("A = 2\n")
+        with pytest.raises(PushRefused, match="too long"):
+            author.push()
+        assert read_tree(replica.root) == {"a.py": b"A = 1\n"}
+        # Nor does a folder with such a path in it get a longer name.
+        top = folder / ("d" * 200)
+        top.rename(folder / "d")
+        author.push()
+        (folder / "d").rename(top)
+        with pytest.raises(PushRefused, match="too long"):
+            author.push()
+    author.push()
+    assert read_tree(replica.root) == {"a.py": b"A = 2\n"}
+    replica.close()
+
+
+@contextlib.contextmanager
+def make_deep(folder: Path, path: str) -> Iterator[None]:
+    """A file at a path that may be too long to be named at once."""
+    *folders, name = path.split("/")
+    at = os.open(folder, os.O_RDONLY)
+    for one in folders:
+        os.mkdir(one, dir_fd=at)
+        at, above = os.open(one, os.O_RDONLY, dir_fd=at), at
+        os.close(above)
+    os.close(os.open(name or "x", os.O_CREAT, dir_fd=at))
+    os.close(at)
+    try:
+        yield
+    finally:
+        for one in folder.iterdir():
+            if one.is_dir():
+                shutil.rmtree(one)
+
+
 SOUND = encode(Stage(1, "me", "", b"", b"", [], [], []))
 
 
