@@ -136,6 +136,8 @@ class Replica:
 
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
         """Answer one message of a push. Errors of the disk come back as ``Refused``."""
+        if self._lock.closed:
+            return Refused("closed", "this replica was closed: make another of its folder")
         try:
             self._completion.settle()
             if self._completion.is_interrupted:

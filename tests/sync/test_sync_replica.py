@@ -284,6 +284,15 @@ def test_a_torn_state_file_does_not_keep_the_replica_from_opening(
     second.close()
 
 
+def test_what_was_closed_writes_no_more(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"a": b"1"})
+    replica.close()
+    reply = push_tree(replica, 2, {"a": b"2"})
+    assert isinstance(reply, Refused)
+    assert reply.code == "closed"
+    assert (root / "a").read_bytes() == b"1"
+
+
 def test_an_empty_folder_that_was_tidied_away_is_made_again(replica: Replica, root: Path) -> None:
     push_tree(replica, 1, {"a": b"1"})
     (replica.state_folder / "stage").rmdir()
