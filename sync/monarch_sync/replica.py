@@ -60,6 +60,7 @@ __all__ = ["SETTLE_SECONDS", "Replica"]
 # disk and the processor are theirs.
 SETTLE_SECONDS = 0.05
 _ANEW = Need([], whole=True)
+_MAX_GENERATION = 1 << 53  # With a number that has no successor, nobody could push any more.
 
 
 class Replica:
@@ -222,6 +223,8 @@ class Replica:
                 "stale", f"generation {self.generation} is here already, pushed by {self.author}",
                 current=self.generation,
             )  # fmt: skip
+        if stage.generation > _MAX_GENERATION:
+            return Refused("bad-generation", f"nobody has come as far as {stage.generation}")
         if not self._ground.is_there():
             self.root.mkdir(parents=True)
             self._completion.forget_missing()

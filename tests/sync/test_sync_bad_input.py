@@ -481,6 +481,13 @@ def test_a_piece_from_beyond_any_content_is_empty(replica: Replica) -> None:
     assert replica.handle(AskContent(digest_bytes(b"1"), (1 << 64) - 1, 1)) == Piece(b"")
 
 
+def test_a_generation_that_none_could_follow_is_refused(replica: Replica) -> None:
+    reply = push_tree(replica, (1 << 64) - 1, {"f": b"1"})
+    assert isinstance(reply, Refused)
+    assert reply.code == "bad-generation"
+    assert isinstance(push_tree(replica, 1, {"f": b"1"}), Committed)
+
+
 def test_folders_without_end_are_refused(replica: Replica) -> None:
     depth = 700
     rows = [Entry("/".join("d" * i), Kind.DIR, 0o755).to_row() for i in range(1, depth)]
