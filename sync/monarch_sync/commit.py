@@ -144,7 +144,11 @@ class Committer:
             if self._is_repeated and self._has_moved(before, after):
                 return
             self._keeper.keep(after, None, self._disk.rename)
+        if parent_of(before) != parent_of(after):
+            self._footing.open(before)  # What `..` is in it changes.
         self._disk.rename(source, target)
+        if before in self._footing.opened:
+            self._footing.opened.append(after)
 
     def _has_moved(self, before: str, after: str) -> bool:
         """Whether, of two folders, the one with the new name is ours already, and what bears the

@@ -65,7 +65,7 @@ class Ground:
         """Raise ``PermissionError`` where a plan would write to a folder that is somebody else's,
         and closed to us: to be found out before the commit, which could not be brought to an end.
         A folder of our own can be opened."""
-        paths = [path for pair in plan.folders_moved for path in pair]
+        paths = [path for pair in plan.folders_moved for path in (*pair, f"{pair[0]}/..")]
         paths += [entry.path for part in (plan.links, plan.removes) for entry in part]
         for path in paths:
             self.is_real(parent_of(path))

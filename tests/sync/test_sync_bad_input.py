@@ -171,6 +171,32 @@ def test_read_only_folders_are_mirrored_and_stay_so(tmp_path: Path) -> None:
         replica.close()
 
 
+def test_a_read_only_folder_moves_into_another(tmp_path: Path) -> None:
+    root = tmp_path / "nobody"
+    root.mkdir()
+    with as_nobody(root):
+        folder = root / "project"
+        (folder / "d").mkdir(parents=True)
+        (folder / "other").mkdir()
+        (folder / "d/x").write_bytes(b"1")
+        (folder / "other/y").write_bytes(b"2")
+        (folder / "d").chmod(0o555)
+        replica = Replica(root / "replica")
+        author = Author(folder, replica)
+        author.push()
+        (folder / "d").chmod(0o755)
+        (folder / "d").rename(folder / "other/d")
+        (folder / "other/d").chmod(0o555)
+        push = author.push()
+        assert push.staged is not None
+        assert push.staged.moves == [(b"d", b"other/d")]
+        assert read_tree(replica.root) == read_tree(folder)
+        assert stat.S_IMODE((replica.root / "other/d").stat().st_mode) == 0o555
+        for at in (folder, replica.root):
+            (at / "other/d").chmod(0o755)
+        replica.close()
+
+
 def test_a_file_that_moves_while_it_is_read_is_read_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
