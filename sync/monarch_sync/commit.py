@@ -252,8 +252,6 @@ class Committer:
                 self._make_younger(place, status, path, before)
         elif entry.mode & 0o600 != 0o600:
             self._disk.chmod(place, entry.mode)
-        if ready.is_stored:
-            self._store.gone(entry.digest)
         if before is None:
             self._disk.rename(place, path)
         elif digest is not None and _has_digest(self._old.get(name), digest):
@@ -262,6 +260,8 @@ class Committer:
         else:
             self._keeper.give_way(name, before, digest)
             self._disk.rename(place, path)
+        if ready.is_stored:
+            self._store.gone(entry.digest)
         self._put.append((path, entry.digest, mtime_ns))
 
     def _look_at_linked(self, entry: Entry) -> None:

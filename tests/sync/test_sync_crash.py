@@ -14,7 +14,7 @@ from monarch_sync import Manifest, Replica
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, Kind
-from monarch_sync.messages import Commit, Committed, Refused, Staged
+from monarch_sync.messages import Abort, Commit, Committed, Refused, Staged
 from tests.sync.test_sync_bad_input import as_nobody
 from tests.sync.trees import (
     Tree,
@@ -287,6 +287,26 @@ def test_a_disk_error_within_a_commit_can_be_recovered(tmp_path: Path, step: int
     assert isinstance(push_tree(again, 3, new), Committed)
     assert read_tree(tmp_path) == whole(new)
     again.close()
+
+
+def test_what_comes_back_from_the_store_is_found_there_after_a_disk_error(tmp_path: Path) -> None:
+    one: Tree = {"a": b"1", "b": b"2"}
+    for step in range(30):
+        disk = FailingDisk()
+        replica = Replica(tmp_path / str(step), disk)
+        push_tree(replica, 1, one)
+        push_tree(replica, 2, {})
+        disk.arm(step, OSError(errno.EIO, "input/output error"))
+        replica.handle(stage_message(3, manifest_of(one), []))
+        replica.handle(Commit(3))
+        ended = disk.steps_left >= 0
+        replica.handle(Abort(3))
+        expected = one if replica.generation == 3 else {}
+        assert read_tree(replica.root) == expected, f"failed at step {step}"
+        replica.close()
+        if ended:
+            return
+    pytest.fail("a push of two files took more than 30 steps")
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
