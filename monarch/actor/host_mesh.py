@@ -198,6 +198,7 @@ class HostMesh(Syncable, MeshTrait):
         return True
 
     def _sync_hosts(self) -> list[ProcAddress]:
+        self._check_usable()
         return [host.address for host in self._hosts]
 
     async def logging_option(

@@ -105,7 +105,7 @@ def _check(live: type, new: type) -> None:
 def _in_turn(turnover: Turnover, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
     """Wait for changes of code that are under way; then carry out ours."""
     deadline = time.monotonic() + _BUSY_SECONDS
-    with turnover.alone:
+    with turnover.pushing(), turnover.alone:
         while True:
             outcome = _carry_out(turnover, plan, ref, own)
             if not outcome.busy:

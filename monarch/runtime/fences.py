@@ -12,7 +12,7 @@ number of its own, so that one that still lies in a mailbox is not taken for its
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Reached, Resume
@@ -37,7 +37,7 @@ class Fenced(Protocol):
 class _Open:
     """A fence that is up, and, once it was called for, its halt. What is missing, by uid."""
 
-    def __init__(self, sender: Uid, exempt: Uid, missing: dict[Uid, Fenced]) -> None:
+    def __init__(self, sender: Uid, exempt: Collection[Uid], missing: dict[Uid, Fenced]) -> None:
         self.sender = sender
         self.exempt = exempt
         self.missing = missing
@@ -60,17 +60,19 @@ class Fences:
         self._open: dict[int, _Open] = {}
         self._last = 0
 
-    def raise_for(self, sender: Uid, reached: Callable[[], None], exempt: Uid = "") -> int:
+    def raise_for(
+        self, sender: Uid, reached: Callable[[], None], exempt: Collection[Uid] = ()
+    ) -> int:
         """Hold back what ``sender`` sends from here on; ``reached`` once all came this far.
 
-        It is called on the thread of the last actor to get there. ``exempt`` is not waited for:
-        it is the actor that waits for the switch. Gives the fence's number.
+        It is called on the thread of the last actor to get there. ``exempt`` are not waited
+        for: they are actors that wait for the switch. Gives the fence's number.
         """
         with self._lock:
             # Of what was given up before, nobody asks any longer who has come past it.
             self._open = {n: fence for n, fence in self._open.items() if not fence.is_given_up}
             number = self._last = self._last + 1
-            cells = {c.record.uid: c for c in self._cells() if c.record.uid != exempt}
+            cells = {c.record.uid: c for c in self._cells() if c.record.uid not in exempt}
             fence = self._open[number] = _Open(sender, exempt, dict(cells))
             fence.reached = reached
         for cell in cells.values():
@@ -86,7 +88,7 @@ class Fences:
             if fence is None:
                 cells = {}
             else:
-                cells = {c.record.uid: c for c in self._cells() if c.record.uid != fence.exempt}
+                cells = {c.record.uid: c for c in self._cells() if c.record.uid not in fence.exempt}
                 fence.moving = dict(cells)
                 fence.halted = halted
                 fence.is_halted = True

@@ -36,7 +36,7 @@ from monarch.runtime.run_gate import RunGate
 from monarch.runtime.trees import Trees
 from monarch.runtime.waiting_switches import ends_switch
 from monarch.wire.address import ProcAddress, Uid, machine_id
-from monarch.wire.codec import Bytes, Envelope, OtherVersion, pack, unpack
+from monarch.wire.codec import Bytes, Envelope, OtherVersion, as_text, pack, unpack
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
     Answer,
@@ -290,7 +290,12 @@ class Node:
         """Answer a control message. ``port`` 0 means that nobody waits."""
         if port:
             address = to if isinstance(to, ProcAddress) else self.address_of(to)
-            self.send(address, Answer(port, self.uid, body or {}, error))
+            try:
+                self.send(address, Answer(port, self.uid, body or {}, error))
+            except UnicodeEncodeError:
+                # It names a file whose name is no text; whoever waits is answered all the same.
+                told = {name: as_text(value) for name, value in (body or {}).items()}
+                self.send(address, Answer(port, self.uid, told, as_text(error)))
 
     def _receive(self, frames: Frames) -> None:
         try:

@@ -7,7 +7,7 @@ forwards need not decode the rest. The header's first byte is the protocol versi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,8 @@ from monarch.wire.address import Uid
 from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello
 
 __all__ = [
-    "Bytes", "Envelope", "OtherVersion", "decode", "encode", "pack", "pack_header", "unpack",
+    "Bytes", "Envelope", "OtherVersion", "as_text", "decode", "encode", "pack", "pack_header",
+    "unpack",
 ]  # fmt: skip
 
 Bytes = bytes | bytearray | memoryview
@@ -56,6 +57,17 @@ def pack(envelope: Envelope) -> list[Bytes]:
 def pack_header(message: AnyMessage) -> bytes:
     """The header of a message."""
     return _VERSION + _encoder.encode(message)
+
+
+def as_text(value: Any) -> Any:
+    """A value whose strings can travel: bytes of names that are not UTF-8 are escaped."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {as_text(name): as_text(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_text(one) for one in value]
+    return value
 
 
 def encode(message: AnyMessage) -> bytes:

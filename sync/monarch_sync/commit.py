@@ -88,12 +88,19 @@ class Committer:
                 self._put_link(entry)
         for entry in (*plan.modes, *reversed(changes_modes)):
             self._set_mode(entry)
-        for folder in self._footing.opened:
-            # A folder that nobody may write to was opened for us.
+        for folder in self._opened(new):
             opened = new.get(folder)
             if opened is not None and opened.is_dir:
                 self._set_mode(opened)
         return self._keeper.kept
+
+    def _opened(self, new: Manifest) -> list[str]:
+        """The folders that nobody may write to and that were opened for us; in a plan that was cut
+        short, any of them may have been."""
+        opened = self._footing.opened
+        if not self._is_repeated:
+            return opened
+        return [*opened, *(e.path for e in new if e.is_dir and e.mode & 0o300 != 0o300)]
 
     def settle(self) -> None:
         """What can wait until the commit has been answered: what was replaced goes to the store.
@@ -137,7 +144,11 @@ class Committer:
             if self._is_repeated and self._has_moved(before, after):
                 return
             self._keeper.keep(after, None, self._disk.move)
+        if parent_of(before) != parent_of(after):
+            self._footing.open(before)  # What `..` is in it changes.
         self._disk.rename(source, target)
+        if before in self._footing.opened:
+            self._footing.opened.append(after)
 
     def _has_moved(self, before: str, after: str) -> bool:
         """Whether, of two folders, the one with the new name is ours already, and what bears the
@@ -241,8 +252,6 @@ class Committer:
                 self._make_younger(place, status, path, before)
         elif entry.mode & 0o600 != 0o600:
             self._disk.chmod(place, entry.mode)
-        if ready.is_stored:
-            self._store.gone(entry.digest)
         if before is None:
             self._disk.rename(place, path)
         elif digest is not None and _has_digest(self._old.get(name), digest):
@@ -251,6 +260,8 @@ class Committer:
         else:
             self._keeper.give_way(name, before, digest)
             self._disk.rename(place, path)
+        if ready.is_stored:
+            self._store.gone(entry.digest)
         self._put.append((path, entry.digest, mtime_ns))
 
     def _look_at_linked(self, entry: Entry) -> None:

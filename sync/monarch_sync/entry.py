@@ -116,6 +116,8 @@ def path_fault(path: str) -> str:
     """Why this cannot be a manifest path; "" if it can."""
     if len(path) > _SURELY_SHORT and _is_too_long(path):
         return "has a name that is too long for any file system"
+    if is_too_deep(path):
+        return TOO_DEEP
     if path and path[0] not in "./" and path[-1] != "/" and "/." not in path and "//" not in path:
         return "holds a NUL" if "\0" in path else ""  # nearly all are so plain
     parts = path.split("/")

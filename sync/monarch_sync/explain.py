@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from monarch_sync.entry import TOO_DEEP, is_reserved, is_too_deep, path_fault, target_fault
+from monarch_sync.entry import is_reserved, path_fault, target_fault
 from monarch_sync.git_config import personal_rule_file
 from monarch_sync.git_index import common_dir, find_git_dir
 from monarch_sync.gitignore import rules_of
@@ -147,8 +147,6 @@ def _fault(remote: str, local: Path) -> str:
     """Why a scan would list it as a problem, though it is there to be read."""
     if fault := path_fault(remote):
         return fault
-    if is_too_deep(remote):
-        return TOO_DEEP
     status = os.lstat(local)
     if stat.S_ISLNK(status.st_mode):
         return target_fault(remote, os.readlink(local))

@@ -8,11 +8,16 @@ import stat
 
 from monarch_sync.diff import Plan
 from monarch_sync.entry import Entry, parent_of
+from monarch_sync.manifest import Manifest
 from monarch_sync.mounts import mounted_inside
 from monarch_sync.stamps import Stamps, lstat
 from monarch_sync.store import Store
 
 __all__ = ["Ground"]
+
+_MAX_PATH_BYTES = 4095
+_MAX_NAME_BYTES = 255
+_MAX_CHAR_BYTES = 4
 
 _Found = tuple[str, os.stat_result]
 
@@ -60,7 +65,7 @@ class Ground:
         """Raise ``PermissionError`` where a plan would write to a folder that is somebody else's,
         and closed to us: to be found out before the commit, which could not be brought to an end.
         A folder of our own can be opened."""
-        paths = [path for pair in plan.folders_moved for path in pair]
+        paths = [path for pair in plan.folders_moved for path in (*pair, f"{pair[0]}/..")]
         paths += [entry.path for part in (plan.links, plan.removes) for entry in part]
         for path in paths:
             self.is_real(parent_of(path))
@@ -72,6 +77,24 @@ class Ground:
             if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
                 reason = "this folder is somebody else's, and we may not write to it"
                 raise PermissionError(errno.EACCES, reason, place)
+
+    def check_short(self, plan: Plan, new: Manifest) -> None:
+        """Raise ``OSError`` where a plan leads to a path that is too long here: in a new folder,
+        which comes whole, it could be put there, and never be taken away."""
+        room = _MAX_PATH_BYTES - len(os.fsencode(f"{self.root}/"))
+        for part in (plan.folders, plan.files, plan.links):
+            for entry in part:
+                self._check_short(entry.path, room)
+        for _, after in plan.folders_moved:
+            for folder, node in new.folder(after).walk(after):
+                if _may_be_longer(folder, room - _MAX_NAME_BYTES - 1):
+                    for name in node.children:
+                        self._check_short(f"{folder}/{name}", room)
+
+    def _check_short(self, path: str, room: int) -> None:
+        if _may_be_longer(path, room) and len(os.fsencode(path)) > room:
+            reason = os.strerror(errno.ENAMETOOLONG)
+            raise OSError(errno.ENAMETOOLONG, reason, f"{self.root}/{path}")
 
     def check_unmounted(self, plan: Plan) -> None:
         """Raise ``OSError`` where a plan would replace or delete what somebody has mounted there,
@@ -109,3 +132,8 @@ class Ground:
             if status is not None and self._stamps.digest_of(ours, status) == digest:
                 return ours, status
         return self._store.find(digest)
+
+
+def _may_be_longer(path: str, room: int) -> bool:
+    """Whether it is worth while to count a path's bytes."""
+    return len(path) * _MAX_CHAR_BYTES > room

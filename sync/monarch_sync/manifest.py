@@ -249,7 +249,7 @@ class Manifest:
         """The manifest in `raw`; `BadManifest` if it is none, or if an entry breaks a rule."""
         try:
             encoded = msgspec.msgpack.decode(raw, type=_Encoded)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadManifest("", f"cannot be read: {error}") from error
         return cls.from_rows(encoded.rows, encoded.digest_name)
 

@@ -224,6 +224,10 @@ _last_encoded: tuple[Message | None, bytes] = (None, b"")
 def encode(message: Message) -> bytes:
     """The message as bytes, with the protocol's version in front."""
     global _last_encoded
+    if isinstance(message, Refused):
+        message = msgspec.structs.replace(
+            message, reason=_as_text(message.reason), path=_as_text(message.path)
+        )
     last, data = _last_encoded
     if last is not message:
         data = bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
@@ -242,6 +246,11 @@ def decode(data: bytes | memoryview) -> Message:
         raise VersionMismatch(PROTOCOL_VERSION, view[0])
     try:
         message: Message = _decoder.decode(view[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(str(error)) from None
     return message
+
+
+def _as_text(text: str) -> str:
+    """What can travel as text: bytes of a name that is not UTF-8 are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()

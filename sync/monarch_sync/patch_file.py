@@ -48,7 +48,7 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
         try:
             with open(path, "rb", buffering=0) as file:
                 return msgspec.msgpack.decode(file.readall(), type=cls)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def back(self) -> Patch:

@@ -106,4 +106,5 @@ def _piece(replica: _Remembering, question: AskContent) -> Message:
         return Refused("gone", "this content is not here any more")
     with open(path, "rb", buffering=0) as file:
         size = max(0, min(question.size, _MAX_PIECE_BYTES))
-        return Piece(os.pread(file.fileno(), size, max(0, question.offset)))
+        offset = min(max(0, question.offset), os.fstat(file.fileno()).st_size)
+        return Piece(os.pread(file.fileno(), size, offset))

@@ -60,6 +60,7 @@ __all__ = ["SETTLE_SECONDS", "Replica"]
 # disk and the processor are theirs.
 SETTLE_SECONDS = 0.05
 _ANEW = Need([], whole=True)
+_MAX_GENERATION = 1 << 53  # With a number that has no successor, nobody could push any more.
 
 
 class Replica:
@@ -143,6 +144,8 @@ class Replica:
 
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
         """Answer one message of a push. Errors of the disk come back as ``Refused``."""
+        if self._lock.closed:
+            return Refused("closed", "this replica was closed: make another of its folder")
         try:
             self._completion.settle()
             if self._completion.is_interrupted:
@@ -227,6 +230,8 @@ class Replica:
                 "stale", f"generation {self.generation} is here already, pushed by {self.author}",
                 current=self.generation,
             )  # fmt: skip
+        if stage.generation > _MAX_GENERATION:
+            return Refused("bad-generation", f"nobody has come as far as {stage.generation}")
         if not self._ground.is_there():
             self.root.mkdir(parents=True)
             self._completion.forget_missing()
@@ -242,6 +247,7 @@ class Replica:
         if not stage.base:
             self._completion.forget_missing()
         plan = self._plan(manifest, stage)
+        self._ground.check_short(plan, manifest)
         self._pending = Pending(stage, self.manifest, manifest, plan, is_told=known is None)
         self._staging.begin(plan, self.manifest)
         return self._go_on(self._pending, stage.blobs, blobs)

@@ -7,6 +7,7 @@ before it counts. A folder that is new to the host is put together here whole, t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -56,6 +57,8 @@ class Staging:
 
     def begin(self, plan: Plan, old: Manifest) -> None:
         """What is to be got ready, from what is shown now."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.folder)  # Whoever tidies up takes empty folders away.
         self._old = old
         for entry in plan.files:
             self._expected.setdefault(entry.digest, []).append(entry)
@@ -221,10 +224,11 @@ class Staging:
         """See that every content of a plan is to be had; the digests of those that are not."""
         missing: dict[bytes, None] = {}
         moved = plan.moved
+        # Not those in a folder that moves: they stay, by another name.
+        going = {entry.path for entry in plan.removes if entry.path not in new}
         for entry in plan.files:
             source = moved.get(entry.path)
-            is_going = source is not None and source not in new
-            if not self.fetch(entry, source, is_going=is_going):
+            if not self.fetch(entry, source, is_going=source in going):
                 missing[entry.digest] = None
         for entry in plan.removes:
             if entry.is_file:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import uuid
 from pathlib import Path
 
@@ -62,4 +63,8 @@ def _places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 def _is_ours(folder: Path) -> bool:
     """Whether it is a folder that nobody else has put there."""
-    return folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.geteuid()
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return False  # Not there, or it cannot be: its name would be too long.
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

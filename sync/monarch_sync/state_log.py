@@ -147,7 +147,7 @@ class StateLog:
             manifest = Manifest.decode(current.manifest)
             self._current_bytes = len(data)
             self.state = State(current.generation, current.author, manifest, current.boot)
-        except (msgspec.MsgspecError, BadManifest):
+        except (msgspec.MsgspecError, UnicodeDecodeError, BadManifest):
             return
         except FileNotFoundError:
             pass

@@ -79,8 +79,9 @@ class Workspace:
     `.gitignore` syntax, without `!`. `editable` has the author's editable installs come along (see
     `monarch_sync.editable`). `env` is kept for programs that ask for it, and not used.
 
-    Raises `ValueError` for an empty local path, a remote path that is absolute or has `..`, and
-    two listed folders of one name. A missing folder is found when it is scanned.
+    Raises `ValueError` for an empty local path, a remote path that is absolute or has `..`, two
+    listed folders of one name, and for one folder or pattern in place of a list. A missing folder
+    is found when it is scanned.
     """
 
     def __init__(
@@ -97,6 +98,8 @@ class Workspace:
         self.folders: tuple[Folder, ...] = tuple(
             Folder(_local(local), _remote(remote)) for local, remote in pairs.items()
         )
+        if isinstance(ignore, str):
+            raise ValueError(f"ignore={ignore!r}: give a list of patterns")
         self.ignore: tuple[str, ...] = tuple(ignore)
         for pattern in self.ignore:
             if pattern.startswith("!"):
@@ -165,7 +168,7 @@ class Workspace:
 
 
 def _by_name(dirs: Sequence[Local]) -> dict[Local, str]:
-    if isinstance(dirs, str):
+    if isinstance(dirs, str | os.PathLike):
         raise ValueError(f"dirs={dirs!r}: give a list of folders, or a mapping local -> remote")
     named: dict[Local, str] = {}
     for local in dirs:

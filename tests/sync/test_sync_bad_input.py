@@ -20,8 +20,18 @@ from monarch_sync.delta import compress
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import AnyPath, Content, Disk
 from monarch_sync.entry import Entry, Kind, to_wire
-from monarch_sync.errors import PushRefused
-from monarch_sync.messages import Blob, Commit, Committed, Refused, Stage
+from monarch_sync.errors import BadMessage, PushRefused
+from monarch_sync.messages import (
+    AskContent,
+    Blob,
+    Commit,
+    Committed,
+    Piece,
+    Refused,
+    Stage,
+    decode,
+    encode,
+)
 from tests.sync.author import Author
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
 
@@ -158,6 +168,32 @@ def test_read_only_folders_are_mirrored_and_stay_so(tmp_path: Path) -> None:
         assert stat.S_IMODE((replica.root / "d").stat().st_mode) == 0o555
         (folder / "d").chmod(0o755)
         (replica.root / "d").chmod(0o755)
+        replica.close()
+
+
+def test_a_read_only_folder_moves_into_another(tmp_path: Path) -> None:
+    root = tmp_path / "nobody"
+    root.mkdir()
+    with as_nobody(root):
+        folder = root / "project"
+        (folder / "d").mkdir(parents=True)
+        (folder / "other").mkdir()
+        (folder / "d/x").write_bytes(b"1")
+        (folder / "other/y").write_bytes(b"2")
+        (folder / "d").chmod(0o555)
+        replica = Replica(root / "replica")
+        author = Author(folder, replica)
+        author.push()
+        (folder / "d").chmod(0o755)
+        (folder / "d").rename(folder / "other/d")
+        (folder / "other/d").chmod(0o555)
+        push = author.push()
+        assert push.staged is not None
+        assert push.staged.moves == [(b"d", b"other/d")]
+        assert read_tree(replica.root) == read_tree(folder)
+        assert stat.S_IMODE((replica.root / "other/d").stat().st_mode) == 0o555
+        for at in (folder, replica.root):
+            (at / "other/d").chmod(0o755)
         replica.close()
 
 
@@ -387,7 +423,9 @@ def test_a_hostile_move_is_refused_by_name(
     assert reply.path == where
 
 
-@pytest.mark.parametrize("path", ["../out", "/tmp/out", "d//x", ".monarch/log", "x/" * 100_000])
+@pytest.mark.parametrize(
+    "path", ["../out", "/tmp/out", "d//x", ".monarch/log", "x/" * 100_000, "x/" * 2000 + "x"]
+)
 def test_a_hostile_path_to_remove_is_refused_by_name(replica: Replica, path: str) -> None:
     tree: Tree = {"f": b"1"}
     push_tree(replica, 1, tree)
@@ -397,6 +435,83 @@ def test_a_hostile_path_to_remove_is_refused_by_name(replica: Replica, path: str
     assert isinstance(reply, Refused)
     assert (reply.code, reply.path) == ("bad-manifest", path)
     assert read_tree(replica.root) == whole(tree)
+
+
+def test_a_path_that_would_be_too_long_on_the_host_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Its folder, which comes whole, could be put there; it could not be taken away again."""
+    replica = Replica(tmp_path / ("x" * 200) / "copy")
+    (folder / "a.py").write_text("A = 1\n")
+    author = Author(folder, replica)
+    author.push()
+    deep = "/".join(["d" * 200] * 25)[: 4060 - len(os.fsencode(folder))]
+    with make_deep(folder, deep):
+        (folder / "a.py").write_text("A = 2\n")
+        with pytest.raises(PushRefused, match="too long"):
+            author.push()
+        assert read_tree(replica.root) == {"a.py": b"A = 1\n"}
+        # Nor does a folder with such a path in it get a longer name.
+        top = folder / ("d" * 200)
+        top.rename(folder / "d")
+        author.push()
+        (folder / "d").rename(top)
+        with pytest.raises(PushRefused, match="too long"):
+            author.push()
+    author.push()
+    assert read_tree(replica.root) == {"a.py": b"A = 2\n"}
+    replica.close()
+
+
+@contextlib.contextmanager
+def make_deep(folder: Path, path: str) -> Iterator[None]:
+    """A file at a path that may be too long to be named at once."""
+    *folders, name = path.split("/")
+    at = os.open(folder, os.O_RDONLY)
+    for one in folders:
+        os.mkdir(one, dir_fd=at)
+        at, above = os.open(one, os.O_RDONLY, dir_fd=at), at
+        os.close(above)
+    os.close(os.open(name or "x", os.O_CREAT, dir_fd=at))
+    os.close(at)
+    try:
+        yield
+    finally:
+        for one in folder.iterdir():
+            if one.is_dir():
+                shutil.rmtree(one)
+
+
+SOUND = encode(Stage(1, "me", "", b"", b"", [], [], []))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        SOUND.replace(b"me", b"\xff\xff"),
+        # One more field than there is; whatever a later version puts there is passed over.
+        SOUND[:1] + bytes([SOUND[1] + 1]) + SOUND[2:] + b"\x91" * 100_000,
+    ],
+    ids=["no text", "folded without end"],
+)
+def test_bytes_that_are_no_message_are_named_as_such(data: bytes) -> None:
+    with pytest.raises(BadMessage):
+        decode(data)
+
+
+def test_a_refusal_may_name_a_file_that_is_not_utf8() -> None:
+    told = decode(encode(Refused("disk", "no room for bad\udcff", "bad\udcff", 1)))
+    assert told == Refused("disk", "no room for bad\\udcff", "bad\\udcff", 1)
+
+
+def test_a_piece_from_beyond_any_content_is_empty(replica: Replica) -> None:
+    push_tree(replica, 1, {"f": b"1"})
+    assert replica.handle(AskContent(digest_bytes(b"1"), (1 << 64) - 1, 1)) == Piece(b"")
+
+
+def test_a_generation_that_none_could_follow_is_refused(replica: Replica) -> None:
+    reply = push_tree(replica, (1 << 64) - 1, {"f": b"1"})
+    assert isinstance(reply, Refused)
+    assert reply.code == "bad-generation"
+    assert isinstance(push_tree(replica, 1, {"f": b"1"}), Committed)
 
 
 def test_folders_without_end_are_refused(replica: Replica) -> None:

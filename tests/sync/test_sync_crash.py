@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from monarch_sync import Replica
+from monarch_sync import Manifest, Replica
+from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Disk
-from monarch_sync.messages import Commit, Committed, Refused, Staged
+from monarch_sync.entry import Entry, Kind
+from monarch_sync.messages import Abort, Commit, Committed, Refused, Staged
+from tests.sync.test_sync_bad_input import as_nobody
 from tests.sync.trees import (
     Tree,
     manifest_of,
@@ -104,6 +108,41 @@ def crash_everywhere(old: Tree, new: Tree) -> None:
             if crash_at(step, old, new, Path(folder, "replica")):
                 return
     pytest.fail("a push of a dozen files took more than 200 steps")
+
+
+def test_after_a_crash_at_any_step_a_closed_folder_is_closed(tmp_path: Path) -> None:
+    """The commit opened it for itself, and was cut short before it could close it."""
+
+    def push(replica: Replica, generation: int, content: bytes) -> None:
+        folder = Entry("d", Kind.DIR, 0o555)
+        file = Entry("d/x", Kind.FILE, 0o644, len(content), digest_bytes(content))
+        stage = stage_message(generation, Manifest([folder, file]), [content])
+        assert isinstance(replica.handle(stage, [content]), Staged)
+        assert isinstance(replica.handle(Commit(generation)), Committed)
+        replica.settle()
+
+    tmp_path = tmp_path / "nobody"
+    tmp_path.mkdir()
+    with as_nobody(tmp_path):
+        for step in range(60):
+            root = tmp_path / str(step)
+            disk = FailingDisk()
+            replica = Replica(root, disk)
+            push(replica, 1, b"1")
+            disk.arm(step, Stopped())
+            ended = True
+            try:
+                push(replica, 2, b"2")
+            except Stopped:
+                ended = False
+            replica.close()
+            Replica(root).close()
+            mode = stat.S_IMODE((root / "d").stat().st_mode)
+            (root / "d").chmod(0o755)
+            assert mode == 0o555, f"stopped at step {step}"
+            if ended:
+                return
+    pytest.fail("a push of one file took more than 60 steps")
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
@@ -259,6 +298,26 @@ def test_a_disk_error_within_a_commit_can_be_recovered(tmp_path: Path, step: int
     assert isinstance(push_tree(again, 3, new), Committed)
     assert read_tree(tmp_path) == whole(new)
     again.close()
+
+
+def test_what_comes_back_from_the_store_is_found_there_after_a_disk_error(tmp_path: Path) -> None:
+    one: Tree = {"a": b"1", "b": b"2"}
+    for step in range(30):
+        disk = FailingDisk()
+        replica = Replica(tmp_path / str(step), disk)
+        push_tree(replica, 1, one)
+        push_tree(replica, 2, {})
+        disk.arm(step, OSError(errno.EIO, "input/output error"))
+        replica.handle(stage_message(3, manifest_of(one), []))
+        replica.handle(Commit(3))
+        ended = disk.steps_left >= 0
+        replica.handle(Abort(3))
+        expected = one if replica.generation == 3 else {}
+        assert read_tree(replica.root) == expected, f"failed at step {step}"
+        replica.close()
+        if ended:
+            return
+    pytest.fail("a push of two files took more than 30 steps")
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])

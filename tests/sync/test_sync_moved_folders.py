@@ -208,3 +208,24 @@ def test_a_file_of_the_hosts_own_is_found_however_often_a_folder_has_moved(
     assert push.staged is not None
     assert push.staged.moves == []
     assert (replica.root / theirs).read_bytes() == b"theirs"
+
+
+def test_a_second_file_like_one_in_a_renamed_folder_is_a_file_of_its_own(
+    folder: Path, replica: Replica
+) -> None:
+    (folder / "a").mkdir()
+    (folder / "a/x").write_bytes(b"1")
+    (folder / "a/y").write_bytes(b"2")
+    author = Author(folder, replica)
+    author.push()
+    (folder / "a").rename(folder / "b")
+    (folder / "like_x").write_bytes(b"1")
+    (folder / "like_x").chmod(0o755)
+    push = author.push()
+    assert push.staged is not None
+    assert push.staged.moves == [(b"a", b"b")]
+    first, second = (replica.root / "b/x").stat(), (replica.root / "like_x").stat()
+    assert first.st_ino != second.st_ino
+    assert (first.st_mode & 0o777, second.st_mode & 0o777) == (
+        (folder / "b/x").stat().st_mode & 0o777, 0o755,
+    )  # fmt: skip

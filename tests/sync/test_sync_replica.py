@@ -269,14 +269,35 @@ def test_after_a_reboot_damaged_files_are_brought_again(
     second.close()
 
 
-def test_a_torn_state_file_does_not_keep_the_replica_from_opening(root: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x94\x01\xa2\xff\xff\xc4\x00\xa0"], ids=["torn", "no text"]
+)
+def test_a_torn_state_file_does_not_keep_the_replica_from_opening(
+    root: Path, damage: bytes
+) -> None:
     first = Replica(root)
     push_tree(first, 1, {"a": b"1"})
     first.close()
-    (first.state_folder / "current").write_bytes(b"")
+    (first.state_folder / "current").write_bytes(damage)
     second = Replica(root)
     assert push_tree(second, 2, {"a": b"1"}) == Committed(2, [])
     second.close()
+
+
+def test_what_was_closed_writes_no_more(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"a": b"1"})
+    replica.close()
+    reply = push_tree(replica, 2, {"a": b"2"})
+    assert isinstance(reply, Refused)
+    assert reply.code == "closed"
+    assert (root / "a").read_bytes() == b"1"
+
+
+def test_an_empty_folder_that_was_tidied_away_is_made_again(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"a": b"1"})
+    (replica.state_folder / "stage").rmdir()
+    assert isinstance(push_tree(replica, 2, {"a": b"2"}), Committed)
+    assert (root / "a").read_bytes() == b"2"
 
 
 def test_bytecode_is_never_taken_for_fresh(replica: Replica, root: Path) -> None:

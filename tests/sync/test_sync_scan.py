@@ -295,6 +295,10 @@ def test_what_a_workspace_refuses(folder: Path) -> None:
         Workspace([folder, folder / "sub" / "project"])
     with pytest.raises(ValueError, match="give a list"):
         Workspace(str(folder))
+    with pytest.raises(ValueError, match="give a list"):
+        Workspace(Path("a"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="give a list"):
+        Workspace(ignore="*.log")
     with pytest.raises(ValueError, match="monarchignore"):
         Workspace([folder], ignore=["!keep"])
 

@@ -70,6 +70,13 @@ def test_where_beside_cannot_be_it_is_inside(
     replica.close()
 
 
+def test_it_is_inside_where_the_name_beside_would_be_too_long(tmp_path: Path) -> None:
+    root = tmp_path / ("x" * 250)
+    replica = Replica(root)
+    assert replica.state_folder == root / ".monarch"
+    replica.close()
+
+
 def test_what_others_put_there_is_not_taken_for_ours(root: Path, tmp_path: Path) -> None:
     (tmp_path / "trap").mkdir()
     root.with_name(".project.monarch").symlink_to(tmp_path / "trap")

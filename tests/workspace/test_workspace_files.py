@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,20 @@ def test_names_that_are_no_utf_8_come_to_live_processes(project: Project, procs:
     assert {amount for amount, _ in steppers.step.call().get().values()} == {30}
     plan = ReloadPlan(1, "digest", "auto", {"host": [FileChange("bad\udcff", "there")]})
     assert ReloadPlan.decode(plan.encode()) == plan
+
+
+def test_a_config_file_whose_name_is_no_utf_8_keeps_nobody_waiting(
+    project: Project, procs: ProcMesh
+) -> None:
+    """What a process says of it could not be sent."""
+    steppers: Any = procs.spawn("stepper", project.load("stepper").Stepper)
+    project.sync(procs)
+    steppers.step.call().get(timeout=30)
+    project.write("bad\udcff.toml", "rate = 1\n")
+    report = procs.sync_workspace(project.workspace).get(timeout=30)
+    assert report.ok, str(report)
+    json.dumps(report.to_dict())
+    str(report).encode()
 
 
 def test_what_cannot_travel_is_listed_and_the_rest_arrives(

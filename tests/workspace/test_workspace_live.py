@@ -193,6 +193,13 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         project.sync(this_host())
 
 
+def test_hosts_that_were_shut_down_take_no_workspace(project: Project, hosts: HostMesh) -> None:
+    assert project.sync(hosts).ok
+    hosts.shutdown().get(timeout=30)
+    with pytest.raises(RuntimeError, match="shut down"):
+        project.sync(hosts)
+
+
 @pytest.mark.parametrize("what", ["hosts", "procs", "actors", "slice", "slice of actors"])
 def test_hosts_procs_actors_and_slices_sync(what: str, project: Project, hosts: HostMesh) -> None:
     procs = hosts.spawn_procs(name="trainers")

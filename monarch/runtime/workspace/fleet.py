@@ -19,7 +19,7 @@ from monarch.runtime.workspace.spreading import Spread, is_far
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
 from monarch_sync.disk import Content
-from monarch_sync.errors import PushRefused, VersionMismatch
+from monarch_sync.errors import BadMessage, PushRefused
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, Question, decode, encode
 from monarch_sync.progress import progress
@@ -67,6 +67,8 @@ class Fleet:
         self._node = node
         self._patience = Patience(node)
         self._progress = progress()
+        # Its own host has no replica: what runs there runs the author's files.
+        self._client = node.gate.root
         self.failed: dict[Uid, str] = {}
         self.roots: dict[Uid, str] = {}
         self.kept: dict[Uid, list[str]] = {}
@@ -84,7 +86,7 @@ class Fleet:
             if host.uid in self.failed:
                 memory.views.pop(host.uid, None)
                 memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
-        known = {*memory.views, *self.failed, self._node.uid}
+        known = {*memory.views, *self.failed, self._client}
         new = [a for a in addresses if a.uid not in known]
         asked = [
             (a, self._node.request(a, lambda port: Inspect(port, self._node.uid))) for a in new
@@ -116,7 +118,7 @@ class Fleet:
         known = {address.uid for address in addresses}
         found = []
         for address in addresses:
-            if address.uid == self._node.uid:
+            if address.uid == self._client:
                 found.append(HostInPush(address, None, HERE))
                 continue
             view = memory.views.get(address.uid)
@@ -138,7 +140,7 @@ class Fleet:
         body = self._body(host, answer)
         try:
             return None if body is None else decode(body["reply"])
-        except VersionMismatch as error:
+        except BadMessage as error:
             self._fail(host.uid, str(error))
             return None
 
@@ -174,7 +176,7 @@ class Fleet:
                 ]
                 try:
                     step = host.push.receive(decode(body["reply"]))
-                except VersionMismatch as error:
+                except BadMessage as error:
                     self._fail(host.uid, str(error))
                 except PushRefused as error:
                     if error.code == "stale":
@@ -242,7 +244,7 @@ class Fleet:
                 continue
             try:
                 self.kept[host.uid] = host.push.committed(decode(body["reply"]))
-            except PushRefused as error:
+            except (PushRefused, BadMessage) as error:
                 self._fail(host.uid, str(error))
         self.look(hosts, manifest, generation)
 
@@ -252,7 +254,7 @@ class Fleet:
         asked = []
         for host in hosts:
             before = sharing.verified.get(host.uid)
-            if host.uid == self._node.uid or not host.writer or host.uid in self.failed:
+            if host.uid == self._client or not host.writer or host.uid in self.failed:
                 continue
             if before == manifest.digest.hex():
                 continue

@@ -231,7 +231,7 @@ def _told(place: str) -> Iterator[None]:
 def _read_index(folder: str) -> _Index | None:
     try:
         return msgspec.json.decode(Path(folder, _INDEX).read_bytes(), type=_Index)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from monarch.config import settings
 from monarch.runtime.actor_cell import ActorCell
@@ -71,7 +71,7 @@ class LocalReload:
         outcome = self.prepare(step.plan)
         return ReloadOutcome(refused=outcome.refused, is_replaced=outcome.is_replaced)
 
-    def switch(self, generation: int, exempt: Uid = "") -> ReloadOutcome:
+    def switch(self, generation: int, exempt: Collection[Uid] = ()) -> ReloadOutcome:
         """Run the generation from here on; back once all actors but ``exempt`` have heard of it.
 
         To be called while nobody runs anything. Asked again, it says the same.
@@ -94,7 +94,7 @@ class LocalReload:
             outcome.refused.append(RefusedFile(self.label, "nothing was prepared here"))
         return outcome
 
-    def _patch(self, step: Step, exempt: Uid) -> None:
+    def _patch(self, step: Step, exempt: Collection[Uid]) -> None:
         """Under the lock. What the actors are told of, they hear on threads of their own."""
         if step.is_replaced:
             step.ready.abort()
@@ -118,7 +118,7 @@ class LocalReload:
         outcome = self._words.of_committed(step, report, time.perf_counter() - started)
         self._tell(step, outcome, exempt)
 
-    def _tell(self, step: Step, outcome: ReloadOutcome, exempt: Uid) -> None:
+    def _tell(self, step: Step, outcome: ReloadOutcome, exempt: Collection[Uid]) -> None:
         """Have the actors hear of it; one that raises refuses the new code for all."""
         report = step.report
         assert report is not None
@@ -132,11 +132,11 @@ class LocalReload:
             step.said.set(outcome)
 
         seconds = settings().reload_timeout_seconds
-        cells = [cell for cell in self._agent.cells if cell.record.uid != exempt]
+        cells = [cell for cell in self._agent.cells if cell.record.uid not in exempt]
         step.round = ReloadRound(cells, report, seconds, over)
         step.round.start()
         for cell in self._agent.cells:
-            if cell.record.uid == exempt:
+            if cell.record.uid in exempt:
                 # It waits for the push, and hears of it afterwards.
                 ReloadRound([cell], report, seconds, _log_refusal).start()
 

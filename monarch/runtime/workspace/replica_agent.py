@@ -24,7 +24,7 @@ from monarch.runtime.workspace.lease import Lease
 from monarch.runtime.workspace.python_here import installed, platforms, python_tag
 from monarch.runtime.workspace.shared_folder import SharedFolder
 from monarch.runtime.workspace.spreading import pass_on
-from monarch.wire.codec import Envelope
+from monarch.wire.codec import Bytes, Envelope
 from monarch.wire.message import Share, Sync, TakeBack
 from monarch_sync.errors import BadMessage, ReplicaBusy
 from monarch_sync.manifest import Manifest, encode_paths
@@ -155,25 +155,31 @@ class ReplicaAgent:
         order = envelope.message
         assert isinstance(order, TakeBack)
 
-        def take_back() -> None:
-            self._agent.node.answer(order.sender, order.port, error=self._take_back(order))
-
-        self._orders.put(take_back)
+        self._orders.put(lambda: self._do(order, lambda: self._take_back(order)))
 
     def _on_share(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Share)
 
-        def share() -> None:
-            files = msgspec.msgpack.decode(envelope.payload, type=list[tuple[bytes, bytes]])
-            why = self._folder.verify(order.generation, order.digest, files)
-            why = why or self._environment.why_unfit()
-            if not why:
-                self._use_folders(order.folders or ("",), is_writer=False)
-            self._agent.node.answer(order.sender, order.port, error=why)
-            self._agent.node.loop.call_soon(self._agent.waiting.changed)
+        self._orders.put(lambda: self._do(order, lambda: self._share(order, envelope.payload)))
 
-        self._orders.put(share)
+    def _share(self, order: Share, payload: Bytes) -> str:
+        """Take up what another host wrote; why not, if that cannot be."""
+        files = msgspec.msgpack.decode(payload, type=list[tuple[bytes, bytes]])
+        why = self._folder.verify(order.generation, order.digest, files)
+        why = why or self._environment.why_unfit()
+        if not why:
+            self._use_folders(order.folders or ("",), is_writer=False)
+        self._agent.node.loop.call_soon(self._agent.waiting.changed)
+        return why
+
+    def _do(self, order: Share | TakeBack, work: Callable[[], str]) -> None:
+        """Do what is asked for, and answer why not, if it could not be done."""
+        try:
+            why = work()
+        except Exception as error:
+            why = f"it failed there: {type(error).__name__}: {error}"
+        self._agent.node.answer(order.sender, order.port, error=why)
 
     def _run(self) -> None:
         while (order := self._next()) is not None:

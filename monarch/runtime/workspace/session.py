@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.project_roots import project_roots
+from monarch.runtime.workspace.remote_owner import RemoteOwner
 from monarch.runtime.workspace.turnover import Turnover
 from monarch.runtime.workspace.turnover_orders import TurnoverOrders
 from monarch.wire.address import ProcAddress, Uid
@@ -65,8 +66,9 @@ class WorkspaceSession:
         env: bool = False,
         pip_arguments: Sequence[str] = (),
     ) -> SyncReport:
-        """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: this process, unless
-        given. ``heard``: what hosts said just now that they have. Blocks; see ``Author.push``.
+        """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: the client of this
+        program, unless given. ``heard``: what hosts said just now that they have. Blocks; see
+        ``Author.push``.
 
         ``env`` first installs what the workspace's lock file asks for and hosts lack, and brings it
         along, from then on with every push. Raises ``EnvironmentFailed``; then nothing has changed.
@@ -83,11 +85,15 @@ class WorkspaceSession:
         author.go_on_from(self._agent.generation)
         author.heard(heard or {})
         effort: Any = {"best_effort": best_effort, "silent": silent}
-        if owners is None:
-            with self.reload.alone:
-                report = author.push(hosts, [self.reload], mode, touched, **effort)
-        else:
-            report = author.push(hosts, owners, mode, touched, **effort)
+        if owners is None and not self._agent.is_root:
+            # Whatever runs there is the client's in the end, as is this process itself.
+            owners = [RemoteOwner(self._agent.node, self._agent.root)]
+        with self.reload.pushing():
+            if owners is None:
+                with self.reload.alone:
+                    report = author.push(hosts, [self.reload], mode, touched, **effort)
+            else:
+                report = author.push(hosts, owners, mode, touched, **effort)
         if report.ok:
             left = {host.host for host in report.hosts if host.error}
             reached = [h.uid for h in hosts if author.name_of(h) not in left]

@@ -8,13 +8,14 @@ at from here.
 from __future__ import annotations
 
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import from_wire
+from monarch_sync.entry import from_wire, path_fault
+from monarch_sync.stamps import digest_of, lstat
 from monarch_sync.state_folder import find_state_folder
 
 __all__ = ["SharedFolder", "folder_id"]
@@ -41,6 +42,8 @@ class SharedFolder:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         for raw_path, expected in files:
             path = from_wire(raw_path)
+            if fault := path_fault(path):
+                return f"{path!r} {fault}"
             while _digest(os.path.join(self._root, path)) != expected:
                 if time.monotonic() > deadline:
                     return f"{path} is not what the host that writes the shared folder wrote"
@@ -51,10 +54,11 @@ class SharedFolder:
 
 def _digest(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return digest_bytes(file.read())
+        status = lstat(path)
     except OSError:
         return b""
+    is_file = status is not None and stat.S_ISREG(status.st_mode)
+    return (digest_of(path) if is_file else None) or b""
 
 
 def folder_id(root: str | os.PathLike[str]) -> str:

@@ -132,7 +132,7 @@ class Surroundings:
 def _read(file: Path) -> _Noted:
     try:
         return msgspec.json.decode(file.read_bytes(), type=_Noted)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return _Noted()
 
 

@@ -17,9 +17,10 @@ class Turn:
     """``asker`` is who pushes, if it is not us.
 
     ``targets`` are the procs that change with us: those that we own, where it is ``None``.
-    ``prepared`` were asked to get ready, of whom those in ``preparing`` have not been heard;
-    ``replaced`` are those that give way to new ones. ``stand`` is the fence that was cast last,
-    and ``num_lifted`` the last that was given up.
+    ``exempt`` are actors here that push, and so wait for the change. ``prepared`` were asked to get
+    ready, of whom those in ``preparing`` have not been heard; ``replaced`` are those that give way
+    to new ones. ``stand`` is the fence that was cast last, and ``num_lifted`` the last that was
+    given up.
     """
 
     def __init__(self, plan: ReloadPlan, asker: Uid, targets: Sequence[ProcAddress] | None) -> None:
@@ -27,7 +28,7 @@ class Turn:
         self.generation = plan.generation
         self.asker = asker
         self.targets = targets
-        self.exempt: Uid = ""
+        self.exempt: frozenset[Uid] = frozenset()
         self.step = "prepare"
         self.prepared: set[Uid] = set()
         self.preparing: list[Asked] = []

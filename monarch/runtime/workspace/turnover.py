@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from monarch.runtime.context import running
 from monarch.runtime.kept_spawns import KEPT_BYTES
@@ -46,11 +47,26 @@ class Turnover:
         self._lock = threading.Lock()
         # Held by whoever changes the code of what we own from this process, from begin to end.
         self.alone = threading.Lock()
+        self._pushing: list[Uid] = []
         # Told what the change waits for, when that takes seconds.
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         # The digest of the workspace that a host has come to, as far as we were told.
         self.on_over: Callable[[ReloadPlan], None] = lambda plan: None
         self._node.partings.on_peer_down.append(self._on_peer_down)
+
+    @contextmanager
+    def pushing(self) -> Iterator[None]:
+        """Within the block, nobody waits for the actor that this is the context of: it waits for
+        a change."""
+        actor = running.get()
+        if actor is None:
+            yield
+            return
+        self._pushing.append(actor.record.uid)
+        try:
+            yield
+        finally:
+            self._pushing.remove(actor.record.uid)
 
     # The steps.
 
@@ -89,8 +105,7 @@ class Turnover:
         turn = self._turn_of(generation)
         if turn is None:
             return self._nothing_prepared()
-        actor = running.get()
-        turn.exempt = actor.record.uid if actor else ""
+        turn.exempt = frozenset(self._pushing)
         return self._fencing.from_here(turn, attempt, seconds, is_held)
 
     def fence_behind(
@@ -100,6 +115,7 @@ class Turnover:
         turn = self._turn_of(generation)
         if turn is None:
             return self._nothing_prepared
+        turn.exempt = frozenset(self._pushing)
         return self._fencing.behind(turn, attempt, sender)
 
     def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:

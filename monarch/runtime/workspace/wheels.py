@@ -43,7 +43,7 @@ def read_list(file: str | Path) -> dict[str, list[Wheel]]:
     """Who wants which wheels, by `python_tag`; empty where there is no list."""
     try:
         return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, list[Wheel]])
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}
 
 
