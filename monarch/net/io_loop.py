@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch.net.loop import Timer
+from monarch.net.open_files import allow_many
 from monarch.net.rare_log import RareLog
 from monarch.net.turn import Turn
 
@@ -52,6 +53,7 @@ class IoLoop:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        allow_many()
         self._thread.start()
 
     def is_current(self) -> bool:
