@@ -300,10 +300,11 @@ class HostAgent:
         reason: str = "stopped",
         done: Callable[[], None] = lambda: None,
     ) -> None:
-        """End procs: asked politely, killed after ``grace_seconds``; ``done`` once all are gone."""
+        """End procs: asked politely, killed after ``grace_seconds``; ``done``, on any thread, once
+        all are gone and what they printed last is sent."""
         self.waiting.drop(uids)
         self._replacements.cancel(uids)
-        self._stops.stop(uids, grace_seconds, reason, done)
+        self._stops.stop(uids, grace_seconds, reason, lambda: self.logs.after_output(done))
 
     def _on_inspect(self, envelope: Envelope) -> None:
         order = envelope.message

@@ -157,7 +157,7 @@ class LogCourier:
     def _on_options(self, envelope: Envelope) -> None:
         options = envelope.message
         assert isinstance(options, LogOptions)
-        self._after_output(lambda: self._set_options(options))
+        self.after_output(lambda: self._set_options(options))
 
     def _set_options(self, options: LogOptions) -> None:
         if not options.uids:
@@ -181,10 +181,11 @@ class LogCourier:
     def _on_flush(self, envelope: Envelope) -> None:
         flush = envelope.message
         assert isinstance(flush, FlushLogs)
-        self._after_output(lambda: self._node.answer(flush.sender, flush.port))
+        self.after_output(lambda: self._node.answer(flush.sender, flush.port))
 
-    def _after_output(self, action: Callable[[], None]) -> None:
-        """Run ``action`` once what the procs have printed by now is sent."""
+    def after_output(self, action: Callable[[], None]) -> None:
+        """Run ``action`` once what the procs have printed by now is sent, also those that have
+        ended."""
 
         def run() -> None:
             for source in list(self._sources.values()):

@@ -471,6 +471,37 @@ def test_what_distant_procs_print_last_arrives(program: Start, url: str, ending:
         assert mine == [f"[echo {rank}] line {number}" for number in range(300)]
 
 
+SLOW_DISK = """
+import time
+from monarch.runtime.log_courier import LogCourier
+write_down = LogCourier._on_lines
+def slowly(courier, *about):
+    time.sleep(0.5)
+    write_down(courier, *about)
+LogCourier._on_lines = slowly
+"""
+
+LAST_WORDS = """
+class Talker(Actor):
+    def __cleanup__(self, error):
+        print("bye", flush=True)
+talkers = procs.spawn("talker", Talker)
+talkers.initialized.get(timeout=30)
+"""
+
+
+@pytest.mark.parametrize("is_distant", [True, False])
+def test_last_words_arrive_however_long_it_takes_to_write_them_down(
+    program: Start, ipc: str, is_distant: bool
+) -> None:
+    program(SLOW_DISK + SERVE.format(url=ipc))
+    here = CLIENT.replace("attach_to_workers(workers=[{url!r}])", "this_host()")
+    script = CLIENT if is_distant else SLOW_DISK + here
+    client = program(script.format(url=ipc) + LAST_WORDS)
+    assert client.wait(60) == 0
+    assert {f"[talker {rank}] bye" for rank in range(2)} <= set(client.lines)
+
+
 def test_distant_procs_are_aggregated_and_silenced(program: Start, ipc: str) -> None:
     program(SERVE.format(url=ipc))
     client = program(
