@@ -6,6 +6,7 @@ it meanwhile stays, and in its order.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -20,11 +21,14 @@ from .flips import MISSING
 def is_same(one: Any, other: Any) -> bool:
     """Whether two containers of a kind hold the same objects in the same order.
 
-    No other thread runs meanwhile: all of it is one call after another of C code.
+    Hardly ever does another thread run meanwhile: all of it is one call after another of C code.
     """
-    if len(one) != len(other) or not all(map(operator.is_, one, other)):
-        return False
-    return not isinstance(one, dict) or all(map(operator.is_, one.values(), other.values()))
+    try:
+        if len(one) != len(other) or not all(map(operator.is_, one, other)):
+            return False
+        return not isinstance(one, dict) or all(map(operator.is_, one.values(), other.values()))
+    except RuntimeError:
+        return False  # it has changed under our hands
 
 
 class Glance:
@@ -40,16 +44,24 @@ class Glance:
         dicts, proxies, others = kinds.values()
         values = *map(dict.values, dicts), *map(MappingProxyType.values, proxies)
         self._all = (*dicts, *proxies, *others, *values)
-        self._seen = tuple(chain.from_iterable(self._all))
+        self._seen = self._content()
 
     def has_changed(self) -> bool:
-        # One call after another of C code: no other thread runs meanwhile.
-        is_same = sum(map(len, self._all)) == len(self._seen) and all(
-            map(operator.is_, self._seen, chain.from_iterable(self._all))
-        )
+        # As in `is_same`.
+        try:
+            is_same = sum(map(len, self._all)) == len(self._seen) and all(
+                map(operator.is_, self._seen, chain.from_iterable(self._all))
+            )
+        except RuntimeError:
+            is_same = False
         if not is_same:
-            self._seen = tuple(chain.from_iterable(self._all))
+            self._seen = self._content()
         return not is_same
+
+    def _content(self) -> tuple[Any, ...]:
+        while True:
+            with contextlib.suppress(RuntimeError):  # it changed under our hands
+                return tuple(chain.from_iterable(self._all))
 
 
 def refill(container: Any, content: Any) -> None:
@@ -166,9 +178,17 @@ def _put(container: Any, content: Any) -> None:
 
 def _set_slice(container: Any, start: int, stop: int, entries: list[Any]) -> None:
     if isinstance(container, deque):
-        now = list(container)
-        now[start:stop] = entries
-        refill(container, now)
+        room = container.maxlen is None or container.maxlen >= len(container) + len(entries)
+        if not room:
+            now = list(container)
+            now[start:stop] = entries
+            refill(container, now)
+            return
+        # Entry by entry: what others put at its ends meanwhile stays.
+        for _ in range(stop - start):
+            del container[start]
+        for place, entry in enumerate(entries, start):
+            container.insert(place, entry)
     else:
         container[start:stop] = entries
 

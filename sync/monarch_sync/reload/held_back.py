@@ -69,13 +69,12 @@ class Snapshot:
 
     def withdraw(self, ids: Collection[int]) -> Withdrawn | None:
         """Take out what is registered of definitions (by their ids), if something is."""
-        container = self._registry.container
-        before = container.copy()
-        take_out(container, ids)
-        self._registry.refresh()
-        if len(container) == len(before):
+        if not self._registry.names(ids):
             return None
-        return Withdrawn(self._registry, before)
+        before = self._registry.container.copy()
+        take_out(self._registry.container, ids)
+        self._registry.refresh()
+        return Withdrawn(self._registry, before, ids)
 
     def take_out(self, is_made_here: Callable[[Any], bool]) -> HeldBack | None:
         """Take staged code's doing out of the container; the result can repeat it.
@@ -102,9 +101,11 @@ class Snapshot:
 class Withdrawn:
     """Entries that were taken out of a registry for the time in which a statement runs again."""
 
-    def __init__(self, registry: Registry, before: Any) -> None:
+    def __init__(self, registry: Registry, before: Any, ids: Collection[int]) -> None:
         self._registry, self._before = registry, before
-        self._rest = registry.container.copy()
+        # Not a copy of the container: others may have put something into that meanwhile.
+        self._rest = before.copy()
+        take_out(self._rest, ids)
 
     def put_back(self) -> None:
         """Unless something came in their place."""

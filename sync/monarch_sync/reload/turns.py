@@ -56,6 +56,7 @@ def longer_turns() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Moment:
+    when: float
     num_switches: int
     worked: Mapping[int, int]  # nanoseconds, by thread; not of the one that asks
 
@@ -73,14 +74,17 @@ class Turns:
             self._began = time.perf_counter()
 
     def moment(self) -> Moment:
-        return Moment(_num_switches(), _worked())
+        return Moment(time.perf_counter(), _num_switches(), _worked())
 
     def undisturbed_since(self, begin: Moment, seconds: float) -> bool:
         """No thread of Python ran since but this one.
 
         `seconds` are those in between of code that may have let others run while it worked.
         """
-        if seconds < _SHORT_SECONDS and _num_switches() == begin.num_switches:
+        # A machine that itself had no processor for a while does not count that as a switch, but
+        # others may have lost their patience with us.
+        is_fresh = time.perf_counter() - begin.when < _FRESH_SECONDS
+        if is_fresh and seconds < _SHORT_SECONDS and _num_switches() == begin.num_switches:
             return True
         return _CAN_ASK and _worked() == begin.worked
 
