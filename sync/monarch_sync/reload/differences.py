@@ -44,7 +44,8 @@ class Glance:
         dicts, proxies, others = kinds.values()
         values = *map(dict.values, dicts), *map(MappingProxyType.values, proxies)
         self._all = (*dicts, *proxies, *others, *values)
-        self._seen = self._content()
+        # Who has looked at each by now did so at different moments: all are looked at once more.
+        self._seen: tuple[Any, ...] = ()
 
     def has_changed(self) -> bool:
         # As in `is_same`.
