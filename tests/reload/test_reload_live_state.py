@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from monarch_sync.reload import ReloadError
+from monarch_sync.reload.differences import Difference, Glance, is_same
 from monarch_sync.reload.turns import Turns
 from tests.reload.conftest import Project
 
@@ -257,3 +260,30 @@ def test_a_turn_knows_whether_others_ran() -> None:
     assert done.wait(30)
     assert not turns.undisturbed_since(begin, 0)
     thread.join()
+
+
+def test_the_first_glance_at_containers_made_before_it_looks_at_all() -> None:
+    """Each was copied at a moment of its own, and another thread may have come in between."""
+    glance = Glance([[1], {"a": 2}])
+    assert glance.has_changed()
+    assert not glance.has_changed()
+
+
+def test_a_deque_is_not_emptied_to_be_changed() -> None:
+    class Kept(deque):  # type: ignore[type-arg]
+        def clear(self) -> None:
+            pytest.fail("what another thread adds now would be lost")
+
+    one, other = Kept([1, 2, 3, 4]), deque([1, 9, 4])
+    difference = Difference.between(one, other)
+    assert difference is not None
+    difference.apply(one)
+    assert list(one) == [1, 9, 4]
+
+
+def test_what_changes_under_a_look_is_not_the_same() -> None:
+    class Growing(dict):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[Any]:
+            raise RuntimeError("dictionary changed size during iteration")
+
+    assert not is_same({"a": 1}, Growing(a=1))

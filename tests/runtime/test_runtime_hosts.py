@@ -490,14 +490,11 @@ talkers.initialized.get(timeout=30)
 """
 
 
-@pytest.mark.parametrize("is_distant", [True, False])
 def test_last_words_arrive_however_long_it_takes_to_write_them_down(
-    program: Start, ipc: str, is_distant: bool
+    program: Start, ipc: str
 ) -> None:
     program(SLOW_DISK + SERVE.format(url=ipc))
-    here = CLIENT.replace("attach_to_workers(workers=[{url!r}])", "this_host()")
-    script = CLIENT if is_distant else SLOW_DISK + here
-    client = program(script.format(url=ipc) + LAST_WORDS)
+    client = program(CLIENT.format(url=ipc) + LAST_WORDS)
     assert client.wait(60) == 0
     assert {f"[talker {rank}] bye" for rank in range(2)} <= set(client.lines)
 
