@@ -17,7 +17,7 @@ from monarch.core.fanout import Tree, proc_uid
 from monarch.mesh import Extent, Point, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.binding import check_binding
-from monarch.runtime.code_states import CodeState
+from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid
@@ -97,7 +97,7 @@ def spawn(
         specs = [msgspec.structs.replace(spec, uid=proc_uid(uid, spec.rank)) for spec in specs]
 
     state = agent.workspaces.wanted(host.address.uid for host in hosts)
-    born = CodeState(max(agent.gate.generation, state.generation), state.digest)
+    born = UNBORN
     path = tuple(map(os.fsencode, filter(None, sys.path)))
 
     def order(part: Sequence[ProcSpec]) -> SpawnProcs:
@@ -121,6 +121,8 @@ def spawn(
     )  # fmt: skip
     try:
         with agent.spawn_gate.passing():
+            # Only now: a push may just have ended.
+            born = CodeState(max(agent.gate.generation, state.generation), state.digest)
             for number, host in enumerate(hosts):
                 link(agent, host)
                 if tree is None:
