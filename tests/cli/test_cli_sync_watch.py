@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from monarch_sync.disk import Disk
 from tests.support import Program, wait_for
 
 from .conftest import PROJECT, Folder
@@ -226,6 +227,29 @@ def test_a_workspace_that_vanishes_and_comes_back(up: Folder, command: Command) 
     watcher.line("✓ gen 2  1 file → 2 hosts")
     (up.path / "source/inner.py").write_text("3\n")
     watcher.line("✓ gen 3  1 file → 2 hosts")
+    end(watcher)
+
+
+def test_a_workspace_whose_disk_is_unmounted_is_waited_for(up: Folder, command: Command) -> None:
+    source = up.path / "source"
+    source.mkdir()
+    (source / "inner.py").write_text("1\n")
+    up.write("monarch.toml", PROJECT.replace('["."]', '["source"]'))
+    watcher = command("sync", "--watch")
+    watcher.line("✓ gen 1  1 file", timeout=60)
+    watcher.line("watching ")
+    (up.path / "mount_point").mkdir()
+    Disk().exchange(source, up.path / "mount_point")  # what unmounting looks like
+    lost = watcher.line(f"{source} is empty, and another folder than before")
+    assert "Waiting for it to come back" in lost
+    assert (up.replica() / "inner.py").read_text() == "1\n"
+    (up.path / "mount_point/inner.py").write_text("2\n")
+    Disk().exchange(source, up.path / "mount_point")
+    watcher.line("watching ")
+    watcher.line("✓ gen 2  1 file → 2 hosts")
+    (source / "inner.py").unlink()  # the same folder, emptied by hand
+    watcher.line("✓ gen 3  1 file → 2 hosts")
+    assert not (up.replica() / "inner.py").exists()
     end(watcher)
 
 

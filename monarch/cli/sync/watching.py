@@ -23,6 +23,7 @@ from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
+from monarch_sync.identities import Identities
 from monarch_sync.report import Problem
 from monarch_sync.words import printable
 
@@ -51,6 +52,7 @@ class Watching:
         self._is_env_wanted = env  # with the first push that comes through
         self._project = project
         self._workspace = workspace_of(project)
+        self._identities = Identities()
         self._visitor: Visitor | None = visitor
         self._file = project.directory / PROJECT_FILE
         self._file_mark = _mark(self._file)
@@ -69,6 +71,7 @@ class Watching:
     def run(self) -> None:
         """Until interrupted."""
         try:
+            self._missing()  # From here on they are known.
             self._push(None, is_first=True)
             self._follow_if_there()
             while True:
@@ -94,7 +97,7 @@ class Watching:
             self._unfollow()
             time.sleep(_TICK_SECONDS)  # What was short may be there again.
             return
-        if not self._workspace_is_there():
+        if self._missing():
             self._lose_folder()
             return
         self._tell_slowness(self._following.polls_because)
@@ -216,15 +219,23 @@ class Watching:
         if following is not None:
             following.close()
 
-    def _workspace_is_there(self) -> bool:
-        return all(folder.is_there for folder in self._workspace.folders)
+    def _missing(self) -> list[WorkspaceMissing]:
+        """The folders that are not there, and why."""
+        missing = []
+        for folder in self._workspace.folders:
+            try:
+                self._identities.check(folder)
+            except WorkspaceMissing as error:
+                missing.append(error)
+        return missing
 
     def _lose_folder(self) -> None:
         self._unfollow()
-        gone = [str(folder.local) for folder in self._workspace.folders if not folder.is_there]
-        if not gone:
+        missing = self._missing()
+        if not missing:
             return  # Replaced rather than gone: the next step follows the new one.
-        what = "cannot be listed" if all(map(os.path.isdir, gone)) else "is gone"
+        gone = [error.folder for error in missing]
+        what = "is gone" if not any(map(os.path.isdir, gone)) else missing[0].reason
         self._voice.note(
             "folder-lost",
             f"{listed(gone)} {what}; hosts keep what they have. Waiting for it to come back",
@@ -232,7 +243,7 @@ class Watching:
         )
 
     def _wait_for_folder(self) -> None:
-        if not self._workspace_is_there():
+        if self._missing():
             time.sleep(_TICK_SECONDS)
             return
         # The working directory may be the folder that was away: names below it are dead.
