@@ -548,6 +548,7 @@ def test_a_folder_without_a_project_file_is_synced_where_hosts_are_up_for_it(
         ('["sorce"]', ["monarch.toml:3: [workspace] dirs names 'sorce'", 'mean "source"?']),
         ('["source", "nothing/like/it"]', ["'nothing/like/it'", "does not exist", "Create it"]),
         ('["amounts.py"]', ["is a file, not a folder"]),
+        ("[]", ["[workspace] dirs is empty, so there is nothing to bring to the hosts"]),
     ],
 )
 def test_a_mistyped_workspace_folder(
