@@ -506,8 +506,16 @@ def test_what_was_shown_and_taken_back_is_what_was_there(
     taken_back = "the new files were on hosts already and were taken back, which counts as gen 3"
     assert f"  {taken_back}" in lines
     assert say("sync", "status").out.splitlines()[-1] == "2 hosts and 2 procs, all on generation 3"
+    # It is in the history, and nothing to go back to.
+    assert say("sync", "history").out.splitlines()[2].endswith("1 file: amounts.py (taken back)")
+    found = say("sync", "history", "--json").json["generations"]
+    assert [one["is_taken_back"] for one in found] == [False, True, False]
+    assert "no generation to go back to" in say("sync", "rollback").out
+    refused = say("sync", "rollback", "2")
+    assert (refused.status, "generation 2 was taken back" in refused.out) == (1, True)
     up.write("amounts.py", "AMOUNT = 3\n")
     assert "✓ gen 4" in say("sync").out
+    assert "generation 5 is what 3 was" in say("sync", "rollback").out
     running.send_signal(signal.SIGINT)
     running.wait()
 
