@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -136,6 +137,37 @@ def test_what_cannot_be_read_is_looked_at_again(
     watcher.line("✓ gen 2  1 file → 2 hosts")
     assert (up.replica() / "amounts.py").read_text() == "AMOUNT = 2\n"
     end(watcher)
+
+
+RETRYING = """
+import sys
+from monarch.cli.sync import retrying
+
+retrying._FIRST_SECONDS = 0.1
+sys.argv = ["monarch", "sync", "--watch", *{arguments!r}]
+from monarch.cli.main import main; main()
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["--best-effort"]], ids=["all", "best effort"])
+def test_what_passes_by_itself_is_tried_again_without_a_save(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(up.path)
+    watcher = program(RETRYING.format(arguments=arguments))
+    watcher.line("watching ", timeout=60)
+    stage = up.state(1) / "stage"
+    shutil.rmtree(stage)
+    stage.write_text("in the way")  # as good as a full disk
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("✓ gen 2  1 file → 1 host (1 left behind)" if arguments else "✗ refused")
+    watcher.line("this may pass without a save: trying again in ")
+    stage.unlink()
+    wait_for(lambda: (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 2\n", 30.0)
+    if not arguments:
+        watcher.line("✓ gen 2  1 file → 2 hosts")
+    end(watcher)
+    assert sum("may pass without a save" in line for line in watcher.lines) == 1
 
 
 def test_a_job_that_writes_into_the_folder_is_pointed_out(up: Folder, watcher: Program) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project, noted_job
 from monarch.cli.sync.following import Following
 from monarch.cli.sync.restless import RestlessFiles
+from monarch.cli.sync.retrying import Retrying
 from monarch.cli.sync.setting import workspace_of
 from monarch.cli.sync.visitor import Visitor
 from monarch.cli.sync.voice import Voice, listed
@@ -60,10 +61,12 @@ class Watching:
         self._following: Following | None = None
         self._is_behind = False
         self._told: tuple[int, str, list[str]] = 0, "", []
+        self._left: set[str] = set()  # hosts that were left behind
         self._came_to = 0  # the generation of the last push; 0 where it did not come through
         self._problems: set[Problem] = set()
         self._pushed_at = 0.0
         self._restless = RestlessFiles(self._workspace)
+        self._retrying = Retrying()
         self._failure = ""
         self._polls_because = ""
         self._is_pushing = False
@@ -109,7 +112,7 @@ class Watching:
             self._push(None)
         elif touched is not None:
             self._push(touched or None)
-        elif self._is_time_to_look_again():
+        elif self._is_time_to_look_again() or self._retrying.is_due(time.monotonic()):
             self._push(frozenset())
 
     def _is_time_to_look_again(self) -> bool:
@@ -147,6 +150,8 @@ class Watching:
         if report.ok:
             self._tell_others(report.generation)
             self._tell_restlessness(report)
+        if self._retrying.pushed(report, time.monotonic()):
+            self._voice.note("retrying", self._retrying.text)
         self._came_to = report.generation if report.ok else 0
 
     def _tell_others(self, generation: int) -> None:
@@ -163,6 +168,9 @@ class Watching:
         said, self._told = self._told, (report.generation, report.digest, report.errors)
         before, self._problems = self._problems, set(report.problems)
         if self._problems - before or any(p.is_unreadable for p in before - self._problems):
+            return True
+        left, self._left = self._left, {host.host for host in report.hosts if host.error}
+        if left != self._left:
             return True
         # A mode or a link is in no list of files, and makes a generation.
         is_change = bool(report.changed_files) or said[0] != report.generation
