@@ -185,6 +185,25 @@ def test_a_host_that_cannot_follow_stops_all_or_is_left_behind(up: Folder, say: 
     assert "1 host behind generation" in stale
 
 
+def test_a_copy_inside_the_workspace_is_not_copied_into_itself(folder: Folder, say: Say) -> None:
+    copy = folder.path / "copy"
+    folder.write("monarch.toml", f'[job]\nenv = {{ WORKSPACE_DIR = "{copy}" }}\n')
+    folder.monarch("apply")
+    try:
+        refused = say("sync")
+        assert refused.status == 1
+        assert f"its copy of {folder.path} lies inside that, in {copy}" in refused.out
+        assert f"    /copy/\n  in {folder.path}/.monarchignore" in refused.out
+        assert list(copy.iterdir()) == []
+        folder.write(".monarchignore", "/copy/\n")
+        assert "✓ gen 1  4 files → 1 host" in say("sync").out
+        assert sorted(path.name for path in copy.iterdir()) == [
+            ".monarchignore", "adding.py", "amounts.py", "monarch.toml",
+        ]  # fmt: skip
+    finally:
+        folder.monarch("kill")
+
+
 def test_a_host_that_died_is_named_and_the_others_go_on_if_asked(up: Folder, say: Say) -> None:
     say("sync")
     up.write("amounts.py", "AMOUNT = 2\n")
