@@ -5,17 +5,19 @@ Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``mon
 imports torch.
 """
 
-from monarch.config import (
-    clear_runtime_config,
-    configure,
-    configured,
-    get_global_config,
-    get_runtime_config,
-)
-from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
+TYPE_CHECKING = False  # as `typing` has it, which takes a while to import
+if TYPE_CHECKING:
+    from monarch.config import (
+        clear_runtime_config,
+        configure,
+        configured,
+        get_global_config,
+        get_runtime_config,
+    )
+    from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
 
-NDSlice = Slice
-"""Upstream's other name for it."""
+    NDSlice = Slice
+    """Upstream's other name for it."""
 
 __version__ = "0.1.0"
 
@@ -35,3 +37,22 @@ __all__ = [
     "get_global_config",
     "get_runtime_config",
 ]
+
+_MODULES = ("config", "mesh")
+
+
+def __getattr__(name: str) -> object:
+    # Imported when asked for: the command is to be ready for Ctrl-C before all that is there.
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f"{__name__}.{'config' if 'config' in name else 'mesh'}")
+    value = globals()[name] = getattr(home, "Slice" if name == "NDSlice" else name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

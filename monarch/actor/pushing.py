@@ -63,6 +63,7 @@ def push(
         raise ValueError(f"reload is one of {', '.join(MODES)}, not {mode!r}")
     if not isinstance(workspace, Workspace):
         raise TypeError(f"a workspace is Workspace(dirs=[...]), not {workspace!r}")
+    workspace.check()
     agent = process.current()
     if isinstance(agent, ClientAgent):
         agent.relink(host.uid for host in hosts)

@@ -37,7 +37,8 @@ class Syncable:
 
         A refusal is told in the report (``ok``, ``errors``); ``raise_for_errors`` raises it. The
         future raises ``monarch_sync.WorkspaceMissing`` where a folder is not there. Raises
-        ``ValueError`` for another ``reload``, ``TypeError`` for what is no workspace.
+        ``ValueError`` for another ``reload`` and for a workspace without folders, ``TypeError`` for
+        what is no workspace.
         """
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.pushing import push

@@ -72,7 +72,7 @@ def find_place(procs: int | None, attach: bool | None) -> Place:
 
 
 def has_workspace(project: Project) -> bool:
-    return (project.directory / PROJECT_FILE).exists()
+    return bool(project.file.workspace.dirs) and (project.directory / PROJECT_FILE).exists()
 
 
 async def _prepare(hosts: HostMesh, project: Project, syncs: bool) -> None:

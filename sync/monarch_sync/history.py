@@ -41,6 +41,7 @@ class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
     """A commit. ``paths`` are the first of the ``num_changed`` files that it changed.
 
     ``moves_back``, ``put_back`` and ``take_away`` lead to the state before; the first has none.
+    ``takes_back``: the generation before this one was not to stay.
     """
 
     generation: int
@@ -53,6 +54,7 @@ class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
     put_back: list[Row] = []
     take_away: list[bytes] = []
     moves_back: list[tuple[bytes, bytes]] = []
+    takes_back: bool = False
 
 
 class _Lost(msgspec.Struct, tag="lost", array_like=True):
@@ -70,7 +72,8 @@ class Past(NamedTuple):
     """One generation, as it is remembered. ``seconds`` since the epoch, by this host's clock.
 
     ``manifest`` is None where the records do not lead to it any more. ``missing``: the digests of
-    contents that this host has no more.
+    contents that this host has no more. ``is_taken_back``: it was shown, and somebody could not
+    switch to it.
     """
 
     generation: int
@@ -82,6 +85,7 @@ class Past(NamedTuple):
     paths: list[str]
     manifest: Manifest | None
     missing: frozenset[bytes]
+    is_taken_back: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -117,7 +121,7 @@ class History:
 
     def record(
         self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float,
-        moves: Sequence[tuple[str, str]] | None = None,
+        moves: Sequence[tuple[str, str]] | None = None, *, takes_back: bool = False,
     ) -> bytes:  # fmt: skip
         """What `put` is to note of a commit; worked out ahead, so that the commit is short.
 
@@ -137,6 +141,7 @@ class History:
         record = _Pushed(
             generation, seconds, author, new.digest, new.num_files, num_changed,
             encode_paths(files[:_MAX_PATHS]), moves_back=encode_pairs(moves),
+            takes_back=takes_back,
         )  # fmt: skip
         if len(old):
             record.put_back = [was.to_row() for _, _, was in back if was is not None]
@@ -156,6 +161,7 @@ class History:
         missing: dict[str, bytes] = {}
         known = {entry.digest: True for entry in current if entry.is_file}
         data = self._read()[: self._num_bytes]
+        taken_back = 0
         for record in reversed([record for record, _ in _records_in(data)]):
             if isinstance(record, _Pushed):
                 is_proven = state.digest == record.digest
@@ -163,7 +169,9 @@ class History:
                     record.generation, record.seconds, record.author, record.digest,
                     record.num_files, record.num_changed, decode_paths(record.paths),
                     state if is_proven else None, frozenset(missing.values()),
+                    record.generation == taken_back,
                 )  # fmt: skip
+                taken_back = record.generation - 1 if record.takes_back else 0
             try:
                 entries = [Entry.from_row(row) for row in record.put_back]
             except BadManifest:

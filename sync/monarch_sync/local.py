@@ -15,7 +15,9 @@ __all__ = ["sync_local"]
 
 
 def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
-    """Bring ``workspace`` to ``replica``: scan, stage, commit. Raises ``PushRefused``."""
+    """Bring ``workspace`` to ``replica``: scan, stage, commit. Raises ``PushRefused``, and
+    ``ValueError`` for a workspace without folders."""
+    workspace.check()
     started = time.perf_counter()
     scanner = Scanner(workspace)
     scan = scanner.scan().over(replica.manifest)

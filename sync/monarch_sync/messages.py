@@ -72,7 +72,8 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
 
 class Stage(msgspec.Struct, tag=1, array_like=True, frozen=True):
     """Get a state ready. ``base`` empty: ``changed`` is the whole manifest. ``moves``: folders of
-    the base that have another name now, as (old, new); what else changed is told as from there."""
+    the base that have another name now, as (old, new); what else changed is told as from there.
+    ``takes_back``: what the host shows was not to stay, and this is what was there before it."""
 
     generation: int
     author: str
@@ -83,6 +84,7 @@ class Stage(msgspec.Struct, tag=1, array_like=True, frozen=True):
     removed: list[bytes]
     blobs: list[Blob]
     moves: list[tuple[bytes, bytes]] = []
+    takes_back: bool = False
 
 
 class Supply(msgspec.Struct, tag=9, array_like=True, frozen=True):
@@ -151,7 +153,7 @@ class ToldGeneration(msgspec.Struct, array_like=True, frozen=True):
     """A generation that a host had. ``age_seconds`` rather than a time, as clocks differ.
 
     ``paths`` are the first of ``num_changed`` files. Not ``is_whole``: some of its contents, or the
-    way back to it, are gone from this host.
+    way back to it, are gone from this host. ``is_taken_back``: somebody could not switch to it.
     """
 
     generation: int
@@ -162,6 +164,7 @@ class ToldGeneration(msgspec.Struct, array_like=True, frozen=True):
     num_changed: int
     paths: list[bytes]
     is_whole: bool
+    is_taken_back: bool = False
 
 
 class Told(msgspec.Struct, tag=41, array_like=True, frozen=True):

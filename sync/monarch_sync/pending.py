@@ -34,7 +34,7 @@ class Pending(NamedTuple):
         folders_moved = self.plan.folders_moved
         record = history.record(
             stage.generation, stage.author, old, new, time.time(),
-            decode_pairs(stage.moves) or folders_moved,
+            decode_pairs(stage.moves) or folders_moved, takes_back=stage.takes_back,
         )  # fmt: skip
         if self.is_told and (stage.base or not len(old)):
             journal = Journal(

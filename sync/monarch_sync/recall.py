@@ -73,6 +73,7 @@ def _history(replica: _Remembering, limit: int) -> Told:
                 past.num_changed,
                 [to_wire(path) for path in past.paths],
                 past.is_whole,
+                past.is_taken_back,
             )
         )
     return Told(replica.generation, replica.manifest.digest, told)

@@ -89,7 +89,8 @@ class SyncReport:
     ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
     refused: then no host and no process changed, and ``generation`` is still the old one;
     ``refusals`` have what code was refused, with file, line and column. ``notes`` say what to know
-    beside: what came along unasked, a lock file that changed.
+    beside: what came along unasked, a lock file that changed. ``was_taken_back``: it was refused
+    when hosts showed it already, which makes two generations.
     ``actors_patched`` is the number of live actors by class. ``needs_respawn`` is what no running
     process could take, as ``module: reason``; ``procs_respawned`` are the procs that were replaced
     by new ones because of it, ``actors_respawned`` how many actors of each class were made again
@@ -113,6 +114,7 @@ class SyncReport:
     errors: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    was_taken_back: bool = False
 
     @property
     def ok(self) -> bool:

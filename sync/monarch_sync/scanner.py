@@ -15,6 +15,7 @@ from monarch_sync.entry import (
     parent_of,
 )
 from monarch_sync.errors import BadManifest
+from monarch_sync.identities import Identities
 from monarch_sync.ignore import RULE_FILES
 from monarch_sync.looking import Looking, drop_orphans
 from monarch_sync.manifest import Manifest
@@ -54,16 +55,18 @@ class Scanner:
         self.manifest: Manifest | None = None
         self.contents = Contents(workspace)
         self._looking = Looking(workspace, self.contents, self._known)
+        self._identities = Identities()
         # What rules leave out, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
 
     def scan(self) -> Scan:
-        """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there."""
+        """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there, or that
+        has given way to an empty one since the last look."""
         self._hidden.clear()
         self._looking.begin()
         entries: dict[str, Entry] = {}
         for folder in self.workspace.folders:
-            folder.check()
+            self._identities.check(folder)
             self._looking.add_landing(folder, entries)
             listed = dict.fromkeys(self._looking.walk(folder))
             self._looking.find_tracked(folder, listed)
@@ -73,6 +76,7 @@ class Scanner:
                 self._looking.add(folder, relative, entries)
             # All other folders on the way to a path are listed themselves.
             _add_parents(folder.remote, entries)
+            self._identities.check(folder)  # It may have gone while it was looked at.
         self._looking.readings.end()
         self._looking.left_out.drop_unlisted(entries)
         drop_orphans(entries)
@@ -108,11 +112,11 @@ class Scanner:
         changed: dict[str, Entry] = {}
         removed: set[str] = set()
         for folder in self.workspace.folders:
-            folder.check()
             above = f"{folder.local}/"
             inside = (path[len(above) :] for path in touched if path.startswith(above))
             for parent, relatives in self._places(folder, inside).items():
                 self._rescan_some(folder, parent, relatives, changed, removed)
+            self._identities.check(folder)
         if any(map(_is_rule, (*changed, *removed))):
             return self.scan()  # They came, or went, with their folder.
         self._drop_empty_ways(changed, removed)

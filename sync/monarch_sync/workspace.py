@@ -107,8 +107,16 @@ class Workspace:
 
     @classmethod
     def null(cls) -> Workspace:
-        """A workspace without folders."""
+        """A workspace without folders. It is no more than a value: nothing can be pushed of it."""
         return cls()
+
+    def check(self) -> None:
+        """Raise `ValueError` for one without folders: its push would empty the hosts."""
+        if not self.folders:
+            raise ValueError(
+                "this workspace has no folders, so a push of it would delete all that was pushed "
+                "to the hosts before: give Workspace(dirs=[...]) at least one"
+            )
 
     def with_folders(self, more: Iterable[Folder]) -> Workspace:
         """This workspace with further folders behind its own."""

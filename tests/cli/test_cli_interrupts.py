@@ -27,7 +27,7 @@ main()
 SLOW_IMPORT = """
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == "monarch.runtime.node":
+        if name == {module!r}:
             import time
             print("at it", flush=True)
             for _ in range(600):
@@ -113,8 +113,9 @@ def start(program: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> St
     return start
 
 
-def test_while_the_command_is_imported(start: Start) -> None:
-    running = start("ddp", before=SLOW_IMPORT)
+@pytest.mark.parametrize("module", ["click", "monarch.config", "monarch.runtime.node"])
+def test_while_the_command_is_imported(start: Start, module: str) -> None:
+    running = start("ddp", before=SLOW_IMPORT.format(module=module))
     running.line("at it")
     interrupt(running)
 

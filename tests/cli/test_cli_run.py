@@ -266,6 +266,13 @@ def test_new_code_is_an_event_with_its_diff(
     assert not os.path.exists(folder.path / ".monarch/job_state.json")
 
 
+def test_a_project_without_folders_is_run_with_nothing_brought(folder: RunsFolder) -> None:
+    folder.write("monarch.toml", "[workspace]\ndirs = []\n")
+    said = folder.monarch("run", "counting.py", "num_steps=1")
+    assert "gen " not in said
+    assert len(folder.rows("metrics.jsonl")) == 1
+
+
 def test_a_project_in_a_folder_whose_name_is_no_utf8(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9")
     path.mkdir()

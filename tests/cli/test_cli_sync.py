@@ -185,6 +185,25 @@ def test_a_host_that_cannot_follow_stops_all_or_is_left_behind(up: Folder, say: 
     assert "1 host behind generation" in stale
 
 
+def test_a_copy_inside_the_workspace_is_not_copied_into_itself(folder: Folder, say: Say) -> None:
+    copy = folder.path / "copy"
+    folder.write("monarch.toml", f'[job]\nenv = {{ WORKSPACE_DIR = "{copy}" }}\n')
+    folder.monarch("apply")
+    try:
+        refused = say("sync")
+        assert refused.status == 1
+        assert f"its copy of {folder.path} lies inside that, in {copy}" in refused.out
+        assert f"    /copy/\n  in {folder.path}/.monarchignore" in refused.out
+        assert list(copy.iterdir()) == []
+        folder.write(".monarchignore", "/copy/\n")
+        assert "✓ gen 1  4 files → 1 host" in say("sync").out
+        assert sorted(path.name for path in copy.iterdir()) == [
+            ".monarchignore", "adding.py", "amounts.py", "monarch.toml",
+        ]  # fmt: skip
+    finally:
+        folder.monarch("kill")
+
+
 def test_a_host_that_died_is_named_and_the_others_go_on_if_asked(up: Folder, say: Say) -> None:
     say("sync")
     up.write("amounts.py", "AMOUNT = 2\n")
@@ -506,8 +525,16 @@ def test_what_was_shown_and_taken_back_is_what_was_there(
     taken_back = "the new files were on hosts already and were taken back, which counts as gen 3"
     assert f"  {taken_back}" in lines
     assert say("sync", "status").out.splitlines()[-1] == "2 hosts and 2 procs, all on generation 3"
+    # It is in the history, and nothing to go back to.
+    assert say("sync", "history").out.splitlines()[2].endswith("1 file: amounts.py (taken back)")
+    found = say("sync", "history", "--json").json["generations"]
+    assert [one["is_taken_back"] for one in found] == [False, True, False]
+    assert "no generation to go back to" in say("sync", "rollback").out
+    refused = say("sync", "rollback", "2")
+    assert (refused.status, "generation 2 was taken back" in refused.out) == (1, True)
     up.write("amounts.py", "AMOUNT = 3\n")
     assert "✓ gen 4" in say("sync").out
+    assert "generation 5 is what 3 was" in say("sync", "rollback").out
     running.send_signal(signal.SIGINT)
     running.wait()
 
@@ -548,6 +575,7 @@ def test_a_folder_without_a_project_file_is_synced_where_hosts_are_up_for_it(
         ('["sorce"]', ["monarch.toml:3: [workspace] dirs names 'sorce'", 'mean "source"?']),
         ('["source", "nothing/like/it"]', ["'nothing/like/it'", "does not exist", "Create it"]),
         ('["amounts.py"]', ["is a file, not a folder"]),
+        ("[]", ["[workspace] dirs is empty, so there is nothing to bring to the hosts"]),
     ],
 )
 def test_a_mistyped_workspace_folder(

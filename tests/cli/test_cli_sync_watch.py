@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from monarch_sync.disk import Disk
 from tests.support import Program, wait_for
 
 from .conftest import PROJECT, Folder
@@ -137,6 +139,37 @@ def test_what_cannot_be_read_is_looked_at_again(
     end(watcher)
 
 
+RETRYING = """
+import sys
+from monarch.cli.sync import retrying
+
+retrying._FIRST_SECONDS = 0.1
+sys.argv = ["monarch", "sync", "--watch", *{arguments!r}]
+from monarch.cli.main import main; main()
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["--best-effort"]], ids=["all", "best effort"])
+def test_what_passes_by_itself_is_tried_again_without_a_save(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(up.path)
+    watcher = program(RETRYING.format(arguments=arguments))
+    watcher.line("watching ", timeout=60)
+    stage = up.state(1) / "stage"
+    shutil.rmtree(stage)
+    stage.write_text("in the way")  # as good as a full disk
+    up.write("amounts.py", "AMOUNT = 2\n")
+    watcher.line("✓ gen 2  1 file → 1 host (1 left behind)" if arguments else "✗ refused")
+    watcher.line("this may pass without a save: trying again in ")
+    stage.unlink()
+    wait_for(lambda: (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 2\n", 30.0)
+    if not arguments:
+        watcher.line("✓ gen 2  1 file → 2 hosts")
+    end(watcher)
+    assert sum("may pass without a save" in line for line in watcher.lines) == 1
+
+
 def test_a_job_that_writes_into_the_folder_is_pointed_out(up: Folder, watcher: Program) -> None:
     (up.path / "out").mkdir()
     told = "    /out/"
@@ -226,6 +259,29 @@ def test_a_workspace_that_vanishes_and_comes_back(up: Folder, command: Command) 
     watcher.line("✓ gen 2  1 file → 2 hosts")
     (up.path / "source/inner.py").write_text("3\n")
     watcher.line("✓ gen 3  1 file → 2 hosts")
+    end(watcher)
+
+
+def test_a_workspace_whose_disk_is_unmounted_is_waited_for(up: Folder, command: Command) -> None:
+    source = up.path / "source"
+    source.mkdir()
+    (source / "inner.py").write_text("1\n")
+    up.write("monarch.toml", PROJECT.replace('["."]', '["source"]'))
+    watcher = command("sync", "--watch")
+    watcher.line("✓ gen 1  1 file", timeout=60)
+    watcher.line("watching ")
+    (up.path / "mount_point").mkdir()
+    Disk().exchange(source, up.path / "mount_point")  # what unmounting looks like
+    lost = watcher.line(f"{source} is empty, and another folder than before")
+    assert "Waiting for it to come back" in lost
+    assert (up.replica() / "inner.py").read_text() == "1\n"
+    (up.path / "mount_point/inner.py").write_text("2\n")
+    Disk().exchange(source, up.path / "mount_point")
+    watcher.line("watching ")
+    watcher.line("✓ gen 2  1 file → 2 hosts")
+    (source / "inner.py").unlink()  # the same folder, emptied by hand
+    watcher.line("✓ gen 3  1 file → 2 hosts")
+    assert not (up.replica() / "inner.py").exists()
     end(watcher)
 
 

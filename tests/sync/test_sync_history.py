@@ -16,10 +16,13 @@ from monarch_sync.messages import (
     AskHistory,
     AskMissing,
     AskState,
+    Commit,
     Held,
     Need,
     Piece,
     Refused,
+    Stage,
+    Staged,
     Told,
     decode,
     encode,
@@ -78,6 +81,33 @@ def test_it_outlives_the_agent(folder: Path, workspace: Workspace, replica: Repl
     assert [(one.generation, one.is_whole) for one in again.past()] == [
         (4, True), (3, True), (2, True), (1, True),
     ]  # fmt: skip
+    again.close()
+
+
+def test_what_was_taken_back_is_known_as_that_also_later(
+    folder: Path, workspace: Workspace, replica: Replica
+) -> None:
+    for number in range(2):
+        (folder / "a.py").write_text(f"{number}\n")
+        sync_local(workspace, replica)
+    first = list(replica.past())[1].manifest
+    assert first is not None
+    now = replica.manifest
+    back = Stage(
+        3, "a", now.digest_name, first.digest, b"", first.rows(), [], [], takes_back=True
+    )  # fmt: skip
+    assert isinstance(replica.handle(decode(encode(back))), Staged)
+    replica.handle(Commit(3))
+    (folder / "a.py").write_text("later\n")
+    sync_local(workspace, replica)
+    replica.close()
+    again = Replica(replica.root)
+    assert [(one.generation, one.is_taken_back) for one in again.past()] == [
+        (4, False), (3, False), (2, True), (1, False),
+    ]  # fmt: skip
+    told = again.handle(AskHistory(9))
+    assert isinstance(told, Told)
+    assert [one.is_taken_back for one in told.generations] == [False, False, True, False]
     again.close()
 
 

@@ -171,6 +171,9 @@ def test_a_sync_in_one_process(folder: Path, replica: Replica) -> None:
     assert [problem.path for problem in report.problems] == ["out"]
     again = sync_local(Workspace({folder: ""}), replica)
     assert (again.changed_files, again.bytes_sent, again.digest) == ([], 0, report.digest)
+    with pytest.raises(ValueError, match="no folders"):
+        sync_local(Workspace(), replica)
+    assert replica.manifest.digest.hex() == report.digest
 
 
 def test_a_report_in_one_line_and_in_full() -> None:

@@ -91,6 +91,47 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         scan_once(Workspace([tmp_path / "file"]))
 
 
+def test_an_empty_folder_in_place_of_the_one_that_was_there_is_not_taken_for_it(
+    folder: Path,
+) -> None:
+    """A mount point whose disk is unmounted: else the next push would empty all hosts."""
+    write(folder, "a.py")
+    scanner = Scanner(flat(folder))
+    looks = scanner.scan, lambda: scanner.rescan([folder / "a.py"])
+    scanner.scan()
+    folder.rename(folder.parent / "away")
+    folder.mkdir()
+    for look in looks:
+        with pytest.raises(WorkspaceMissing, match="has a disk been unmounted"):
+            look()
+    write(folder, "b.py")  # one that holds something may be another: a fresh clone
+    for look in looks:
+        assert paths_of(look()) == ["b.py"]
+    (folder / "b.py").unlink()  # the last file of the same folder was deleted
+    for look in looks:
+        assert paths_of(look()) == []
+
+
+def test_a_folder_that_gives_way_while_it_is_looked_at_is_not_an_empty_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, "a.py")
+    scanner = Scanner(flat(folder))
+    scanner.scan()
+    real = os.scandir
+
+    def unmount_behind(path: Any = ".") -> Any:
+        listing = real(path)
+        if os.fspath(path) == os.fspath(folder) and (folder / "a.py").exists():
+            folder.rename(folder.parent / "away")
+            folder.mkdir()
+        return listing
+
+    monkeypatch.setattr(os, "scandir", unmount_behind)
+    with pytest.raises(WorkspaceMissing, match="has a disk been unmounted"):
+        scanner.scan()
+
+
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

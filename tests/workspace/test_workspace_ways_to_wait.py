@@ -46,6 +46,14 @@ def test_a_wrong_word_is_told_where_it_was_typed(project: Project, procs: ProcMe
         procs.sync_workspace("x")  # type: ignore[arg-type]
 
 
+def test_a_workspace_without_folders_empties_no_host(project: Project, procs: ProcMesh) -> None:
+    assert project.sync(procs).ok
+    with pytest.raises(ValueError, match="has no folders, so a push of it would delete all"):
+        procs.sync_workspace(Workspace())
+    with pytest.raises(ValueError, match="at least one"):
+        procs.sync_workspace(Workspace.null(), conda=True)
+
+
 def test_what_fails_is_raised_by_either(procs: ProcMesh) -> None:
     missing = Workspace(dirs={"/no/such/folder": ""})
     with pytest.raises(WorkspaceMissing, match="/no/such/folder"):

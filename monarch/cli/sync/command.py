@@ -15,12 +15,12 @@ from monarch.cli.sync.preview import Preview, first_sync, over_hosts, preview_li
 from monarch.cli.sync.setting import find_project, whole_of, workspace_of
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.terminal import Terminal
-from monarch.cli.sync.timeline import timeline, timeline_lines
+from monarch.cli.sync.timeline import goal, timeline, timeline_lines
 from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor, find_visitor, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice
 from monarch.cli.sync.watching import Watching
 from monarch.config_file import ConfigError
-from monarch.errors import JobError, MonarchError
+from monarch.errors import MonarchError
 from monarch_sync import Scanner, SyncError
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
@@ -240,7 +240,7 @@ def _rollback(chosen: _Chosen, generation: int | None, best_effort: bool, verbos
         found = visitor.answering() if best_effort else visitor.inspect()
         rows = timeline(visitor.past(found).histories(WHOLE_HISTORY))
         current = next((row for row in rows if row.is_current), None)
-        wanted = generation or _before(rows)
+        wanted = goal(rows, generation)
         try:
             report = visitor.roll_back(workspace, wanted, voice, best_effort=best_effort)
         except KeyboardInterrupt:
@@ -259,17 +259,6 @@ def _rollback(chosen: _Chosen, generation: int | None, best_effort: bool, verbos
     elif report.ok:
         voice.note("rolled-back", f"the hosts have what generation {wanted} was", generation=wanted)
     sys.exit(0 if report.ok else 1)
-
-
-def _before(rows: list) -> int:  # type: ignore[type-arg]
-    """The latest generation that was another state than the one that is there."""
-    current = next((row for row in rows if row.is_current), None)
-    for row in rows:
-        if current is not None and row.told.digest != current.told.digest:
-            return int(row.told.generation)
-    raise JobError(
-        "there is no generation to go back to: `monarch sync history` lists what the hosts remember"
-    )
 
 
 @sync.command("diff")

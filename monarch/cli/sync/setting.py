@@ -45,7 +45,13 @@ def find_project(file: str | None) -> Project:
 
 
 def workspace_of(project: Project) -> Workspace:
-    """Its workspace. Raises ``ConfigError`` for a folder that is not there, by file and line."""
+    """Its workspace. Raises ``ConfigError`` for a folder that is not there, by file and line, and
+    where there is none at all: a push would empty the hosts."""
+    if not project.file.workspace.dirs:
+        raise ConfigError(
+            f"{PROJECT_FILE}: [workspace] dirs is empty, so there is nothing to bring to the "
+            'hosts. Name the folders; ["."], the default, is the one that it lies in'
+        )
     for wanted in project.file.workspace.dirs:
         folder = project.directory / wanted
         if folder.is_dir():

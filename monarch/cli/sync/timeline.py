@@ -6,23 +6,25 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from monarch.errors import JobError
 from monarch_sync.messages import Told, ToldGeneration
 from monarch_sync.words import clipped, counted, num_cells, printable
 
-__all__ = ["Row", "like_now", "others_line", "timeline", "timeline_lines"]
+__all__ = ["Row", "goal", "like_now", "others_line", "timeline", "timeline_lines"]
 
 _MAX_NAMES = 3
 
 
 class Row(NamedTuple):
     """A generation. ``hosts`` remember it; ``can_go_back`` if one of them has all of it; the same
-    state as ``same_as``, 0 if it was new."""
+    state as ``same_as``, 0 if it was new. ``is_taken_back`` if somebody could not switch to it."""
 
     told: ToldGeneration
     hosts: list[str]
     can_go_back: bool
     is_current: bool
     same_as: int
+    is_taken_back: bool = False
 
     @property
     def files(self) -> list[str]:
@@ -42,6 +44,7 @@ class Row(NamedTuple):
             "is_current": self.is_current,
             "can_go_back": self.can_go_back,
             "same_as": self.same_as,
+            "is_taken_back": self.is_taken_back,
         }
 
 
@@ -62,10 +65,41 @@ def timeline(histories: Mapping[str, Told]) -> list[Row]:
                 any(one.is_whole for _, one in tellers),
                 generation == newest,
                 seen.get(digest, 0),
+                any(one.is_taken_back for _, one in tellers),
             )
         )
         seen.setdefault(digest, generation)
     return rows[::-1]
+
+
+def goal(rows: list[Row], generation: int | None) -> int:
+    """Which generation to go back to; without one, to the latest that was another state.
+
+    What was taken back was never there for anybody to go back to. Raises ``JobError``.
+    """
+    if generation is None:
+        return _before(rows)
+    same = [row for row in rows if row.told.generation == generation]
+    if same and all(row.is_taken_back for row in same):
+        raise JobError(
+            f"generation {generation} was taken back at once, as not everybody could switch to it; "
+            "`monarch sync history` lists those that stayed. To try that state again, have it "
+            "here, and `monarch sync`"
+        )
+    return generation
+
+
+def _before(rows: list[Row]) -> int:
+    """The latest generation that stayed, and was another state than the one that is there."""
+    current = next((row for row in rows if row.is_current), None)
+    for row in rows:
+        if row.is_taken_back or current is None:
+            continue
+        if row.told.digest != current.told.digest:
+            return row.told.generation
+    raise JobError(
+        "there is no generation to go back to: `monarch sync history` lists what the hosts remember"
+    )
 
 
 def like_now(told: Told) -> frozenset[int]:
@@ -117,6 +151,8 @@ def _files(row: Row, num_names: int, num_hosts: int) -> str:
         rest = num_changed - len(names)
         more = f" and {rest:,} more" if rest > 0 else ""
         files += f": {', '.join(map(printable, names))}{more}"
+    if row.is_taken_back:
+        files += " (taken back)"
     if row.same_as:
         files += f" (same as gen {row.same_as})"
     if len(row.hosts) < num_hosts:

@@ -15,6 +15,7 @@ from pathlib import Path
 from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project, noted_job
 from monarch.cli.sync.following import Following
 from monarch.cli.sync.restless import RestlessFiles
+from monarch.cli.sync.retrying import Retrying
 from monarch.cli.sync.setting import workspace_of
 from monarch.cli.sync.visitor import Visitor
 from monarch.cli.sync.voice import Voice, listed
@@ -23,6 +24,7 @@ from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
+from monarch_sync.identities import Identities
 from monarch_sync.report import Problem
 from monarch_sync.words import printable
 
@@ -51,6 +53,7 @@ class Watching:
         self._is_env_wanted = env  # with the first push that comes through
         self._project = project
         self._workspace = workspace_of(project)
+        self._identities = Identities()
         self._visitor: Visitor | None = visitor
         self._file = project.directory / PROJECT_FILE
         self._file_mark = _mark(self._file)
@@ -58,10 +61,12 @@ class Watching:
         self._following: Following | None = None
         self._is_behind = False
         self._told: tuple[int, str, list[str]] = 0, "", []
+        self._left: set[str] = set()  # hosts that were left behind
         self._came_to = 0  # the generation of the last push; 0 where it did not come through
         self._problems: set[Problem] = set()
         self._pushed_at = 0.0
         self._restless = RestlessFiles(self._workspace)
+        self._retrying = Retrying()
         self._failure = ""
         self._polls_because = ""
         self._is_pushing = False
@@ -69,6 +74,7 @@ class Watching:
     def run(self) -> None:
         """Until interrupted."""
         try:
+            self._missing()  # From here on they are known.
             self._push(None, is_first=True)
             self._follow_if_there()
             while True:
@@ -94,7 +100,7 @@ class Watching:
             self._unfollow()
             time.sleep(_TICK_SECONDS)  # What was short may be there again.
             return
-        if not self._workspace_is_there():
+        if self._missing():
             self._lose_folder()
             return
         self._tell_slowness(self._following.polls_because)
@@ -106,7 +112,7 @@ class Watching:
             self._push(None)
         elif touched is not None:
             self._push(touched or None)
-        elif self._is_time_to_look_again():
+        elif self._is_time_to_look_again() or self._retrying.is_due(time.monotonic()):
             self._push(frozenset())
 
     def _is_time_to_look_again(self) -> bool:
@@ -144,6 +150,8 @@ class Watching:
         if report.ok:
             self._tell_others(report.generation)
             self._tell_restlessness(report)
+        if self._retrying.pushed(report, time.monotonic()):
+            self._voice.note("retrying", self._retrying.text)
         self._came_to = report.generation if report.ok else 0
 
     def _tell_others(self, generation: int) -> None:
@@ -160,6 +168,9 @@ class Watching:
         said, self._told = self._told, (report.generation, report.digest, report.errors)
         before, self._problems = self._problems, set(report.problems)
         if self._problems - before or any(p.is_unreadable for p in before - self._problems):
+            return True
+        left, self._left = self._left, {host.host for host in report.hosts if host.error}
+        if left != self._left:
             return True
         # A mode or a link is in no list of files, and makes a generation.
         is_change = bool(report.changed_files) or said[0] != report.generation
@@ -216,15 +227,23 @@ class Watching:
         if following is not None:
             following.close()
 
-    def _workspace_is_there(self) -> bool:
-        return all(folder.is_there for folder in self._workspace.folders)
+    def _missing(self) -> list[WorkspaceMissing]:
+        """The folders that are not there, and why."""
+        missing = []
+        for folder in self._workspace.folders:
+            try:
+                self._identities.check(folder)
+            except WorkspaceMissing as error:
+                missing.append(error)
+        return missing
 
     def _lose_folder(self) -> None:
         self._unfollow()
-        gone = [str(folder.local) for folder in self._workspace.folders if not folder.is_there]
-        if not gone:
+        missing = self._missing()
+        if not missing:
             return  # Replaced rather than gone: the next step follows the new one.
-        what = "cannot be listed" if all(map(os.path.isdir, gone)) else "is gone"
+        gone = [error.folder for error in missing]
+        what = "is gone" if not any(map(os.path.isdir, gone)) else missing[0].reason
         self._voice.note(
             "folder-lost",
             f"{listed(gone)} {what}; hosts keep what they have. Waiting for it to come back",
@@ -232,7 +251,7 @@ class Watching:
         )
 
     def _wait_for_folder(self) -> None:
-        if not self._workspace_is_there():
+        if self._missing():
             time.sleep(_TICK_SECONDS)
             return
         # The working directory may be the folder that was away: names below it are dead.

@@ -118,6 +118,7 @@ class Attempt:
         memory, report, fleet = self._memory, self._report, self._fleet
         report.errors.clear()
         report.refusals.clear()
+        report.was_taken_back = False
         fleet.failed.clear()
         fleet.failed.update(self._silent)
         fleet.meet(addresses)
@@ -290,6 +291,7 @@ class Attempt:
             self._fleet.take_back(hosts)
             # What was shown has a number that must not be used again, and going back another.
             self._memory.generation = plan.generation + 1
+            self._report.was_taken_back = True
             self._report.notes.append(
                 "the new files were on hosts already and were taken back, which counts as "
                 f"gen {plan.generation + 1}"

@@ -13,6 +13,7 @@ from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.memory import Memory
+from monarch.runtime.workspace.nesting import why_nested
 from monarch.runtime.workspace.patience import Patience
 from monarch.runtime.workspace.sharing import HERE
 from monarch.runtime.workspace.spreading import Spread, is_far
@@ -94,6 +95,11 @@ class Fleet:
         for address, answer in asked:
             body = self._body(address, answer)
             if body is None:
+                continue
+            root, replica_id = str(body.get("workspace", "")), str(body.get("replica", ""))
+            if why := why_nested(memory.workspace, root, replica_id):
+                memory.host_names[address.uid] = str(body["host"])
+                self._fail(address.uid, why)
                 continue
             generation = int(body["generation"])
             view = HostView(is_near=not is_far(address), is_empty=generation == 0)

@@ -311,6 +311,7 @@ class ReplicaAgent:
             replica.manifest.digest,
             [entry.to_row() for entry in entries.values() if entry is not None],
             encode_paths(path for path, entry in entries.items() if entry is None), [],
+            takes_back=True,
         )  # fmt: skip
         for message in (stage, Commit(stage.generation)):
             with self._moving(isinstance(message, Commit)):
