@@ -34,6 +34,7 @@ class Statement:
     first: int  # line of the first decorator, if there is one: code objects count from there
     last: int
     lines: Sequence[str] = field(repr=False)  # of the whole file
+    brought: frozenset[tuple[str, str]] | None = None  # (module, name) that star imports bring
 
     @cached_property
     def names(self) -> Names:
@@ -42,13 +43,15 @@ class Statement:
     def take_analysis(self, other: Statement) -> None:
         """What was found out about the same text before."""
         for name in ("names", "binds", "dump"):
-            if name in vars(other):
+            if name in vars(other) and self.brought == other.brought:
                 vars(self)[name] = vars(other)[name]
 
     @cached_property
     def binds(self) -> frozenset[str]:
         if self.is_docstring:
             return frozenset({"__doc__"})
+        if self.brought is not None:
+            return self.names.binds - {"*"} | {name for _, name in self.brought}
         return self.names.binds
 
     @cached_property
@@ -91,6 +94,11 @@ class Statement:
     @property
     def is_import(self) -> bool:
         return isinstance(self.node, (ast.Import, ast.ImportFrom))
+
+    @property
+    def is_star(self) -> bool:
+        """Whether it is `from m import *`, or brings one of the names of that."""
+        return self.is_import and (self.brought is not None or "*" in self.names.binds)
 
     @property
     def is_docstring(self) -> bool:
@@ -138,6 +146,20 @@ class Statement:
         return all(isinstance(part, plain) for part in parts)
 
     @cached_property
+    def is_holder(self) -> bool:
+        """Whether what it binds is what it reads, in a tuple, a `partial` or a decorator."""
+        if not isinstance(self.node, (ast.Assign, ast.AnnAssign)) or not self.names.eager:
+            return False
+        value = self.node.value
+        if value is None:
+            return False
+        if isinstance(value, ast.Call) and any(
+            isinstance(argument, ast.Name) and argument.id in self.binds for argument in value.args
+        ):
+            return True  # f = decorate(f)
+        return _holds(value)
+
+    @cached_property
     def defines(self) -> frozenset[str]:
         """Names that a `def` or `class` in it binds, also within `if` or `try`."""
         names: set[str] = set()
@@ -159,6 +181,19 @@ class Statement:
     def title(self) -> str:
         """The first line, for reports."""
         return ast.unparse(self.node).partition("\n")[0]
+
+
+_HOLDERS = ("partial", "lru_cache", "cache", "staticmethod")
+
+
+def _holds(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):
+        return all(map(_holds, node.elts))
+    if isinstance(node, ast.Call):
+        inner = node.func.func if isinstance(node.func, ast.Call) else node.func
+        is_known = (dotted(inner) or "").rpartition(".")[2] in _HOLDERS
+        return is_known and all(map(_holds, node.args))
+    return isinstance(node, ast.Constant) or dotted(node) is not None
 
 
 @dataclass(frozen=True)
