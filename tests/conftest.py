@@ -138,6 +138,8 @@ def _descriptors() -> set[str]:
             continue  # One a process, to hear of new mounts.
         if "inotify" in target and _client() is not None:
             continue  # What the client watches until it ends, so that the next push is quick.
+        if "/monarch-cookie-" in target and _client() is not None:
+            continue  # With that: what tells it that it has heard of everything.
         numbered = target.startswith(("socket:", "pipe:"))
         found.add(target if numbered else f"{target} as {fd}")
     return found
