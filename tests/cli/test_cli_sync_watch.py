@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -387,3 +389,23 @@ def test_an_interrupted_push_leaves_hosts_as_they_were_and_says_so(
     for index in (0, 1):
         assert (up.replica(index) / "amounts.py").read_text() == "AMOUNT = 1\n"
     assert "1 file → 2 hosts" in up.monarch("sync")
+
+
+def test_its_own_log_in_the_workspace_is_none_of_it(up: Folder) -> None:
+    log = up.path / "watch [1].log"
+    with open(log, "w") as out:
+        watching = subprocess.Popen(
+            [sys.executable, "-m", "monarch.cli.main", "sync", "--watch"],
+            cwd=up.path, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    try:
+        wait_for(lambda: "watching " in log.read_text(), 60, "the first push")
+        up.write("amounts.py", "AMOUNT = 2\n")
+        wait_for(lambda: "gen 2 " in log.read_text(), 60, "the next")
+    finally:
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(60) == 0
+    pushes = [line for line in log.read_text().splitlines() if line.startswith("✓")]
+    assert len(pushes) == 2, pushes
+    assert pushes[0].startswith("✓ gen 1  3 files → 2 hosts")
+    assert pushes[1].startswith("✓ gen 2  1 file → 2 hosts")
