@@ -264,17 +264,31 @@ def test_a_workspace_that_vanishes_and_comes_back(up: Folder, command: Command) 
     end(watcher)
 
 
-def test_a_workspace_whose_disk_is_unmounted_is_waited_for(up: Folder, command: Command) -> None:
+EACH_FOLDER_IS_A_DISK = """
+import os
+import sys
+from monarch_sync import identities
+
+identities._disk_of = lambda folder: os.stat(folder).st_ino
+sys.argv = ["monarch", "sync", "--watch"]
+from monarch.cli.main import main; main()
+"""
+
+
+def test_a_workspace_whose_disk_is_unmounted_is_waited_for(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(up.path)
     source = up.path / "source"
     source.mkdir()
     (source / "inner.py").write_text("1\n")
     up.write("monarch.toml", PROJECT.replace('["."]', '["source"]'))
-    watcher = command("sync", "--watch")
+    watcher = program(EACH_FOLDER_IS_A_DISK)
     watcher.line("✓ gen 1  1 file", timeout=60)
     watcher.line("watching ")
     (up.path / "mount_point").mkdir()
     Disk().exchange(source, up.path / "mount_point")  # what unmounting looks like
-    lost = watcher.line(f"{source} is empty, and another folder than before")
+    lost = watcher.line(f"{source} is empty, and on another disk than before")
     assert "Waiting for it to come back" in lost
     assert (up.replica() / "inner.py").read_text() == "1\n"
     (up.path / "mount_point/inner.py").write_text("2\n")
