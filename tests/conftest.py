@@ -22,12 +22,24 @@ from typing import Any
 _RUNTIME_DIR = tempfile.mkdtemp(prefix="mt-", dir="/tmp")
 os.environ["MONARCH_RUNTIME_DIR"] = _RUNTIME_DIR
 
+import hypothesis  # noqa: E402
 import psutil  # noqa: E402
 import pytest  # noqa: E402
 import zmq  # noqa: E402
 from _pytest.faulthandler import fault_handler_stderr_fd_key  # noqa: E402
 
 from tests.support import Program, wait_for  # noqa: E402
+
+# An example that takes long, as on a machine that stands still for a moment, is no failure. And
+# what fails, fails again: new examples are for who looks for them, with HYPOTHESIS_PROFILE=search.
+for _name, _is_same in (("gate", True), ("search", False)):
+    hypothesis.settings.register_profile(
+        _name,
+        deadline=None,
+        derandomize=_is_same,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
