@@ -306,6 +306,34 @@ def test_a_proc_that_is_killed_while_it_prints_ends_and_leaves_no_pipe_open() ->
         wait_for(lambda: pipes() == before, what="pipes of procs that have ended are closed")
 
 
+class Notifier(Actor):
+    condition = threading.Condition()
+    num_notified = 0
+
+    @endpoint
+    def notify(self) -> None:
+        while True:
+            with self.condition:
+                self.condition.notify_all()
+            type(self).num_notified += 1
+
+
+def test_a_proc_that_is_killed_while_it_has_a_lock_gives_it_back() -> None:
+    """What a test shares with its actors is in order afterwards: events, queues, logging."""
+    with in_process() as world:
+        for _ in range(40):
+            before = Notifier.num_notified
+            notifier = world.host.spawn_procs().spawn("notifier", Notifier)
+            pending = notifier.notify.call_one()
+            wait_for(lambda: Notifier.num_notified > before)  # noqa: B023
+            world.kill_proc(notifier)
+            with pytest.raises(SupervisionError, match="SIGKILL"):
+                pending.get(timeout=SECONDS)
+            world.wait_for_fault()
+            assert Notifier.condition.acquire(timeout=SECONDS)
+            Notifier.condition.release()
+
+
 def test_environments_are_the_procs_own() -> None:
     with in_process() as world:
         first = world.host.spawn_procs(env={"COLOUR": "red"}).spawn("echo", Echo)
