@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from pathlib import Path
 
 import click
 
@@ -13,16 +15,20 @@ from monarch.cli.allocation import apply, host, kill, status
 from monarch.cli.recipe import recipe
 from monarch.cli.run import run
 from monarch.cli.runs import runs
+from monarch.cli.streams import Told, open_missing
 from monarch.cli.sweep import sweep
 from monarch.cli.sync import sync
 from monarch.cli.sync.terminal import Terminal
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
+from monarch.job import DEFAULT_JOB_PATH
 from monarch.runtime import process
 from monarch.runtime.client_agent import client
 from monarch_sync import SyncError
 
 __all__ = ["cli", "main"]
+
+_OUR_FOLDER = Path(DEFAULT_JOB_PATH).parent.name
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,6 +50,30 @@ for command in (apply, status, kill, sync, run, sweep, runs, recipe, host):
 
 def main() -> None:
     """The entry point. Errors of ours end with one message and status 1, not a traceback."""
+    open_missing()
+    with Told() as told:
+        try:
+            _run()
+            status: str | int | None = 0
+        except SystemExit as end:
+            status = end.code
+        except OSError as error:
+            if not told.fault and not _is_ours(error):
+                raise
+            if not told.fault:
+                _say(
+                    f"{error.filename}: {error.strerror}. In {_OUR_FOLDER} is noted which hosts "
+                    "are up, so it has to be a folder that you may read and write"
+                )
+            status = 1
+        told.end()
+    if told.fault:
+        _say(f"cannot write to standard output: {told.fault}")
+        status = status or 1
+    sys.exit(status)
+
+
+def _run() -> None:
     try:
         cli(standalone_mode=False)
     except click.ClickException as error:
@@ -65,8 +95,18 @@ def main() -> None:
         sys.exit(1)
 
 
+def _is_ours(error: OSError) -> bool:
+    """Whether it is about a file of ours; those of a recipe are for its author to see."""
+    return isinstance(error.filename, str) and _OUR_FOLDER in Path(error.filename).parts
+
+
 def _tell(error: Exception) -> None:
-    Terminal(sys.stderr).prose(f"monarch: {error}")
+    _say(str(error))
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # The status tells, too.
+        Terminal(sys.stderr).prose(f"monarch: {text}")
 
 
 if __name__ == "__main__":

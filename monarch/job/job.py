@@ -237,7 +237,9 @@ class JobTrait(ABC):
             with os.fdopen(fd, "wb") as file:
                 file.write(self.dumps())
             os.replace(temporary, path)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(path)  # A full disk does not say whose.
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise

@@ -3,6 +3,9 @@
 A file or folder that is there and cannot be read (no permission, a disk that fails, a mount that
 went stale) says nothing of what is in it. To leave it out would delete it on every host. Nor does
 anybody know what belongs to a folder whose rules, or whose git index, cannot be read.
+
+If the folder around it has got another name meanwhile, hosts have it under the old one. Which that
+was, all else tells that came along from there.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from monarch_sync.entry import Entry, parent_of
+from msgspec import structs
+
+from monarch_sync.entry import Entry, folders_above, parent_of, path_fault, target_fault
 from monarch_sync.manifest import Manifest
 from monarch_sync.report import Problem
 
@@ -31,8 +36,11 @@ def filled(
     """
     kept: dict[str, Entry] = {}
     told: list[Problem] = []
+    closed = {problem.path for problem in problems if problem.is_unreadable}
     for problem in problems:
-        inside = list(_held(base, problem.path)) if problem.is_unreadable else []
+        inside: list[Entry] = []
+        if problem.is_unreadable:
+            inside = list(_held(base, problem.path)) or _moved(problem.path, manifest, base, closed)
         told.append(replace(problem, is_kept=bool(inside)))
         for entry in inside:
             above = parent_of(entry.path)
@@ -55,6 +63,52 @@ def tracking_fault(error: OSError) -> str:
         f"the git index cannot be read ({error.strerror or error}), so nobody knows what git "
         "tracks of what rules leave out"
     )
+
+
+def _moved(path: str, manifest: Manifest, base: Manifest, closed: set[str]) -> list[Entry]:
+    """What a manifest has at a path and in it, in a folder that had another name then."""
+    for above in reversed(list(folders_above(path))):
+        if above in base or above not in manifest:
+            continue
+        before = _name_before(above, path[len(above) :], manifest, base, closed)
+        if before:
+            held = _held(base, before + path[len(above) :])
+            moved = (structs.replace(e, path=above + e.path[len(before) :]) for e in held)
+            return [entry for entry in moved if _is_fit(entry)]
+    return []
+
+
+def _name_before(
+    folder: str, inside: str, manifest: Manifest, base: Manifest, closed: set[str]
+) -> str:
+    """Under which name ``base`` has a folder that is new, with what stands ``inside`` it; "" where
+    that is not sure. It is the one from which most files have come along; if there are no files in
+    it, the only one with that."""
+    alike: dict[str, int] = {}
+    for entry in base:
+        old = entry.path + inside
+        if entry.is_dir and old in base and old not in manifest and not _is_in(old, closed):
+            alike[entry.path] = 0
+    files = list(manifest.files_below(folder))
+    for before in alike:
+        for path in files:
+            was, now = base.get(before + path[len(folder) :]), manifest.get(path)
+            if was is not None and now is not None and was.path not in manifest:
+                alike[before] += was.digest == now.digest
+    best = max(alike.values(), default=0)
+    found = [before for before, num in alike.items() if num == best]
+    return found[0] if len(found) == 1 and (best or not files) else ""
+
+
+def _is_fit(entry: Entry) -> bool:
+    """Whether an entry may stand where it does: a link may lead out from its new place."""
+    if path_fault(entry.path):
+        return False
+    return not entry.is_link or not target_fault(entry.path, entry.target)
+
+
+def _is_in(path: str, folders: set[str]) -> bool:
+    return path in folders or not folders.isdisjoint(folders_above(path))
 
 
 def _held(base: Manifest, path: str) -> Iterator[Entry]:

@@ -90,6 +90,65 @@ def test_hosts_keep_what_cannot_be_read(
     assert read_tree(replica.root) == read_tree(planted)
 
 
+@pytest.mark.parametrize(
+    ("closed", "folder_name", "new_name"),
+    [
+        ("open/e", "open", "moved"),
+        ("open/closed", "open", "moved"),
+        ("closed/deep/c", "closed", "open/inside"),
+        ("closed/deep/c", "closed/deep", "new/deeper"),
+    ],
+)
+def test_it_comes_along_with_its_folder_under_another_name(
+    closed: str, folder_name: str, new_name: str, planted: Path, replica: Replica
+) -> None:
+    (planted / "open/link").symlink_to("../plain")
+    _push(planted, replica)
+    expected = read_tree(replica.root)
+    (planted / closed).chmod(0)
+    target = planted / new_name
+    target.parent.mkdir(exist_ok=True)
+    (planted / folder_name).rename(target)
+    (planted / "plain").write_bytes(b"edited")
+    report = _push(planted, replica)
+    place = new_name + closed[len(folder_name) :]
+    assert [(p.path, p.is_kept) for p in report.problems] == [(place, True)]
+    moved = {
+        new_name + path[len(folder_name) :] if _is_in(path, folder_name) else path: what
+        for path, what in expected.items()
+    }
+    there = read_tree(replica.root)
+    assert {path for path, _ in there.items()} == {*moved, *_above(new_name)}
+    assert there[place] == moved[place]
+    assert _push(planted, replica).changed_files == []
+    (target / closed[len(folder_name) + 1 :]).chmod(0o755)
+    assert _push(planted, replica).problems == []
+    assert read_tree(replica.root) == read_tree(planted)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def _above(path: str) -> list[str]:
+    return ["/".join(path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
+
+
+def test_it_is_not_taken_for_what_another_folder_had(planted: Path, replica: Replica) -> None:
+    plant(planted, {"one/a": b"1", "one/b": b"2", "two/a": b"3", "two/b": b"4"})
+    _push(planted, replica)
+    (planted / "two").rename(planted / "new")
+    shutil.rmtree(planted / "one")
+    (planted / "new/a").chmod(0)
+    _push(planted, replica)
+    assert (replica.root / "new/a").read_bytes() == b"3", "as new/b came from two/b"
+    plant(planted, {"strange/a": b"5", "strange/other": b"6"})  # and nothing else
+    (planted / "strange/a").chmod(0)
+    report = _push(planted, replica)
+    assert [(p.path, p.is_kept) for p in report.problems] == [("strange/a", False)]
+    assert not (replica.root / "strange/a").exists()
+
+
 def test_what_no_host_has_is_left_out_and_comes_later(planted: Path, replica: Replica) -> None:
     for path in ("secret", "closed"):
         (planted / path).chmod(0)
@@ -261,8 +320,14 @@ def test_all_else_is_as_it_is_now(base: Tree, now: Tree, paths: set[str]) -> Non
     result.check()
     for path in {*(e.path for e in before), *(e.path for e in after)}:
         is_closed = path in paths or path.startswith(inside)
-        assert result.get(path) == (before if is_closed else after).get(path)
-    assert {problem.path for problem in told if problem.is_kept} == paths & {e.path for e in before}
+        if is_closed and path not in before and (found := result.get(path)) is not None:
+            # It came with its folder, which had another name.
+            assert any((e.kind, e.digest) == (found.kind, found.digest) for e in before)
+        else:
+            assert result.get(path) == (before if is_closed else after).get(path)
+    kept = {problem.path for problem in told if problem.is_kept}
+    assert kept >= paths & {e.path for e in before}
+    assert kept == {path for path in paths if path in result}
 
 
 _NONE = next(iter(manifest_of({"file": b""})))

@@ -1,0 +1,82 @@
+"""The command's standard streams, which whoever starts it may have closed, or filled.
+
+That nobody can be told what a command did is a fault of its own, to be told where errors are told,
+once: what was done stays done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Told", "open_missing"]
+
+_WAYS_OUT = ("write", "flush")
+
+
+def open_missing() -> None:
+    """Have the three standard streams lead somewhere.
+
+    Where one is closed, the next file or socket that is opened would take its number, and get what
+    is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        with contextlib.suppress(OSError):
+            fd = os.open(os.devnull, os.O_RDWR)
+            if fd != number:
+                os.dup2(fd, number)
+                os.close(fd)
+            setattr(sys, name, open(number, "w" if number else "r"))  # noqa: SIM115  as they are
+
+
+class Told:
+    """What is printed within it, and whether it gets out. ``fault``: why not, else ""."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+        self._out = sys.stdout
+
+    def __enter__(self) -> Told:
+        with contextlib.suppress(AttributeError):  # Not everything that takes text can be told.
+            for name in _WAYS_OUT:
+                setattr(self._out, name, self._noting(getattr(self._out, name)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(AttributeError):
+            for name in _WAYS_OUT:
+                delattr(self._out, name)
+
+    def _noting(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            try:
+                return work(*arguments)
+            except BrokenPipeError:
+                raise  # Whoever read it has read enough.
+            except OSError as error:
+                self.fault = error.strerror or str(error)
+                raise
+
+        return noted
+
+    def end(self) -> None:
+        """Have all of it out, or drop it: neither who prints now, nor the interpreter at its end,
+        is to fail on it again."""
+        try:
+            self._out.flush()
+        except (OSError, ValueError):
+            self._drop()
+        if self.fault:
+            self._drop()
+
+    def _drop(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            fd = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(fd, self._out.fileno())
+            os.close(fd)
+            self._out.flush()
