@@ -283,12 +283,8 @@ def _has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None
 
     `def _` may stand there many times, each with a decorator that registers it.
     """
-    binders = [i for i, old in enumerate(edit.old) if statement.name in old.binds]
-    if not binders or binders[-1] == origin:
-        return False
-    alignment = edit.alignment
-    aligned = (alignment.same, alignment.narrow, alignment.renewed)
-    return any(binders[-1] in pairs.values() for pairs in aligned)
+    last = edit.last_binders.get(statement.name or "")
+    return last is not None and last != origin and last in edit.alignment.inherited
 
 
 def _registers_itself(statement: Statement, live: Any) -> bool:

@@ -11,21 +11,16 @@ from dataclasses import replace
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, cast
 
+from .alignment import Alignment, align, changed_functions, moved_lines
 from .flips import Attribute
 from .graph import Kind, ModuleEdit, imports_of
 from .kinds import is_a, own_names
-from .lambdas import new_code_for
+from .lambdas import Lambdas
 from .marks import ModulePlan
 from .patch import FunctionPatch, is_compiled, parts_of, same_behaviour
 from .source import Source
 from .stars import Exports
-from .statements import (
-    Alignment,
-    Statement,
-    align,
-    changed_functions,
-    moved_lines,
-)
+from .statements import Statement
 
 
 class LiveModule:
@@ -81,10 +76,11 @@ def edited(live: LiveModule, new: Source, exports: Exports) -> ModuleEdit:
     old = exports.split_before(live.source.statements, package) if known else ()
     statements = exports.split_after(new.statements, package)
     alignment = align(old, statements)
+    lambdas = Lambdas(live.source)
     for index, origin in list(alignment.narrow.items()):
         before, after = old[origin], statements[index]
         if not after.is_definition:
-            flips = new_code_for(before, after, live.source)
+            flips = lambdas.new_code_for(before, after)
             if flips is None:
                 del alignment.narrow[index]
             else:

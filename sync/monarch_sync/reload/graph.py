@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+from .alignment import Alignment
 from .names import ABSOLUTE, root_of
-from .statements import Alignment, Statement
+from .statements import Statement
 
 # Where an imported name comes from: a module, and its name there, or None for the module itself.
 Origin = tuple[str, str | None]
@@ -59,6 +60,11 @@ class ModuleEdit:
     def never_runs(self, statement: Statement) -> bool:
         """What a program does it does once."""
         return statement.is_main_guard or (self.is_program and not statement.is_harmless)
+
+    @cached_property
+    def last_binders(self) -> Mapping[str, int]:
+        """By name, the old statement that bound it last."""
+        return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
 
     @cached_property
     def gone(self) -> frozenset[str]:

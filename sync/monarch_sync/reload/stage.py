@@ -21,7 +21,7 @@ import operator
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -63,7 +63,8 @@ class Stage:
         self.assigned: dict[str, set[str]] = {}  # from other modules, by module
         self._plan = Plan({})
         self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
-        self._targets: list[Target] = []
+        self._kept: list[tuple[str, str]] = []  # names of kept instances, by module
+        self._targets: dict[Hashable, Target] = {}
         self._snapshots: list[Snapshot] = []
         self._attributes: list[Attributes] = []
         self._glance = Glance(())
@@ -93,6 +94,8 @@ class Stage:
             for gone in module_plan.edit.gone:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
+            marks = module_plan.marks.items()
+            self._kept += [(name, key) for key, m in marks if m in (Mark.KEPT, Mark.INSTANCE)]
         self._looked = self._turns.moment()
         held = list(holders(ours))
         self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
@@ -138,7 +141,7 @@ class Stage:
 
     def _take_out(self) -> None:
         """Put back what staged code did to live objects, and keep it for the commit."""
-        self.stores = [held for held in map(Target.take_out, self._targets) if held]
+        self.stores = [held for held in map(Target.take_out, self._targets.values()) if held]
         changed = self._glance.has_changed()
         for attributes in self._attributes:
             if changed or attributes.has_news:
@@ -282,10 +285,7 @@ class Stage:
         for part in targets_of(node):
             target = Target.find(part, namespace)
             if target is not None:
-                known = next((one for one in self._targets if target.is_same(one)), None)
-                if known is None:
-                    self._targets.append(target)
-                yield known or target
+                yield self._targets.setdefault(target.place, target)
 
     def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
         """What staged code changes in defaults and class values it changes in the live ones."""
@@ -311,11 +311,11 @@ class Stage:
         """Kept instances look like ones of the staged class, to code that reads them here."""
         if hasattr(staged, "__del__"):
             return  # the stand-in would close what the instance goes on using
-        kept = (Mark.KEPT, Mark.INSTANCE)
-        for name, namespace in self.namespaces.items():
-            marks = self._plan.modules[name].marks
-            for key, value in dict(namespace).items():
-                if type(value) is not live or marks.get(key) not in kept:
+        for name, key in self._kept:
+            namespace = self.namespaces[name]
+            if key in namespace:
+                value = namespace[key]
+                if type(value) is not live:
                     continue
                 try:
                     twin: Any = object.__new__(staged)
