@@ -180,14 +180,18 @@ def _settle_in(config: ProcConfig) -> None:
     sys.setswitchinterval(settings().switch_interval_seconds)
 
 
+_WATCHES_OTHERS = "monarch.runs."  # beside the actors of a run, and prints nothing
+
+
 def mark_output(agent: ProcAgent, mark: Callable[[str], object]) -> None:
     """Say in the output, before an actor can print, that what follows is its."""
 
     def spawned(envelope: Envelope) -> None:
         spawn = envelope.message
         assert isinstance(spawn, SpawnActor)
-        width = len(str(math.prod(spawn.sizes) - 1))
-        mark(f"{spawn.name} {spawn.rank:>{width}}")
+        if not spawn.class_name.startswith(_WATCHES_OTHERS):
+            width = len(str(math.prod(spawn.sizes) - 1))
+            mark(f"{spawn.name} {spawn.rank:>{width}}")
         agent.on_spawn(envelope)
 
     agent.node.handle(SpawnActor, spawned, on_any_thread=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, endpoint, this_host
+from monarch.runs.witness import Witness
 from monarch.runtime.log_printer import LogPrinter
 from monarch.wire.message import Log
 from tests.actors import Echo
@@ -60,6 +61,14 @@ def test_lines_have_the_name_and_rank_of_their_actor(output: Output) -> None:
     output.wait_for_lines("[trainer 0] hello", "[trainer 1] hello")
     output.wait_for_lines("[trainer 1] trouble", stream=2)
     assert output.lines(2) == ["[trainer 1] trouble"]
+
+
+def test_who_watches_others_is_not_named(output: Output) -> None:
+    procs = this_host().spawn_procs()
+    echo = procs.spawn("trainer", Echo)
+    procs.spawn("witness", Witness)
+    echo.print.call_one("hello").get()
+    output.wait_for_lines("[trainer 0] hello")
 
 
 def test_what_is_written_below_python_comes_too(output: Output, writes: Any) -> None:
