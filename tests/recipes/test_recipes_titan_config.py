@@ -128,9 +128,9 @@ def test_ddp_goes_with_fsdp_and_with_nothing_else() -> None:
         (1, None, 300),  # what it starts with takes longer
         (2, 1.0, 100),
         (2, 60.0, 300),  # it took a minute, and may again
-        (10, 1.0, 300),  # saves
+        (10, 1.0, 100),  # the save that follows is waited for by itself
         (15, 1.0, 300),  # validates
-        (18, 1.0, 300),  # the last
+        (18, 1.0, 300),  # the last, which validates
     ],
 )
 def test_how_long_a_step_may_take(

@@ -49,7 +49,9 @@ HARMLESS = [cls for cls in message.Message.__subclasses__() if cls is not messag
 
 
 @examples(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(sent=st.lists(st.one_of([structs(cls) for cls in HARMLESS]), min_size=1, max_size=8))
 def test_no_message_that_can_be_written_ends_an_agent(agent: LoneAgent, sent: list[Any]) -> None:

@@ -108,7 +108,8 @@ def test_a_proc_notices_another_host_that_falls_silent(
     serve: Any, urls: list[str], tmp_path: Path
 ) -> None:
     near, far = urls
-    quick = {"MONARCH_HEARTBEAT_SECONDS": "0.1", "MONARCH_HEARTBEAT_TIMEOUT_SECONDS": "1.0"}
+    # Long enough for one that is only busy.
+    quick = {"MONARCH_HEARTBEAT_SECONDS": "0.1", "MONARCH_HEARTBEAT_TIMEOUT_SECONDS": "3.0"}
     serve(near, ELSEWHERE.format(name="near"), **quick)
     agent = serve(far, **quick)
     relay = attach(near).spawn_procs().spawn("relay", Far)

@@ -149,10 +149,17 @@ def measure(seconds: float, ground: object, folder: str) -> Measure:
         client.num_threads(),
         max(agent.num_fds() for agent in agents),
         procs,
-        len(os.listdir("/dev/shm")),
+        len(shared_files(hosts)),
         len(names),
         len(process.current().node.calls),
     )
+
+
+def shared_files(hosts: list[psutil.Process]) -> set[str]:
+    """The files of shared memory that these use. Others of this machine have theirs."""
+    maps = [Path(f"/proc/{one.pid}/maps").read_text() for one in hosts]
+    lines = "".join(maps).splitlines()
+    return {line.partition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line}
 
 
 def templates_of(hosts: list[psutil.Process]) -> list[psutil.Process]:

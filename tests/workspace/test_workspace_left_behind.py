@@ -22,6 +22,8 @@ from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of
 from tests.workspace.steps import PLAYER, Stamps, Strike, struck
 
+QUICK_SECONDS = 2.0  # A host that is only busy answers within that.
+
 BUSY = """
 from monarch.actor import Actor, Channel, endpoint
 
@@ -75,7 +77,7 @@ def test_a_host_that_hangs_does_not_hold_a_push_for_ever(
     procs, players = _players(project, hosts)
     old = list(players.stamp.call().get(timeout=60).values())
     _edit(project, 1)
-    with configured(host_answer_seconds=0.5), stopped(job.hosts[1].pid):
+    with configured(host_answer_seconds=QUICK_SECONDS), stopped(job.hosts[1].pid):
         refused = project.sync(procs)
     assert not refused.ok
     assert "trainers1: it hangs: neither the push nor a question was answered" in str(refused)
@@ -93,7 +95,7 @@ def test_best_effort_goes_on_without_a_host_and_its_ranks_refuse_by_name(
     stamps = Stamps()
     [(old, _), _] = players.stamp.call().get(timeout=60).values()
     _edit(project, 1)
-    with configured(host_answer_seconds=0.5), stopped(job.hosts[1].pid):
+    with configured(host_answer_seconds=QUICK_SECONDS), stopped(job.hosts[1].pid):
         report = project.sync(procs, best_effort=True)
     assert report.ok
     [_, left] = report.hosts
@@ -121,7 +123,7 @@ def test_a_host_that_hangs_at_the_commit_is_left_behind_with_what_runs_on_it(
     [(old, _), _] = players.stamp.call().get(timeout=60).values()
     _edit(project, 1)
     host = hosts.slice(hosts=1)._hosts[0].address.uid
-    with ExitStack() as until_it_goes_on, configured(host_answer_seconds=0.5):
+    with ExitStack() as until_it_goes_on, configured(host_answer_seconds=QUICK_SECONDS):
         stop = Strike(
             "Commit", lambda: until_it_goes_on.enter_context(stopped(job.hosts[1].pid)), host
         )
