@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from monarch.actor.future import Future, make_future
 from monarch.actor.mesh_ref import MeshRef
 from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, resolve_one
+from monarch.actor.undivided import check_undivided
 from monarch.mesh import ValueMesh
 from monarch.runtime import process
 from monarch.runtime.context import sending_actor
@@ -176,26 +177,32 @@ class Endpoint(Generic[P, R]):
         self, data: payload.Payload, port: int, port_proc: ProcAddress | None = None
     ) -> None:
         data.for_many(len(self._mesh.procs))
-        node = process.current().node
-        make = self._maker(port, port_proc)
+        agent = process.current()
+        node = agent.node
         try:
+            crosses = check_undivided(agent.code_states, self._mesh, self._name)
+            make = self._maker(port, port_proc, crosses)
             node.outgoing.cast(self._mesh, make, data.data, data.buffers)
         except BaseException:
             if port_proc is None:
                 node.calls.close(port)  # Nobody answers what was not sent.
             raise
 
-    def _maker(self, port: int, port_proc: ProcAddress | None) -> Callable[[int], Call]:
-        return lambda rank: self._message(rank, port, port_proc)
+    def _maker(
+        self, port: int, port_proc: ProcAddress | None, crosses: int
+    ) -> Callable[[int], Call]:
+        return lambda rank: self._message(rank, port, port_proc, crosses)
 
-    def _message(self, rank: int, port: int, port_proc: ProcAddress | None = None) -> Call:
+    def _message(
+        self, rank: int, port: int, port_proc: ProcAddress | None = None, crosses: int = 0
+    ) -> Call:
         mesh = self._mesh
         agent = process.current()
         gate = agent.gate
         actor = "" if port else sending_actor()
         return Call(
             mesh.uid, self._name, rank, mesh.labels, mesh.sizes, agent.node.uid, actor, port,
-            port_proc, self._spec.explicit_response_port, gate.generation, gate.root,
+            port_proc, self._spec.explicit_response_port, gate.generation, gate.root, crosses,
         )  # fmt: skip
 
 

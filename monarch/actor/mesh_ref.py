@@ -7,6 +7,7 @@ from typing import Any
 
 from monarch.core.fanout import Place
 from monarch.mesh import Shape
+from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.wire.address import ProcAddress, Uid
 
 __all__ = ["MeshRef"]
@@ -15,11 +16,12 @@ __all__ = ["MeshRef"]
 class MeshRef:
     """The members of an actor mesh, or of a slice of one. Ranks count from 0 in ``procs``.
 
-    ``place`` is where the members are in the proc mesh, where that has a tree.
+    ``place`` is where the members are in the proc mesh, where that has a tree; ``born`` the code
+    that its procs were spawned for.
     """
 
     __slots__ = (
-        "cls", "labels", "name", "place", "proc_uids", "procs", "shape", "sizes", "uid",
+        "born", "cls", "labels", "name", "place", "proc_uids", "procs", "shape", "sizes", "uid",
     )  # fmt: skip
 
     def __init__(
@@ -30,6 +32,7 @@ class MeshRef:
         shape: Shape,
         procs: Sequence[ProcAddress],
         place: Place | None = None,
+        born: CodeState = UNBORN,
     ) -> None:
         self.uid = uid
         self.name = name
@@ -40,6 +43,7 @@ class MeshRef:
         self.labels = tuple(shape.labels)
         self.sizes = tuple(shape.ndslice.sizes)
         self.place = place
+        self.born = born
 
     @property
     def class_name(self) -> str:
@@ -51,10 +55,11 @@ class MeshRef:
         chosen = [index(rank) for rank in shape.ndslice]
         place = None if self.place is None else self.place.over(chosen, shape.ndslice.sizes)
         procs = [self.procs[rank] for rank in chosen]
-        return MeshRef(self.uid, self.name, self.cls, shape, procs, place)
+        return MeshRef(self.uid, self.name, self.cls, shape, procs, place, self.born)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MeshRef, (self.uid, self.name, self.cls, self.shape, self.procs, self.place)
+        state = (self.uid, self.name, self.cls, self.shape, self.procs, self.place)
+        return MeshRef, state if self.born == UNBORN else (*state, self.born)
 
 
 def select(procs: Sequence[ProcAddress], whole: Shape, part: Shape) -> list[ProcAddress]:

@@ -22,6 +22,7 @@ from monarch.errors import ActorError, SupervisionError
 from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
+from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.context import qualified_name, running
 from monarch.runtime.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.promise import Promise
@@ -56,6 +57,7 @@ class ProcMesh(Syncable, MeshTrait):
         hosts: _Hosts | None = None,
         num_per_host: int = 1,
         tree: Tree | None = None,
+        born: CodeState = UNBORN,
     ) -> None:
         self._uid = uid
         self._name = name
@@ -66,6 +68,7 @@ class ProcMesh(Syncable, MeshTrait):
         self._tree = tree
         self._hosts = hosts
         self._num_per_host = num_per_host
+        self._born = born
 
     @property
     def _ndslice(self) -> Slice:
@@ -84,8 +87,9 @@ class ProcMesh(Syncable, MeshTrait):
 
     def _over(self, shape: Shape, procs: Sequence[ProcAddress]) -> ProcMesh:
         return ProcMesh(
-            self._uid, self._name, shape, procs, False, self._hosts, self._num_per_host, self._tree
-        )
+            self._uid, self._name, shape, procs, False, self._hosts, self._num_per_host, self._tree,
+            self._born,
+        )  # fmt: skip
 
     @classmethod
     def from_alloc(cls, alloc: Any, setup: Callable[[], Any] | None = None) -> ProcMesh:
@@ -143,7 +147,7 @@ class ProcMesh(Syncable, MeshTrait):
         if self._tree is not None:
             members = Members.of(list(self._ndslice), self._ndslice.sizes)
             place = Place(self._tree, members)
-        ref = MeshRef(uid, name, cls, dense, self._procs, place)
+        ref = MeshRef(uid, name, cls, dense, self._procs, place, self._born)
         agent = process.current()
         agent.spawned_on[uid] = self
         owner, ancestors = current_owner()
@@ -253,7 +257,7 @@ class ProcMesh(Syncable, MeshTrait):
     def __reduce__(self) -> tuple[Any, ...]:
         return ProcMesh, (
             self._uid, self._name, self._shape, self._procs, False, self._hosts,
-            self._num_per_host, self._tree,
+            self._num_per_host, self._tree, self._born,
         )  # fmt: skip
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ from monarch.core.fanout import Tree, proc_uid
 from monarch.mesh import Extent, Point, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.binding import check_binding
+from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid
@@ -96,6 +97,7 @@ def spawn(
         specs = [msgspec.structs.replace(spec, uid=proc_uid(uid, spec.rank)) for spec in specs]
 
     state = agent.workspaces.wanted(host.address.uid for host in hosts)
+    born = UNBORN
     path = tuple(map(os.fsencode, filter(None, sys.path)))
 
     def order(part: Sequence[ProcSpec]) -> SpawnProcs:
@@ -103,7 +105,7 @@ def spawn(
             uid, name, node.address, owner, tuple(shape.labels),
             tuple(shape.ndslice.sizes), tuple(part), preload, path,
             agent.root, command, tree is not None, inherited_config(),
-            max(agent.gate.generation, state.generation), state.digest,
+            born.generation, born.digest, agent.code_states.to_inherit(),
         )  # fmt: skip
 
     procs = [
@@ -119,6 +121,8 @@ def spawn(
     )  # fmt: skip
     try:
         with agent.spawn_gate.passing():
+            # Only now: a push may just have ended.
+            born = CodeState(max(agent.gate.generation, state.generation), state.digest)
             for number, host in enumerate(hosts):
                 link(agent, host)
                 if tree is None:
@@ -141,7 +145,7 @@ def spawn(
             why = f"its host is gone: {failure.reason}"
             late = [ProcDown(p.uid, why) for p in procs if p.host_uid == host.address.uid]
             node.partings.peers_down(late, host.address.uid)
-    return ProcMesh(uid, name, shape, procs, True, reference, num_per_host, tree)
+    return ProcMesh(uid, name, shape, procs, True, reference, num_per_host, tree, born)
 
 
 def _tree(

@@ -171,6 +171,9 @@ class ActorCell:
         if call.generation > gate.generation and gate.is_behind(call):
             self.answers.refuse_behind(call)
             return
+        if call.crosses and gate.has_come_between(call):
+            self.answers.refuse_crossing(call)
+            return
         call.generation = gate.generation
         self.method = call.method
         spec: EndpointSpec | None = None

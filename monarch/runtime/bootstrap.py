@@ -88,6 +88,7 @@ def make_agent(
     agent.use_root(config.root or config.owner)
     agent.command = config.command
     agent.generation = config.generation
+    agent.code_states.inherit(config.codes)
     node.handle(StopSelf, lambda envelope: _stop_in_background(agent, stop))
     return agent
 

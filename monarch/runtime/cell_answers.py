@@ -65,11 +65,16 @@ class CellAnswers:
 
     def refuse_behind(self, call: Call) -> None:
         """The call is of newer code than ours: whoever waits for it is told, and nobody runs it."""
-        gate = self._host.gate
-        error = GenerationBehind(
-            self._record.title, call.method, gate.generation, call.generation, gate.why_behind
-        )
-        call.generation = gate.generation
+        self._refuse_by_name(call, self._host.gate.why_behind)
+
+    def refuse_crossing(self, call: Call) -> None:
+        """While it was under way, some of those whom it is for got code that others did not."""
+        self._refuse_by_name(call, "which went to a part of this mesh while the call was under way")
+
+    def _refuse_by_name(self, call: Call, why: str) -> None:
+        generation = self._host.gate.generation
+        error = GenerationBehind(self._record.title, call.method, generation, call.generation, why)
+        call.generation = generation
         if call.port:
             self.raised(call, error)
             return

@@ -70,6 +70,7 @@ class ClientAgent(ProcAgent):
         node.listen(f"ipc://{self.directory}/{node.uid}")
         node.replace_address(host_uid=node.uid, host_urls=node.address.urls)
         self.host = node.address
+        self.code_states.is_root = True
         self.host_agent = HostAgent(node, self.directory, start_launcher=start_launcher)
         self.host_agent.follows_client = True
         self.host_agent.client = lambda: node.address
@@ -118,6 +119,7 @@ class ClientAgent(ProcAgent):
             generation, digest = link.info.get("generation", 0), link.info.get("digest", "")
             assert isinstance(generation, int)
             self.workspaces.found(link.address.uid, generation, str(digest))
+            self.code_states.found(link.address.uid, generation, str(digest))
 
     def _on_first_reload(self, envelope: Envelope) -> None:
         """Somebody pushed code for what we run, before we did ourselves."""

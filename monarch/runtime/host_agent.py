@@ -42,6 +42,7 @@ from monarch.wire.message import (
     ProcDown,
     ProcSpec,
     ProcUp,
+    ReplaceProcs,
     SpawnProcs,
     StopProcs,
     Watch,
@@ -167,7 +168,7 @@ class HostAgent:
             directory=os.getcwd() if self.follows_client else "",
             root=spawn.root, bind=spec.bind, command=spawn.command, is_quiet=spawn.is_quiet,
             config=spawn.config, log_level=self.logs.level, insecure=self.node.is_insecure,
-            life=proc.life,
+            life=proc.life, codes=spawn.codes,
         )  # fmt: skip
 
     def _urls(self, uid: Uid) -> tuple[str, ...]:
@@ -259,8 +260,11 @@ class HostAgent:
         socket_path = f"{self.directory}/{uid}"
         return socket_path, door_path(socket_path), self._stacks_path(uid)
 
-    def _end_to_replace(self, uids: Sequence[Uid], reason: str, grace_seconds: float) -> None:
-        self.stop(uids, grace_seconds, reason)
+    def _end_to_replace(self, uids: Sequence[Uid], order: ReplaceProcs) -> None:
+        for uid in uids:
+            proc = self.procs[uid]
+            proc.spawn = msgspec.structs.replace(proc.spawn, codes=order.codes)
+        self.stop(uids, order.grace_seconds, order.reason)
 
     def _replace(self, old: HostProc, code: int | None) -> None:
         """A proc has ended to make room for a new one of its uid."""

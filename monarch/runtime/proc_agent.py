@@ -21,6 +21,7 @@ from monarch.runtime.actor_cell import ActorCell
 from monarch.runtime.cell_runners import make_cell
 from monarch.runtime.cell_table import CellTable
 from monarch.runtime.cell_work import Fail, Judge
+from monarch.runtime.code_states import CodeStates
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.fences import Fences
 from monarch.runtime.kept_spawns import KeptSpawns
@@ -63,6 +64,7 @@ class ProcAgent:
         self.gate = node.gate
         self.spawn_gate = SpawnGate()
         self.workspaces = WorkspaceStates()
+        self.code_states = CodeStates()
         self.io_loop: IoLoop | None = None
         self.spawned_on: dict[Uid, object] = {}
         self.spoiled = ""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.host_code import HostCode
 from monarch.wire.message import Command
 
 __all__ = ["CONTROL_FD", "MAX_PACKET_BYTES", "ProcConfig", "decode_order", "encode_order"]
@@ -26,7 +27,8 @@ class ProcConfig(msgspec.Struct):
     host has one, and ``workspace_path`` its import folders, which come first. ``bind`` is as in
     ``runtime.binding``; ``command`` starts the templates of what this proc spawns on its host.
     ``is_quiet``: the owner need not hear that it is up; ``config`` are the settings that the owner
-    has changed; ``life`` counts the processes of this uid before this one."""
+    has changed; ``life`` counts the processes of this uid before this one; ``codes`` is as in
+    ``SpawnProcs``."""
 
     uid: Uid
     mesh: Uid
@@ -53,6 +55,7 @@ class ProcConfig(msgspec.Struct):
     log_level: int = logging.INFO
     insecure: bool = False
     life: int = 0
+    codes: tuple[HostCode, ...] = ()
 
     def __repr__(self) -> str:
         return f"ProcConfig({self.uid}, {self.name} {self.rank})"  # Not the secret.

@@ -11,14 +11,14 @@ from monarch.wire.message import ReplaceProcs
 
 __all__ = ["Replacements"]
 
-End = Callable[[Sequence[Uid], str, float], None]
+End = Callable[[Sequence[Uid], ReplaceProcs], None]
 
 
 class Replacements:
     """Answers orders to replace procs. Everything here runs on the node's I/O loop.
 
-    ``procs`` are the procs that there are; ``end`` ends some: it is given their uids, the reason,
-    and the seconds that they have for it.
+    ``procs`` are the procs that there are; ``end`` ends some: it is given their uids, and the
+    order.
     """
 
     def __init__(self, node: Node, procs: Collection[Uid], end: End) -> None:
@@ -35,7 +35,7 @@ class Replacements:
         there = [uid for uid in order.uids if uid in self._procs]
         waiting = _Order(order, set(there), sorted(set(order.uids) - set(there)))
         self._orders.append(waiting)
-        self._end(there, order.reason, order.grace_seconds)
+        self._end(there, order)
         self._wanted.update(there)
         self._settle()
 

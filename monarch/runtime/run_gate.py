@@ -22,11 +22,20 @@ class RunGate:
         self.generation = 0
         self.why_behind = ""
         self._taken_back = 0
+        self._divided_at: list[int] = [0]
+
+    def switch(self, generation: int, *, divides: bool) -> None:
+        """Run a generation from here on. One that ``divides`` hosts leaves some with older code."""
+        self.generation = generation
+        if divides:
+            self._divided_at = [self._divided_at[-1], generation]
 
     def take_back(self, generation: int, before: int) -> None:
         """A generation was switched to and is given up: what it sent may still be under way."""
         self._taken_back = max(self._taken_back, generation)
         self.generation = before
+        if self._divided_at[-1] == generation:
+            self._divided_at.pop()
 
     def is_behind(self, call: Call) -> bool:
         """Whether a call must not run here. Asked only where its generation is above ours."""
@@ -35,3 +44,8 @@ class RunGate:
             and call.root == self.root
             and call.generation > self._taken_back
         )
+
+    def has_come_between(self, call: Call) -> bool:
+        """Whether a generation that divides those whom a call is for was switched to while it was
+        under way. Asked only where it said of itself that one might."""
+        return call.crosses <= self._divided_at[-1] and call.root == self.root

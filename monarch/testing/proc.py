@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import itertools
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -33,6 +34,9 @@ __all__ = ["InProcessAgent", "InProcessLauncher", "InProcessProc", "ProcTable", 
 ProcTable: TypeAlias = "dict[Uid, InProcessProc]"
 
 _pids = itertools.count(1 << 22)
+
+_ROOM_MILLISECONDS = 20.0
+"""How long to wait for room in a full pipe before looking whether the proc has ended."""
 
 
 class ProcWorld(Protocol):
@@ -111,8 +115,9 @@ class InProcessProc:
         self.environment = _changed(os.environ, config.env)
         self._exited = exited
         self._world = world
+        for fd in output.values():
+            os.set_blocking(fd, False)
         self._output = output
-        self._num_writers = 0
         self._lock = threading.Lock()
         self._has_ended = False
         self.ended = threading.Event()
@@ -157,8 +162,7 @@ class InProcessProc:
         self.node.close()
         self.agent.drop_everything()
         end_all_of(self)
-        with self._lock:
-            self._close_output()
+        self._close_output()
         self._world.procs.pop(self.uid, None)
         self._exited(code)
         self.ended.set()
@@ -179,23 +183,27 @@ class InProcessProc:
         self.node.answer(order.sender, order.port)
 
     def _write(self, stream: int, data: bytes) -> None:
-        with self._lock:
-            fd = self._output.get(stream)
-            self._num_writers += 1
-        try:
-            while data and fd is not None:
-                data = data[os.write(fd, data) :]
-        except OSError:
-            raise ProcEnded from None  # The reader has left, because we have ended.
-        finally:
+        poll = select.poll()
+        while data:
+            # Whoever prints may be unwound between any two steps. So it owes nothing but the lock,
+            # which `with` returns at any moment, and holds that for no longer than a system call.
             with self._lock:
-                self._num_writers -= 1
-                if self._has_ended:
-                    self._close_output()
+                fd = self._output.get(stream)
+                if fd is None:
+                    return
+                try:
+                    data = data[os.write(fd, data) :]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    raise ProcEnded from None  # The reader has left, because we have ended.
+            if data:
+                # If we end meanwhile, the number may be another file's: then this is a short wait.
+                poll.register(fd, select.POLLOUT)
+                poll.poll(_ROOM_MILLISECONDS)
 
     def _close_output(self) -> None:
-        """Close our ends of the pipes, unless a thread still writes: it closes them then."""
-        if self._num_writers == 0:
+        with self._lock:
             output, self._output = self._output, {}
             for fd in output.values():
                 os.close(fd)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +21,13 @@ __all__ = ["ProcEnded", "belonging_to", "end_all_of", "inherited", "owner_of_thr
 _here = threading.local()
 _ATTRIBUTE = "_monarch_in_process_owner"
 _ending = threading.Lock()
+_ended: weakref.WeakSet[Any] = weakref.WeakSet()
+
+# Unwound in the middle of one of these, a thread would keep a lock for ever that others share, as
+# `Event.set` does, and `logging`.
+_HAND_OVERS = {"__enter__", "__exit__", "acquire", "release", "_acquireLock", "_releaseLock"}
+_PATIENCE_SECONDS = 5.0
+_LOOK_SECONDS = 0.001
 
 
 class ProcEnded(BaseException):
@@ -48,7 +58,6 @@ def inherited() -> Iterator[None]:
     def start_as_ours(thread: threading.Thread) -> None:
         owner = owner_of_thread()
         if owner is not None:
-            setattr(thread, _ATTRIBUTE, owner)
             run = thread.run
 
             def run_as_ours() -> None:
@@ -57,7 +66,11 @@ def inherited() -> Iterator[None]:
                 # A thread that is unwound because its proc has ended is no error.
                 with contextlib.suppress(ProcEnded):
                     try:
-                        run()
+                        with _ending:
+                            is_late = owner in _ended and not _is_the_runtimes(thread)
+                            setattr(thread, _ATTRIBUTE, owner)
+                        if not is_late:
+                            run()
                     finally:
                         _end_in_peace(thread)
 
@@ -84,15 +97,46 @@ def _end_in_peace(thread: threading.Thread) -> None:
 def end_all_of(owner: Any) -> None:
     """Unwind what actors and other user code run on threads of ``owner``, except the calling one.
 
-    Python code stops at its next step. A thread that waits in C stops when its wait is over.
-    The runtime's own threads end by themselves.
+    Python code stops at its next step, or when it has taken or let go of the lock that it is about
+    to. A thread that waits in C stops when its wait is over. The runtime's own threads end by
+    themselves.
     """
+    with _ending:
+        _ended.add(owner)
+    busy = []
     for thread in threading.enumerate():
-        if thread is threading.current_thread() or thread.name.startswith("monarch-"):
+        if thread is threading.current_thread() or _is_the_runtimes(thread):
             continue
-        with _ending:
-            if getattr(thread, _ATTRIBUTE, None) is owner:
-                _unwind(thread, ProcEnded)
+        if not _is_unwound(thread, owner):
+            busy.append(thread)
+    if busy:
+        threading.Thread(
+            target=_unwind_soon, args=(busy, owner), name="monarch-unwinding", daemon=True
+        ).start()
+
+
+def _unwind_soon(busy: list[threading.Thread], owner: Any) -> None:
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while busy:
+        time.sleep(_LOOK_SECONDS)
+        must = time.monotonic() > end  # It waits for a lock that somebody else keeps.
+        busy = [thread for thread in busy if not _is_unwound(thread, owner, must)]
+
+
+def _is_the_runtimes(thread: threading.Thread) -> bool:
+    return thread.name.startswith("monarch-")
+
+
+def _is_unwound(thread: threading.Thread, owner: Any, must: bool = False) -> bool:
+    """Unwind it where it belongs to ``owner``, unless it is handing over a lock just now."""
+    with _ending:
+        if getattr(thread, _ATTRIBUTE, None) is not owner:
+            return True
+        frame = sys._current_frames().get(thread.ident or 0)
+        if frame is not None and frame.f_code.co_name in _HAND_OVERS and not must:
+            return False
+        _unwind(thread, ProcEnded)
+        return True
 
 
 def _unwind(thread: threading.Thread, error: type[BaseException] | None) -> None:

@@ -66,7 +66,7 @@ class TitanTrainer(Actor):
 
     @endpoint
     def step(self) -> StepResult:
-        """One step of training."""
+        """One step of training. See `save_if_due`."""
         result = self.running().step()
         return dataclasses.replace(result, generation=context().generation)
 
@@ -74,6 +74,11 @@ class TitanTrainer(Actor):
     def validate(self) -> float:
         """The loss on the validation data."""
         return self.running().validate()
+
+    @endpoint
+    def save_if_due(self) -> Saved:
+        """Write the checkpoint that the config has after this step, if there is to be one."""
+        return self.running().save_if_due()
 
     @endpoint
     def save(self) -> Saved:
@@ -134,7 +139,7 @@ class Driver:
         return setup
 
     def step(self) -> list[StepResult]:
-        """One step of training, on all ranks."""
+        """One step of training, on all ranks. Call `save_if_due` when it is written down."""
         step = self.step_now + 1
         started = time.monotonic()
         patience = patience_seconds(self.config, step, self.seconds_of_last)
@@ -144,6 +149,11 @@ class Driver:
         self.seconds_of_last = time.monotonic() - started
         self.step_now = results[0].step
         return results
+
+    def save_if_due(self) -> Saved:
+        """Save the checkpoint that the config has after the last step, if there is to be one."""
+        saved: list[Saved] = self.ask(self.trainers.save_if_due, doing="saving a checkpoint")
+        return saved[0]
 
     def save(self) -> Path | None:
         """Save a checkpoint, where the config has them enabled. Raises RunFailed if it cannot."""
@@ -185,9 +195,10 @@ class Driver:
 
 def patience_seconds(config: TitanConfig, step: int, seconds_of_last: float | None) -> float:
     """After how long a step hangs: sooner once there is one to compare it with."""
-    saves = config.checkpoint.enable and step % config.checkpoint.interval == 0
-    validates = config.validation.enable and step % config.validation.freq == 0
-    if seconds_of_last is None or saves or validates or step == config.training.steps:
+    validates = config.validation.enable and (
+        step % config.validation.freq == 0 or step == config.training.steps
+    )
+    if seconds_of_last is None or validates:
         return float(config.comm.init_timeout_seconds)
     return float(max(config.comm.train_timeout_seconds, math.ceil(5 * seconds_of_last)))
 
@@ -253,10 +264,13 @@ def train(config: TitanConfig, record: Record, attempt: Attempt) -> Outcome:
                 f"A lower optimizer.lr may help. The last checkpoint: {saving.latest or 'none'}"
             )
         last.update((key, values[key]) for key in last if key in values)
-        if result.saved:
-            saving.saved(step, result.saved)
-        elif result.unsaved:
-            saving.failed(step, result.unsaved, must=result.is_last)
+        # Not before the row is there: who goes on from the checkpoint will not write it.
+        if any(each.is_save_due for each in results):
+            saved = driver.save_if_due()
+            if saved.path:
+                saving.saved(saved.step, saved.path)
+            elif saved.failure:
+                saving.failed(step, saved.failure, must=result.is_last)
         if result.is_last:
             break
     if step < setup.num_steps:

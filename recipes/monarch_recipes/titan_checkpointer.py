@@ -32,9 +32,11 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Saved:
-    """What became of a save: a whole checkpoint, or why there is none. Neither if none was due."""
+    """What became of a save: a whole checkpoint, which is of `step`, or why there is none. Neither
+    if none was due."""
 
     path: Path | None = None
+    step: int = 0
     failure: str = ""
 
 
@@ -47,7 +49,7 @@ class Checkpointer:
         self._config = config.checkpoint
         self._degrees = degrees
         self._folder = Path(config.job.dump_folder, config.checkpoint.folder)
-        self._unfinished: Path | None = None
+        self._unfinished: int | None = None  # the step
 
     def load(self) -> Resumed:
         """Go on from the newest whole checkpoint, or from where the config says."""
@@ -70,6 +72,10 @@ class Checkpointer:
             ) from None
         return Resumed(found.path, tuple(notes))
 
+    def is_due(self, step: int, is_last: bool) -> bool:
+        """Whether `save_if_due` has something to do, or to tell, after `step`."""
+        return self._unfinished is not None or self._inner._should_save(step, is_last)
+
     def save_if_due(self, step: int, is_last: bool) -> Saved:
         """Save after `step` where the config says so."""
         if self._inner._should_save(step, is_last):
@@ -83,7 +89,7 @@ class Checkpointer:
             return Saved()
         path = self._path(step)
         if path.joinpath(".metadata").is_file():
-            return Saved(path)
+            return Saved(path, step)
         # TorchTitan saves between two intervals only at the end, and then the weights alone.
         as_configured = inner.last_save_model_only, inner.last_save_in_hf
         inner.last_save_model_only = inner.last_save_in_hf = False
@@ -107,16 +113,19 @@ class Checkpointer:
             if dist.get_rank() == 0:
                 shutil.rmtree(path, ignore_errors=True)  # Its half takes up the room of the next.
             return Saved(failure=_first_failure(error))
-        self._unfinished = path
+        self._unfinished = step
         return self._finished(is_in_hf=is_last and self._inner.last_save_in_hf)
 
     def _finished(self, is_in_hf: bool = False) -> Saved:
         """The checkpoint that was begun last, once it is whole; in the background it takes time."""
-        path = self._unfinished
-        if path is None or not (is_in_hf or path.joinpath(".metadata").is_file()):
+        step = self._unfinished
+        if step is None:
+            return Saved()
+        path = self._path(step)
+        if not (is_in_hf or path.joinpath(".metadata").is_file()):
             return Saved()
         self._unfinished = None
-        return Saved(path)
+        return Saved(path, step)
 
     def _weights_are_finite(self) -> bool:
         is_finite = torch.ones((), device=self._trainer.device)

@@ -66,9 +66,8 @@ class StepResult:
     rank: int
     step: int  # counted from 1
     values: Mapping[str, float]
-    saved: Path | None
     is_last: bool
-    unsaved: str = ""  # why a checkpoint that was due is not there
+    is_save_due: bool = False  # then call `save_if_due`
     generation: int = 0  # of the workspace whose code ran
 
 
@@ -130,7 +129,11 @@ class Training:
         )
 
     def step(self) -> StepResult:
-        """Learn from one global batch; save and validate where it is time to."""
+        """Learn from one global batch, and validate where it is time to.
+
+        It does not save. Whoever writes down what came of the step does that first: it would be
+        lost where a rank dies between the two, because the run goes on after the checkpoint.
+        """
         trainer, config = self.trainer, self.config
         trainer.step += 1
         trainer.gc_handler.run(trainer.step)
@@ -138,9 +141,8 @@ class Training:
             trainer.train_step(self._batches)
         except DataloaderExhaustedError:
             trainer.step -= 1
-            return StepResult(self.rank, trainer.step, {}, None, is_last=True)
+            return StepResult(self.rank, trainer.step, {}, is_last=True)
         is_last = trainer.step == config.training.steps
-        saved = self._checkpointer.save_if_due(trainer.step, is_last)
         if config.validation.enable and (
             is_last or trainer.validator.should_validate(trainer.step)
         ):
@@ -153,7 +155,13 @@ class Training:
             timeout = timedelta(seconds=config.comm.train_timeout_seconds)
             set_pg_timeouts(timeout, trainer.parallel_dims)
         values = self._metrics.take()
-        return StepResult(self.rank, trainer.step, values, saved.path, is_last, saved.failure)
+        is_save_due = self._checkpointer.is_due(trainer.step, is_last)
+        return StepResult(self.rank, trainer.step, values, is_last, is_save_due)
+
+    def save_if_due(self) -> Saved:
+        """Write a checkpoint where the config has one after the step that was made last."""
+        step = self.trainer.step
+        return self._checkpointer.save_if_due(step, step == self.config.training.steps)
 
     def validate(self) -> float:
         """The loss on the validation data; NaN where the config has none."""

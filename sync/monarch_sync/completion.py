@@ -2,7 +2,8 @@
 
 From the moment that the journal is written, there is one way only: forward. What was cut short is
 carried out again from its start, with what of the stage is still there. What can be done after the
-answer, to keep what was replaced and to note the end, waits for `settle`. After a reboot every file
+answer, to keep what was replaced and to note it and the end, waits for `settle`; the journal says
+enough to do that too after a crash. After a reboot every file
 is read once, and what is not as it was left is no longer claimed.
 """
 
@@ -20,7 +21,7 @@ from monarch_sync.history import History
 from monarch_sync.manifest import Manifest, decode_pairs
 from monarch_sync.staging import Staging
 from monarch_sync.stamps import Stamps, digest_of
-from monarch_sync.state_log import StateLog
+from monarch_sync.state_log import Journal, StateLog
 from monarch_sync.store import Store
 from monarch_sync.whole_folders import WholeFolders
 
@@ -45,7 +46,13 @@ class Completion:
         self._disk = disk
         self._stamps = stamps
         self._folders = folders
-        self._unsettled: Committer | None = None
+        self._unsettled: tuple[Committer, Manifest] | None = None
+        # A commit that has begun, from which state to which, until the history has it.
+        self._unnoted: tuple[Journal, Manifest, Manifest] | None = None
+        going = log.interrupted
+        if going is not None and history.newest < going.generation:
+            old = log.state.manifest
+            self._unnoted = going, old, going.apply(old)
         self.boot = _boot_id()
 
     @property
@@ -60,37 +67,49 @@ class Completion:
 
     def carry_out(self, new: Manifest, plan: Plan, *, is_repeated: bool = False) -> list[str]:
         """Show a state; the names of files that were changed on the host and are kept."""
+        going, old = self._log.interrupted, self._log.state.manifest
+        if going is not None and not is_repeated:
+            self._unnoted = going, old, new
         committer = Committer(
             self._root, self._staging, self._store, self._disk, self._stamps, self._folders,
-            self._log.state.manifest, is_repeated=is_repeated,
+            old, is_repeated=is_repeated,
         )  # fmt: skip
         kept = committer.carry_out(plan, new)
-        whole = new
-        if committer.lost:
-            new = new.replace(removed=committer.lost)
-        self._log.reach(new)
-        self._note_lost(whole, committer.lost)
-        self._unsettled = committer
+        self._log.reach(new.replace(removed=committer.lost) if committer.lost else new)
+        self._unsettled = committer, new
         return kept
 
     def settle(self) -> None:
         """Do what was left for after the answer. May be asked for again, if it fails."""
-        committer = self._unsettled
-        if committer is None:
+        if self._unsettled is None:
             return
+        committer, new = self._unsettled
         committer.settle()
         try:
-            self._log.end(committer.lost)
+            self._note(new, committer.lost)
         except OSError as error:
             if error.errno not in FULL or not self._store.num_bytes:
                 raise
             self._store.trim(0)  # what was there before gives way to what is there now
-            self._log.end(committer.lost)
+            self._note(new, committer.lost)
         self._unsettled = None
         self._staging.drop()
         self._store.trim()
         with contextlib.suppress(OSError):  # It is only shorter; the log has it all.
             self._log.compact()
+
+    def _note(self, planned: Manifest, lost: list[str]) -> None:
+        """Note a commit in the history, and then its end, after which nobody asks whether it was
+        noted there."""
+        if self._unnoted is not None:
+            journal, old, new = self._unnoted
+            self._history.add(
+                journal.generation, journal.author, old, new, journal.seconds,
+                journal.known_moves, takes_back=journal.takes_back,
+            )  # fmt: skip
+            self._unnoted = None
+        self._note_lost(planned, lost)
+        self._log.end(lost)
 
     def recover(self) -> None:
         """Finish a commit that was cut short, if one was."""

@@ -18,11 +18,13 @@ _STEP_SECONDS = 0.002
 
 
 class GitLocks:
-    """Of one workspace. Nobody waits any more once ``is_closed``."""
+    """Of one workspace. Nobody waits any more once ``is_closed``. Where the locks would be is
+    looked up each time, unless somebody knows of other repositories (`rely`)."""
 
     def __init__(self, workspace: Workspace, is_closed: Event) -> None:
         self._folders = [str(f.local) for f in workspace.folders if f.follows_git]
         self._is_closed = is_closed
+        self._known: list[str] | None = None
         self._old: dict[str, tuple[int, int]] = {}  # waited for in vain
 
     def wait(self, look: Callable[[], int] = lambda: 0) -> bool:
@@ -31,11 +33,22 @@ class GitLocks:
         As long as ``look`` gives more each time, a large tree is being checked out.
         """
         has_waited = False
-        for folder in self._folders:
-            found = find_git_dir(folder)
-            if found is not None:
-                has_waited |= self._wait_for(f"{found[1]}/index.lock", look)
+        for lock in self._find() if self._known is None else self._known:
+            has_waited |= self._wait_for(lock, look)
         return has_waited
+
+    def rely(self) -> None:
+        """From here on somebody knows when a repository begins, ends, or is another one; and tells
+        with `doubt`."""
+        self._known = self._find()
+
+    def doubt(self) -> None:
+        """Nobody watches for other repositories any more."""
+        self._known = None
+
+    def _find(self) -> list[str]:
+        found = map(find_git_dir, self._folders)
+        return [f"{one[1]}/index.lock" for one in found if one is not None]
 
     def _wait_for(self, lock: str, look: Callable[[], int]) -> bool:
         has_waited = False

@@ -85,7 +85,9 @@ class Ground:
         for part in (plan.folders, plan.files, plan.links):
             for entry in part:
                 self._check_short(entry.path, room)
-        for _, after in plan.folders_moved:
+        for before, after in plan.folders_moved:
+            if len(os.fsencode(after)) <= len(os.fsencode(before)):
+                continue  # It fits in where it is.
             for folder, node in new.folder(after).walk(after):
                 if _may_be_longer(folder, room - _MAX_NAME_BYTES - 1):
                     for name in node.children:

@@ -1,9 +1,9 @@
 """History: which states a replica has had, and the way back to each of them.
 
-A record for every commit, appended before it begins: who, when, which digest, what changed, and the
-entries that stood there before. Walked from the newest on, and applied to what the replica holds
-now, the records give every earlier state; its digest proves it. The contents are the store's
-business, so a state can be known and yet not be whole. Bounded: the oldest records go.
+A record for every commit, appended once that has been answered: who, when, which digest, what
+changed, and the entries that stood there before. Walked from the newest on, and applied to what the
+replica holds now, the records give every earlier state; its digest proves it. The contents are the
+store's business, so a state can be known and yet not be whole. Bounded: the oldest records go.
 """
 
 from __future__ import annotations
@@ -106,24 +106,20 @@ class History:
         self._max_records = max_records
         self._num_bytes = 0
         self._num_records = 0
-        self._last_bytes = 0
+        self.newest = 0  # the latest generation that is noted
         # What was noted for a commit that never began is none of the past.
         for record, end in _records_in(self._read()):
             if record.generation > generation:
                 break
             self._num_bytes, self._num_records = end, self._num_records + 1
+            if isinstance(record, _Pushed):
+                self.newest = record.generation
 
     def add(
-        self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float
-    ) -> None:
-        """Note a commit that is about to begin."""
-        self.put(self.record(generation, author, old, new, seconds))
-
-    def record(
         self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float,
         moves: Sequence[tuple[str, str]] | None = None, *, takes_back: bool = False,
-    ) -> bytes:  # fmt: skip
-        """What `put` is to note of a commit; worked out ahead, so that the commit is short.
+    ) -> None:  # fmt: skip
+        """Note a commit, ahead of all that is noted of what comes after it.
 
         ``moves``: folders that only got another name, as (old, new), where they are known. They
         are noted as such, not file by file.
@@ -146,13 +142,13 @@ class History:
         if len(old):
             record.put_back = [was.to_row() for _, _, was in back if was is not None]
             record.take_away = encode_paths(path for path, _, was in back if was is None)
-        return msgspec.msgpack.encode(record)
+        self._put(record)
+        self.newest = generation
 
     def lost(self, generation: int, entries: list[Entry]) -> None:
         """Note that these are claimed no more."""
         if entries:
-            record = _Lost(generation, [entry.to_row() for entry in entries])
-            self.put(msgspec.msgpack.encode(record))
+            self._put(_Lost(generation, [entry.to_row() for entry in entries]))
 
     def walk(self, current: Manifest, has: Callable[[bytes], bool]) -> Iterator[Past]:
         """The generations, newest first. ``has``: whether this host has a content that is not part
@@ -196,20 +192,13 @@ class History:
                 if not known[entry.digest]:
                     missing[entry.path] = entry.digest
 
-    def put(self, record: bytes) -> None:
-        """Note what `record` has made."""
-        framed = frame(record)
+    def _put(self, record: _Record) -> None:
+        framed = frame(msgspec.msgpack.encode(record))
         self._disk.append(self._file, self._num_bytes, framed)
-        self._last_bytes = len(framed)
         self._num_bytes += len(framed)
         self._num_records += 1
         if self._num_bytes > self._max_bytes or self._num_records > self._max_records:
             self._shorten()
-
-    def take_back(self) -> None:
-        """What was noted last has not begun after all: what comes next takes its place."""
-        self._num_bytes -= self._last_bytes
-        self._num_records -= 1
 
     def _shorten(self) -> None:
         """Keep the newest half."""

@@ -22,12 +22,13 @@ from monarch_sync.gitignore import RuleFile, rules_of
 __all__ = [
     "IGNORE_FILE",
     "NEVER",
+    "OUTER_NAMES",
     "RULE_FILES",
     "exclude_file",
     "is_environment",
     "is_wanted",
     "judges_alike",
-    "outer_rule_files",
+    "other_rule_files",
     "walk",
     "walk_kinds",
 ]
@@ -36,6 +37,7 @@ _OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
 NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF_EDITORS)
 _ENVIRONMENT = "pyvenv.cfg"
 IGNORE_FILE, _GIT = ".monarchignore", ".gitignore"
+OUTER_NAMES = (_GIT, IGNORE_FILE)  # of rule files that count from the folders above, too
 RULE_FILES = frozenset({_GIT, IGNORE_FILE, _ENVIRONMENT})
 _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file, or not for git
 
@@ -231,14 +233,12 @@ def _personal(git_dir: str | None) -> RuleFile | None:
     return _read(personal_rule_file(git_dir and common_dir(git_dir)))
 
 
-def outer_rule_files(folder: Path) -> list[str]:
-    """The files outside of a folder that hold rules for it, whether they are there or not."""
-    files = [f"{above}/{name}" for above in folder.parents for name in (_GIT, IGNORE_FILE)]
-    found = find_git_dir(str(folder))
-    repository = common_dir(found[1]) if found is not None else None
-    if found is not None:
-        files.append(exclude_file(found[1]))
-    return [*files, *config_files(repository), personal_rule_file(repository)]
+def other_rule_files(git_dir: str | None) -> list[str]:
+    """The files that hold rules for a folder or say where these are, beside those in the folders
+    above it, whether they are there or not. ``git_dir``: of the repository that it is in."""
+    repository = common_dir(git_dir) if git_dir is not None else None
+    own = [exclude_file(git_dir)] if git_dir is not None else []
+    return [*own, *config_files(repository), personal_rule_file(repository)]
 
 
 def is_wanted(

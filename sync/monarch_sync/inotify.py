@@ -40,6 +40,7 @@ _FOLDER = (
 
 _HEAD = struct.Struct("iIII")
 _READ_BYTES = 1 << 18
+_MAX_EVENT_BYTES = _HEAD.size + 256  # a name and the zero behind it
 
 
 class Event(NamedTuple):
@@ -65,6 +66,7 @@ class Inotify:
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = self._checked(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), "")
+        self._buffer = bytearray(_READ_BYTES)
 
     def watch(self, folder: str) -> int:
         """From here on, tell of what happens to a folder and right inside it; the watch's number.
@@ -95,18 +97,21 @@ class Inotify:
     def read(self) -> list[Event]:
         """The events that are there, oldest first, without waiting."""
         events: list[Event] = []
-        while True:
+        raw, end = self._buffer, _READ_BYTES
+        # While another event would have had room, there was none.
+        while end > _READ_BYTES - _MAX_EVENT_BYTES:
             try:
-                raw = os.read(self._fd, _READ_BYTES)
+                end = os.readv(self._fd, [raw])
             except BlockingIOError:
-                return events
+                break
             at = 0
-            while at < len(raw):
+            while at < end:
                 number, mask, cookie, size = _HEAD.unpack_from(raw, at)
                 at += _HEAD.size
-                name = os.fsdecode(raw[at : at + size].rstrip(b"\0"))
+                name = os.fsdecode(bytes(raw[at : at + size].rstrip(b"\0"))) if size else ""
                 at += size
                 events.append(Event(number, mask, cookie, name))
+        return events
 
     def close(self) -> None:
         """Give all watches back. Idempotent."""

@@ -2,8 +2,9 @@
 
 Which of its folders are watched is its covers' to say.
 
-The proof that nothing is missing is a cookie: a file without a name, on the workspace's own file
-system, is written, and then awaited in the stream of events, behind which no earlier save can be.
+The proof that nothing is missing is a cookie: a file without a name is written, and then awaited in
+the stream of events, behind which no earlier save can be, wherever that was. It is made once, and
+kept as long as the watches are.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class LiveWatch:
         except OSError as error:
             raise CannotWatch(_why_not(error)) from None
         self.folders = WatchedFolders(self._queue)
+        self._cookie = -1
+        self._cookie_watch = -1
         try:
             self._watch()
         except BaseException as error:
@@ -52,8 +55,11 @@ class LiveWatch:
             raise
 
     def close(self) -> None:
-        """Give the watches back."""
+        """Give the watches back. Idempotent."""
         self._queue.close()
+        cookie, self._cookie = self._cookie, -1
+        if cookie >= 0:
+            os.close(cookie)
 
     def wait(self, seconds: float | None, waker: int = -1) -> bool:
         """Until there are events; whether there are. A byte in ``waker`` ends it early."""
@@ -71,8 +77,6 @@ class LiveWatch:
     def catch_up(self) -> bool:
         """Take in the events of all that was done before this call; whether none is missing."""
         try:
-            if not self._are_the_same():
-                return False
             return self._read_to_cookie() and self.is_sound()
         except OSError:
             return False
@@ -134,34 +138,37 @@ class LiveWatch:
         )
 
     def _read_to_cookie(self) -> bool:
-        """Write a cookie, and take in events until it comes; whether it came."""
-        fd = _open_cookie(self._covers[0].root if self._covers else "")
-        try:
-            number = self._queue.watch_file(f"/proc/self/fd/{fd}")
-            os.write(fd, b"\1")
-            deadline = time.monotonic() + _COOKIE_SECONDS
-            while True:
-                events = self._queue.read()
-                self.folders.take(events, time.monotonic())
-                if any(event.watch == number for event in events):
-                    return True
-                left = deadline - time.monotonic()
-                if left <= 0 or self.folders.is_lost:
-                    return False
-                self._queue.wait(left)
-        finally:
-            os.close(fd)
+        """Write the cookie, and take in events until it comes; whether it came."""
+        if self._cookie < 0:
+            self._cookie = _open_cookie(self._covers[0].root if self._covers else "")
+            self._cookie_watch = self._queue.watch_file(f"/proc/self/fd/{self._cookie}")
+        number = self._cookie_watch
+        os.pwrite(self._cookie, b"\1", 0)
+        deadline = time.monotonic() + _COOKIE_SECONDS
+        while True:
+            events = self._queue.read()
+            self.folders.take(events, time.monotonic())
+            if any(event.watch == number for event in events):
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0 or self.folders.is_lost:
+                # This one may come yet, and would prove too much the next time.
+                self.folders.is_lost = True
+                return False
+            self._queue.wait(left)
 
 
 def _open_cookie(folder: str) -> int:
-    """A file to write to that nobody else ever sees: it has no name, and ends with us."""
+    """A file to write to that nobody else ever sees: it has no name, and ends with us.
+
+    Not where the workspace is, if possible, whose file system could not be unmounted then.
+    """
     try:
-        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError:
-        # A folder that is read-only, or whose file system cannot. The queue is one for all.
         fd, path = tempfile.mkstemp(prefix="monarch-cookie-")
         os.unlink(path)
-        return fd
+    except OSError:
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    return fd
 
 
 def _why_not(error: OSError) -> str:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from monarch_sync.diff import Plan
 from monarch_sync.entry import to_wire
-from monarch_sync.history import History
-from monarch_sync.manifest import Manifest, decode_pairs, encode_pairs
+from monarch_sync.manifest import Manifest, encode_pairs
 from monarch_sync.messages import Stage, Staged
 from monarch_sync.state_log import Journal
 
@@ -18,24 +17,18 @@ __all__ = ["Pending"]
 
 class Pending(NamedTuple):
     """From ``old``, which is shown, to ``new``. ``is_told``: the stage says all that leads there.
-    Once all content is there, ``record`` is for the history, ``journal`` for the log."""
+    Once all content is there, ``journal`` is what the log will note."""
 
     stage: Stage
     old: Manifest
     new: Manifest
     plan: Plan
     is_told: bool
-    record: bytes = b""
     journal: Journal | None = None
 
-    def lined_up(self, history: History, boot: str) -> Pending:
+    def lined_up(self, boot: str) -> Pending:
         """With what the commit will note, worked out ahead."""
         stage, old, new = self.stage, self.old, self.new
-        folders_moved = self.plan.folders_moved
-        record = history.record(
-            stage.generation, stage.author, old, new, time.time(),
-            decode_pairs(stage.moves) or folders_moved, takes_back=stage.takes_back,
-        )  # fmt: skip
         if self.is_told and (stage.base or not len(old)):
             journal = Journal(
                 stage.generation, stage.author, stage.changed, stage.removed, moves=stage.moves
@@ -43,8 +36,10 @@ class Pending(NamedTuple):
         else:
             journal = Journal.of(stage.generation, stage.author, old, new)
         journal.boot = boot
-        journal.folder_moves = encode_pairs(folders_moved)
-        return self._replace(record=record, journal=journal)
+        journal.seconds = time.time()
+        journal.takes_back = stage.takes_back
+        journal.folder_moves = encode_pairs(self.plan.folders_moved)
+        return self._replace(journal=journal)
 
     def staged(self, where: Callable[[str], str]) -> Staged:
         """The answer to the author. ``where``: the place of a file's new content."""

@@ -92,6 +92,11 @@ class Push:
         self._brings_content = False
         self._rounds = 0
 
+    @property
+    def base(self) -> Manifest | None:
+        """What the host had, as far as that is known."""
+        return self._base
+
     def first(self, *, brings_content: bool = True) -> Outgoing:
         """What to send first. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
 

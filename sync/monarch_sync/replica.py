@@ -217,6 +217,7 @@ class Replica:
 
     def past(self) -> Iterator[Past]:
         """The generations that were here, this one first, as far as they are remembered."""
+        self.settle()
         return self._history.walk(self.manifest, self._store.has)
 
     def missing(self, digests: Sequence[bytes]) -> list[bytes]:
@@ -298,7 +299,7 @@ class Replica:
         self._ground.check_open(pending.plan)
         self._ground.check_unmounted(pending.plan)
         self._staging.line_up(pending.plan.files)
-        self._pending = pending.lined_up(self._history, self._completion.boot)
+        self._pending = pending.lined_up(self._completion.boot)
         return pending.staged(self._where)
 
     def _where(self, path: str) -> str:
@@ -316,12 +317,7 @@ class Replica:
         if not self._can_move(pending.plan):
             pending = self._file_by_file(pending)
         assert pending.journal is not None
-        self._history.put(pending.record)
-        try:
-            self._log.begin(pending.journal)
-        except OSError:
-            self._history.take_back()
-            raise
+        self._log.begin(pending.journal)
         kept = self._completion.carry_out(pending.new, pending.plan)
         self._states.note(self.manifest)
         self._pending = None
@@ -333,7 +329,7 @@ class Replica:
         plan = diff(self.manifest, pending.new, ())
         self._staging.salvage(plan, self.manifest)
         self._staging.gather(plan, pending.new)
-        return pending._replace(plan=plan).lined_up(self._history, self._completion.boot)
+        return pending._replace(plan=plan).lined_up(self._completion.boot)
 
     def abort(self, generation: int) -> Message:
         """Drop what was staged."""

@@ -61,7 +61,7 @@ class Scanner:
 
     def scan(self) -> Scan:
         """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there, or that
-        has given way to an empty one since the last look."""
+        has given way to an empty one on another disk since the last look."""
         self._hidden.clear()
         self._looking.begin()
         entries: dict[str, Entry] = {}

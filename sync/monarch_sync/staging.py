@@ -7,7 +7,6 @@ before it counts. A folder that is new to the host is put together here whole, t
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import stat
@@ -57,7 +56,7 @@ class Staging:
 
     def begin(self, plan: Plan, old: Manifest) -> None:
         """What is to be got ready, from what is shown now."""
-        with contextlib.suppress(FileExistsError):
+        if not os.path.isdir(self.folder):
             os.mkdir(self.folder)  # Whoever tidies up takes empty folders away.
         self._old = old
         for entry in plan.files:

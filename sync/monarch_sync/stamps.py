@@ -13,12 +13,13 @@ import stat
 import time
 from typing import NamedTuple
 
-from monarch_sync.digest import digest_stream
+from monarch_sync.digest import digest_bytes, digest_stream
 
 __all__ = ["Stamps", "digest_of", "lstat"]
 
 _TICK_NS = 20_000_000
 _MAX_FILES = 500_000
+_SMALL_BYTES = 64 << 10
 
 
 class _Stamp(NamedTuple):
@@ -89,6 +90,13 @@ def digest_of(path: str) -> bytes | None:
     except OSError:
         return None
     try:
+        first = os.read(fd, _SMALL_BYTES)
+        # As a rule that is all, and there is no need of a stream.
+        if len(first) < _SMALL_BYTES and not (first and os.read(fd, 1)):
+            if first or stat.S_ISREG(os.fstat(fd).st_mode):
+                return digest_bytes(first)
+            return None
+        os.lseek(fd, 0, os.SEEK_SET)
         with open(fd, "rb", buffering=0, closefd=False) as file:
             return digest_stream(file)[0]
     except OSError:

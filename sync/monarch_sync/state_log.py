@@ -36,7 +36,8 @@ class State(NamedTuple):
 
 class Journal(msgspec.Struct, tag="commit", array_like=True):
     """What a commit is about to do: enough to do it again from the state that it starts from.
-    ``moves``: as in ``Stage``; ``folder_moves``: those that the disk makes as one."""
+    ``moves``: as in ``Stage``; ``folder_moves``: those that the disk makes as one. ``seconds``:
+    when that was, since the epoch. ``takes_back``: as in ``Stage``."""
 
     generation: int
     author: str
@@ -45,6 +46,8 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
     folder_moves: list[tuple[bytes, bytes]] = []
     boot: str = ""
     moves: list[tuple[bytes, bytes]] = []
+    seconds: float = 0.0
+    takes_back: bool = False
 
     @classmethod
     def of(cls, generation: int, author: str, old: Manifest, new: Manifest) -> Journal:
@@ -52,6 +55,11 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
         changed = [now.to_row() for _, _, now in changes if now is not None]
         removed = encode_paths(path for path, _, now in changes if now is None)
         return cls(generation, author, changed, removed)
+
+    @property
+    def known_moves(self) -> list[tuple[str, str]]:
+        """The folders that only get another name, as (old, new)."""
+        return decode_pairs(self.moves or self.folder_moves)
 
     def apply(self, old: Manifest) -> Manifest:
         """The state that the commit leads to."""

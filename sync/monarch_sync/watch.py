@@ -121,11 +121,13 @@ class Watcher:
             return
         try:
             self._live = LiveWatch(self._workspace)
+            self._git.rely()
         except CannotWatch as error:
             self.polls_because = str(error)
 
     def _release(self) -> None:
         live, self._live = self._live, None
+        self._git.doubt()
         if live is not None:
             live.close()
 

@@ -65,35 +65,43 @@ class WholeFolders:
             if os.path.islink(at):
                 return False
         pending: _Inner = [(at, node)]
+        looks = self._looks
         while pending:
             path, below = pending.pop()
-            inner = self._folders_in(path, below)
+            status = lstat(path)
+            if status is None:
+                return False
+            inner = None
+            # Nearly always; a folder is looked at twice in a push.
+            if (known := looks.get((status.st_dev, status.st_ino))) is not None:
+                mtime_ns, ctime_ns, there, found = known
+                if (
+                    ctime_ns == status.st_ctime_ns
+                    and mtime_ns == status.st_mtime_ns
+                    and there is below
+                ):
+                    inner = found
+            if inner is None:
+                inner = self._folders_in(path, below, status)
             if inner is None:
                 return False
-            pending += [(f"{path}/{name}", node) for name, node in inner]
+            if inner:
+                pending += [(f"{path}/{name}", node) for name, node in inner]
         return True
 
-    def _folders_in(self, path: str, node: Node | None) -> _Inner | None:
+    def _folders_in(self, path: str, node: Node | None, status: os.stat_result) -> _Inner | None:
         """The folders in a folder that holds what it should; else None."""
-        status = lstat(path)
-        if status is None or not stat.S_ISDIR(status.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             return None
-        key = status.st_dev, status.st_ino
-        known = self._looks.get(key)
-        if (
-            known is not None
-            and known.node is node
-            and known.mtime_ns == status.st_mtime_ns
-            and known.ctime_ns == status.st_ctime_ns
-        ):
-            return known.inner
         now = time.time_ns()
         inner = _look_into(path, node) if node is not None else _look_at_bytecode(path)
         # What was changed as late as this may change again and bear the same time.
         if inner is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
             if len(self._looks) >= _MAX_FOLDERS:
                 self._looks.clear()
-            self._looks[key] = _Look(status.st_mtime_ns, status.st_ctime_ns, node, inner)
+            self._looks[status.st_dev, status.st_ino] = _Look(
+                status.st_mtime_ns, status.st_ctime_ns, node, inner
+            )
         return inner
 
 

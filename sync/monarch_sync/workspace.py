@@ -124,6 +124,12 @@ class Workspace:
         new.folders = (*self.folders, *more)
         return new
 
+    def ignoring(self, patterns: Iterable[str]) -> Workspace:
+        """This workspace with further patterns of what is left out."""
+        new = Workspace(env=self.env, ignore=(*self.ignore, *patterns), editable=self.editable)
+        new.folders = self.folders
+        return new
+
     def folders_meet(self, touched: Iterable[str]) -> bool:
         """Whether one folder has something where another lands, or had it until it was touched."""
         for one in self.folders:

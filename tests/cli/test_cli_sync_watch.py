@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -262,17 +264,31 @@ def test_a_workspace_that_vanishes_and_comes_back(up: Folder, command: Command) 
     end(watcher)
 
 
-def test_a_workspace_whose_disk_is_unmounted_is_waited_for(up: Folder, command: Command) -> None:
+EACH_FOLDER_IS_A_DISK = """
+import os
+import sys
+from monarch_sync import identities
+
+identities._disk_of = lambda folder: os.stat(folder).st_ino
+sys.argv = ["monarch", "sync", "--watch"]
+from monarch.cli.main import main; main()
+"""
+
+
+def test_a_workspace_whose_disk_is_unmounted_is_waited_for(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(up.path)
     source = up.path / "source"
     source.mkdir()
     (source / "inner.py").write_text("1\n")
     up.write("monarch.toml", PROJECT.replace('["."]', '["source"]'))
-    watcher = command("sync", "--watch")
+    watcher = program(EACH_FOLDER_IS_A_DISK)
     watcher.line("✓ gen 1  1 file", timeout=60)
     watcher.line("watching ")
     (up.path / "mount_point").mkdir()
     Disk().exchange(source, up.path / "mount_point")  # what unmounting looks like
-    lost = watcher.line(f"{source} is empty, and another folder than before")
+    lost = watcher.line(f"{source} is empty, and on another disk than before")
     assert "Waiting for it to come back" in lost
     assert (up.replica() / "inner.py").read_text() == "1\n"
     (up.path / "mount_point/inner.py").write_text("2\n")
@@ -387,6 +403,26 @@ def test_an_interrupted_push_leaves_hosts_as_they_were_and_says_so(
     for index in (0, 1):
         assert (up.replica(index) / "amounts.py").read_text() == "AMOUNT = 1\n"
     assert "1 file → 2 hosts" in up.monarch("sync")
+
+
+def test_its_own_log_in_the_workspace_is_none_of_it(up: Folder) -> None:
+    log = up.path / "watch [1].log"
+    with open(log, "w") as out:
+        watching = subprocess.Popen(
+            [sys.executable, "-m", "monarch.cli.main", "sync", "--watch"],
+            cwd=up.path, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    try:
+        wait_for(lambda: "watching " in log.read_text(), 60, "the first push")
+        up.write("amounts.py", "AMOUNT = 2\n")
+        wait_for(lambda: "gen 2 " in log.read_text(), 60, "the next")
+    finally:
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(60) == 0
+    pushes = [line for line in log.read_text().splitlines() if line.startswith("✓")]
+    assert len(pushes) == 2, pushes
+    assert pushes[0].startswith("✓ gen 1  3 files → 2 hosts")
+    assert pushes[1].startswith("✓ gen 2  1 file → 2 hosts")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -206,11 +206,17 @@ def test_a_flood_of_connects_leaves_nothing(host: Station, member: Station, url:
     before = descriptors()
     flood(10)
     wait_for(lambda: descriptors() <= before, what="the descriptors are given back")
-    memory = me.memory_info().rss
-    flood(20)
-    wait_for(lambda: descriptors() <= before, what="the descriptors are given back")
-    # 2,000 connections that each left a kilobyte would show.
-    assert me.memory_info().rss - memory < 2_000_000
+    grown = []
+    for _ in range(3):
+        memory = me.memory_info().rss
+        flood(20)
+        wait_for(lambda: descriptors() <= before, what="the descriptors are given back")
+        grown.append(me.memory_info().rss - memory)
+        if grown[-1] < 2_000_000:
+            break
+    # 2,000 connections that each left a kilobyte would show, each time; what Python's and the
+    # system's allocators take for themselves comes once.
+    assert min(grown) < 2_000_000
     still_serves(host, member, url)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,12 @@ import pytest
 import tests.recipes.titan_support  # noqa: F401
 from monarch.runs import LineDisplay, Record
 from monarch.runs.attempts import Attempt
+from monarch.runs.record import EVENTS, METRICS
 from monarch.runs.restarts import Restarts
 from monarch.runs.rows import read_rows
 from monarch.runs.saving import Saving
 from monarch_recipes import titan
+from monarch_recipes.titan_checkpointer import Saved
 from monarch_recipes.titan_config import TitanConfig, with_values
 from monarch_recipes.titan_training import Setup, StepResult
 
@@ -35,7 +38,10 @@ class Short:
     def step(self) -> list[StepResult]:
         is_over = self.step_now == 3
         self.step_now += not is_over
-        return [StepResult(0, self.step_now, {}, None, is_last=is_over)]
+        return [StepResult(0, self.step_now, {"loss": 1.0}, is_last=is_over)]
+
+    def save_if_due(self) -> Saved:
+        raise AssertionError("none is due")
 
     def save(self) -> Path:
         return Path("step-3")
@@ -68,3 +74,31 @@ def test_after_a_death_it_goes_on_from_what_this_run_has_saved(record: Record) -
         titan.train(config, record, attempt(record, saved_step))
     titan.train(TitanConfig(), record, attempt(record, 150))
     assert [config.checkpoint.load_step for config in Short.setups] == [100, 150, -1]
+
+
+class Saves(Short):
+    """Saves after each step; what is there of the step by then is in `noted`."""
+
+    noted: list[list[int]] = []  # noqa: RUF012 - of the last training
+    metrics = Path()
+
+    def step(self) -> list[StepResult]:
+        return [dataclasses.replace(result, is_save_due=True) for result in super().step()]
+
+    def save_if_due(self) -> Saved:
+        self.noted.append([row["step"] for row in read_rows(self.metrics)])
+        # As one does that is written in the background: it tells of the step before.
+        return Saved(Path(f"step-{self.step_now - 1}"), self.step_now - 1)
+
+
+def test_a_step_is_written_down_before_it_is_saved(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that dies between the two would cost the row: all go on after the checkpoint."""
+    monkeypatch.setattr(titan, "Driver", Saves)
+    Saves.noted.clear()
+    Saves.metrics = record.folder / METRICS
+    titan.train(TitanConfig(), record, attempt(record))
+    assert Saves.noted[:3] == [[1], [1, 2], [1, 2, 3]]
+    saved = [row["step"] for row in read_rows(record.folder / EVENTS) if row["kind"] == "saved"]
+    assert saved[:3] == [0, 1, 2]

@@ -86,6 +86,7 @@ class Driver(titan.Driver):
         losses = []
         for _ in range(number):
             results = self.step()
+            self.save_if_due()
             result = next(each for each in results if each.rank == self.metrics_rank)
             losses.append(result.values["loss"])
         return losses

@@ -19,6 +19,7 @@ from . import (
     edits_of_definitions,
     edits_of_files,
     edits_of_habits,
+    edits_of_imports,
     edits_of_torch_code,
     edits_that_trip,
 )
@@ -33,6 +34,7 @@ from .matrix_cases import Case, ask
         *edits_of_definitions.CASES,
         *edits_that_trip.CASES,
         *edits_of_habits.CASES,
+        *edits_of_imports.CASES,
     ],
     ids=lambda case: case.name,
 )

@@ -15,7 +15,7 @@ from monarch_sync import Manifest, Replica
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, Kind
-from monarch_sync.messages import Abort, Commit, Committed, Refused, Staged
+from monarch_sync.messages import Abort, AskHistory, Commit, Committed, Refused, Staged, Told
 from tests.sync.test_sync_bad_input import as_nobody
 from tests.sync.trees import (
     Tree,
@@ -240,6 +240,57 @@ def test_a_crash_in_any_push_of_many_leaves_that_one_or_the_one_before(
     pytest.fail("six small pushes took more than 300 steps")
 
 
+def test_after_a_crash_at_any_step_the_history_has_what_is_here_once(tmp_path: Path) -> None:
+    """A push is noted once it has been answered, so it may be cut short in between."""
+    trees: list[Tree] = [{"d/a": b"1", "b": b"1"}, {"e/a": b"1", "b": b"1"}, {"e/a": b"1"}]
+    for step in range(100):
+        root = tmp_path / str(step)
+        disk = FailingDisk()
+        replica = Replica(root, disk)
+        push_tree(replica, 1, trees[0])
+        disk.arm(step, Stopped())
+        done = 1
+        try:
+            for generation in (2, 3):
+                assert isinstance(push_tree(replica, generation, trees[generation - 1]), Committed)
+                done = generation
+        except Stopped:
+            pass
+        replica.close()
+        disk = FailingDisk()
+        disk.arm(2 + step % 5, OSError(errno.EIO, "Input/output error"))
+        again = Replica(root, disk)  # what fails now is tried again with the next message
+        disk.steps_left = -1
+        assert isinstance(again.handle(AskHistory(9)), Told)
+        past = list(again.past())
+        assert [one.generation for one in past] == list(range(again.generation, 0, -1)), step
+        assert again.generation in (done, done + 1)
+        assert [one.manifest for one in past] == [
+            manifest_of(tree) for tree in reversed(trees[: again.generation])
+        ]
+        assert all(one.is_whole and one.num_changed == 1 for one in past[:-1])
+        assert all(one.seconds > 1e9 for one in past)
+        again.close()
+        if done == 3:
+            return
+    pytest.fail("three small pushes took more than 100 steps")
+
+
+def test_a_history_that_has_no_room_is_written_with_the_next_message(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    replica = Replica(tmp_path, disk)
+    push_tree(replica, 1, {"a": b"1"})
+    stage = stage_message(2, manifest_of({"a": b"2"}), [b"2"])
+    assert isinstance(replica.handle(stage, [b"2"]), Staged)
+    assert isinstance(replica.handle(Commit(2)), Committed)
+    disk.arm(1, OSError(errno.EIO, "Input/output error"))  # at 0, the old file goes to the store
+    replica.settle()
+    assert not replica.is_settled
+    assert isinstance(replica.handle(AskHistory(9)), Told)
+    assert [(one.generation, one.is_whole) for one in replica.past()] == [(2, True), (1, True)]
+    replica.close()
+
+
 def _refuse(*names: object, **options: object) -> None:
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -288,13 +339,13 @@ def test_a_disk_error_within_a_commit_can_be_recovered(tmp_path: Path, step: int
     assert isinstance(replica.handle(stage_message(2, manifest_of(new), files), files), Staged)
     disk.arm(step, OSError(errno.EIO, "Input/output error"))
     reply = replica.handle(Commit(2))
-    # Before the answer: the history, the journal, one file gone, two replaced, one new.
-    assert isinstance(reply, Refused) == (step < 6)
+    # Before the answer: the journal, one file gone, two replaced, one new.
+    assert isinstance(reply, Refused) == (step < 5)
     replica.settle()
     replica.close()
     again = Replica(tmp_path)
     assert read_tree(tmp_path) == whole(new if again.generation == 2 else old)
-    assert again.generation == 2 or step < 2
+    assert again.generation == 2 or step < 1
     assert isinstance(push_tree(again, 3, new), Committed)
     assert read_tree(tmp_path) == whole(new)
     again.close()

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from monarch_sync.git_index import git_dir_of
 from monarch_sync.gitignore import RuleFile
-from monarch_sync.ignore import outer_rule_files, walk
+from monarch_sync.ignore import other_rule_files, walk
 
 PATTERNS = [
     b"*.log", b"!keep.log", b"build/", b"/build", b"a/b", b"/a/", b"a/**", b"**/b", b"a/**/c",
@@ -161,7 +162,7 @@ def test_where_git_looks_for_the_users_own_rules(
         plant(folder, name, b"1")
     listed = git(folder, "ls-files", "-co", "--exclude-standard").split()
     assert sorted(walk(folder)) == sorted(listed) == ["a", "b.other"]
-    assert str(tmp_path / "mine") in outer_rule_files(folder)
+    assert str(tmp_path / "mine") in other_rule_files(git_dir_of(str(folder)))
 
 
 def test_another_repository_inside_has_its_own_rules(tmp_path: Path) -> None:

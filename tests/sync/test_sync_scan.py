@@ -91,6 +91,12 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         scan_once(Workspace([tmp_path / "file"]))
 
 
+@pytest.fixture
+def each_folder_is_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch_sync.identities._disk_of", lambda folder: os.stat(folder).st_ino)
+
+
+@pytest.mark.usefixtures("each_folder_is_a_disk")
 def test_an_empty_folder_in_place_of_the_one_that_was_there_is_not_taken_for_it(
     folder: Path,
 ) -> None:
@@ -102,7 +108,7 @@ def test_an_empty_folder_in_place_of_the_one_that_was_there_is_not_taken_for_it(
     folder.rename(folder.parent / "away")
     folder.mkdir()
     for look in looks:
-        with pytest.raises(WorkspaceMissing, match="has a disk been unmounted"):
+        with pytest.raises(WorkspaceMissing, match="has one been unmounted"):
             look()
     write(folder, "b.py")  # one that holds something may be another: a fresh clone
     for look in looks:
@@ -112,6 +118,17 @@ def test_an_empty_folder_in_place_of_the_one_that_was_there_is_not_taken_for_it(
         assert paths_of(look()) == []
 
 
+def test_a_folder_that_is_made_anew_may_be_empty(folder: Path) -> None:
+    write(folder, "a.py")
+    scanner = Scanner(flat(folder))
+    scanner.scan()
+    folder.rename(folder.parent / "away")
+    folder.mkdir()
+    assert paths_of(scanner.rescan([folder / "a.py"])) == []
+    assert paths_of(scanner.scan()) == []
+
+
+@pytest.mark.usefixtures("each_folder_is_a_disk")
 def test_a_folder_that_gives_way_while_it_is_looked_at_is_not_an_empty_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +145,7 @@ def test_a_folder_that_gives_way_while_it_is_looked_at_is_not_an_empty_one(
         return listing
 
     monkeypatch.setattr(os, "scandir", unmount_behind)
-    with pytest.raises(WorkspaceMissing, match="has a disk been unmounted"):
+    with pytest.raises(WorkspaceMissing, match="has one been unmounted"):
         scanner.scan()
 
 

@@ -7,10 +7,12 @@ import os
 import random
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +352,31 @@ def test_a_checkout_that_has_begun_before_is_waited_for(
         watcher.close()
 
 
+@pytest.mark.parametrize("where", [".", ".."])
+def test_a_repository_that_begins_while_we_watch_is_waited_for_like_any_other(
+    asking: Asking, folder: Path, where: str
+) -> None:
+    asking.look()
+    lock = folder / where / ".git/index.lock"
+    lock.parent.mkdir()
+    assert asking.look() is None
+    lock.write_bytes(b"")
+    is_over = threading.Event()
+
+    def check_out() -> None:
+        is_over.wait(0.1)
+        (folder / "last").write_bytes(b"1")
+        lock.unlink()
+
+    thread = threading.Thread(target=check_out)
+    thread.start()
+    try:
+        assert asking.look() == {folder / "last"}
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def test_a_git_lock_that_was_left_behind_holds_nobody_up_for_ever(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,25 +413,41 @@ def test_the_cookie_leaves_no_trace(asking: Asking, folder: Path) -> None:
     assert (folder.stat().st_mtime_ns, os.listdir(folder)) == before
 
 
-def test_a_folder_that_takes_no_cookie_is_vouched_for_all_the_same(
+def test_where_no_temporary_file_can_be_made_the_cookie_is_in_the_folder(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.open
-
-    def refuse(path: object, flags: int, *more: int) -> int:
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EROFS, "Read-only file system")
-        return real(path, flags, *more)  # type: ignore[call-overload,no-any-return]
+    def refuse(**options: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
 
     (folder / "a").write_bytes(b"1")
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    before = os.listdir(folder)
     assert asking.look() == {folder / "a"}
+    assert os.listdir(folder) == before
+
+
+def test_the_cookie_is_kept_from_call_to_call(asking: Asking, folder: Path) -> None:
+    def cookies() -> list[str]:
+        found = []
+        for fd in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return [name for name in found if "monarch-cookie" in name]
+
+    assert cookies() == []
+    for number in range(3):
+        (folder / "a").write_bytes(b"%d" % number)
+        assert asking.look() == {folder / "a"}
+        assert len(cookies()) == 1
+    asking.watcher.rest()
+    assert cookies() == []
 
 
 def test_without_the_cookie_nothing_is_proven(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("monarch_sync.live_watch._COOKIE_SECONDS", 0.05)
+    assert asking.look() == set()
     with monkeypatch.context() as patch:
         patch.setattr(Inotify, "read", lambda self: [])
         (folder / "a").write_bytes(b"1")

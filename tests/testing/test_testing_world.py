@@ -275,22 +275,63 @@ def test_what_procs_print_comes_to_the_client_with_their_name(
 
 
 class Chatterbox(Actor):
+    is_talking = threading.Event()
+
     @endpoint
     def talk(self) -> None:
         while True:
-            print("x" * 10_000)
+            print("x" * 1000)
+            if not self.is_talking.is_set():  # Its lock is to be nobody's when we are killed.
+                self.is_talking.set()
 
 
-def test_a_proc_that_is_killed_while_it_prints_ends() -> None:
+def test_a_proc_that_is_killed_while_it_prints_ends_and_leaves_no_pipe_open() -> None:
+    """At any moment of its printing, and there are many."""
+
+    def pipes() -> int:
+        links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+        return sum("pipe:" in link for link in links)
+
     with in_process() as world:
-        talker = world.host.spawn_procs().spawn("talker", Chatterbox)
-        pending = talker.talk.call_one()
-        with pytest.raises(TimeoutError):
-            pending.get(timeout=0.05)
-        world.kill_proc(talker)
-        with pytest.raises(SupervisionError, match="SIGKILL"):
-            pending.get(timeout=SECONDS)
-        world.wait_for_fault()
+        before = pipes()
+        for _ in range(40):
+            Chatterbox.is_talking.clear()
+            talker = world.host.spawn_procs().spawn("talker", Chatterbox)
+            pending = talker.talk.call_one()
+            wait_for(Chatterbox.is_talking.is_set)
+            world.kill_proc(talker)
+            with pytest.raises(SupervisionError, match="SIGKILL"):
+                pending.get(timeout=SECONDS)
+            world.wait_for_fault()
+        wait_for(lambda: pipes() == before, what="pipes of procs that have ended are closed")
+
+
+class Notifier(Actor):
+    condition = threading.Condition()
+    num_notified = 0
+
+    @endpoint
+    def notify(self) -> None:
+        while True:
+            with self.condition:
+                self.condition.notify_all()
+            type(self).num_notified += 1
+
+
+def test_a_proc_that_is_killed_while_it_has_a_lock_gives_it_back() -> None:
+    """What a test shares with its actors is in order afterwards: events, queues, logging."""
+    with in_process() as world:
+        for _ in range(40):
+            before = Notifier.num_notified
+            notifier = world.host.spawn_procs().spawn("notifier", Notifier)
+            pending = notifier.notify.call_one()
+            wait_for(lambda: Notifier.num_notified > before)  # noqa: B023
+            world.kill_proc(notifier)
+            with pytest.raises(SupervisionError, match="SIGKILL"):
+                pending.get(timeout=SECONDS)
+            world.wait_for_fault()
+            assert Notifier.condition.acquire(timeout=SECONDS)
+            Notifier.condition.release()
 
 
 def test_environments_are_the_procs_own() -> None:

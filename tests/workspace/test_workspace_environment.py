@@ -30,6 +30,8 @@ from tests.support import wait_for
 from tests.wheels import make_wheel
 from tests.workspace.conftest import Project, replica_of, restart, state_of
 
+pytestmark = pytest.mark.timeout(300)  # pip is called many times, which takes long under load.
+
 
 class Importer(Actor):
     @endpoint

@@ -39,7 +39,11 @@ class Busy(Actor):
 
 def all_stopped(pid: int) -> bool:
     tasks = Path(f"/proc/{pid}/task").iterdir()
-    return all(task.joinpath("stat").read_text().rpartition(") ")[2][0] == "T" for task in tasks)
+    try:
+        stats = [task.joinpath("stat").read_text() for task in tasks]
+    except OSError:
+        return False  # One of its threads has just ended.
+    return all(stat.rpartition(") ")[2][0] == "T" for stat in stats)
 
 
 @contextmanager

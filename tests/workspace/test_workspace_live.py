@@ -187,6 +187,23 @@ def test_reload_off_moves_files_and_no_code(
     assert project.sync(procs, auto_reload=False).generation == report.generation
 
 
+def test_what_came_without_a_reload_runs_after_the_next_one(
+    project: Project, procs: ProcMesh
+) -> None:
+    project.write("other.py", "A = 1\n")
+    steppers = _steppers(project, procs)
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
+    assert project.sync(procs, reload="off").ok
+    project.edit("other.py", "A = 1", "A = 2")
+    assert project.sync(procs, reload="off").ok
+    assert _values(steppers.step) == [(10, 2)] * 2
+    report = project.sync(procs)
+    assert report.ok
+    assert "stepper.py" in report.modules_reloaded
+    assert _values(steppers.step) == [(20, 3)] * 2
+    assert project.sync(procs).generation == report.generation, "and then there is nothing new"
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     project = Project(tmp_path / "nowhere")
     with pytest.raises(WorkspaceMissing, match="nowhere"):

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import Channel, ProcMesh, this_host
+from monarch.actor import Channel, HostMesh, ProcMesh, this_host
 from monarch.config import configured
 from monarch.job import ProcessJob
 from tests.support import is_running, wait_for
 from tests.workspace.conftest import Project
+from tests.workspace.steps import PLAYER, Strike, struck
 
 LAYOUT = """
 import os
@@ -482,3 +483,22 @@ def test_modules_that_are_imported_during_a_push(project: Project, procs: ProcMe
 
 def _class_of(project: Project, name: str) -> Any:
     return project.load(name).Plain
+
+
+@pytest.mark.parametrize("reload", ["respawn", "auto"])
+def test_a_proc_that_imports_old_code_while_a_push_is_prepared_gives_way_too(
+    project: Project, hosts: HostMesh, reload: str
+) -> None:
+    procs = hosts.spawn_procs(name="trainers")
+    slots = PLAYER + '\n\nclass Point:\n    __slots__ = ("x",)\n\n\nORIGIN = Point()\n'
+    project.write("player.py", slots)
+    assert project.sync(procs).ok
+    cls = project.load("player").Player
+    made: list[Any] = []
+    project.write("player.py", slots.replace("MARK = 0", "MARK = 1").replace('"x",', '"x", "y"'))
+    with struck(Strike("Switch", lambda: made.append(procs.spawn("player", cls)))):
+        report = project.sync(procs, reload=reload)
+    assert report.ok, str(report)
+    assert report.actors_respawned == {"Player": 2}
+    stamps = list(made[0].stamp.call().get(timeout=30).values())
+    assert stamps == [(report.generation, 1)] * 2

@@ -6,6 +6,7 @@ import difflib
 from pathlib import Path
 
 from monarch.cli.project import PROJECT_FILE, Project, load_project
+from monarch.cli.sync.own_output import without_own_output
 from monarch.config_file import ConfigError
 from monarch.job import DEFAULT_JOB_PATH
 from monarch.runtime.workspace.surroundings import Surroundings
@@ -62,7 +63,7 @@ def workspace_of(project: Project) -> Workspace:
             f"{PROJECT_FILE}{_line_of(toml, wanted)}: [workspace] dirs names {wanted!r}, but "
             f"{folder} {what}.{_meant(project.directory, wanted)}"
         )
-    return project.make_workspace()
+    return without_own_output(project.make_workspace())
 
 
 def whole_of(project: Project) -> Workspace:

@@ -148,11 +148,21 @@ class Attempt:
         report.changed_files = changed
         if report.errors:
             fleet.abort(hosts)
-        elif plan.local or any(host.is_staged or host.uid in memory.left for host in hosts):
+        elif self._has_news(hosts, plan, changed):
             self._carry_through(hosts, plan, scan.manifest)
         else:
             fleet.look(hosts, scan.manifest, memory.generation)
         return self._without_failed(hosts)
+
+    def _has_news(
+        self, hosts: Sequence[HostInPush], plan: ReloadPlan, changed: Sequence[str]
+    ) -> bool:
+        """Whether files change, or processes are to change that have not done so with theirs."""
+        if any(host.is_staged for host in hosts):
+            return True
+        if self._mode == "off":
+            return bool(changed)
+        return bool(plan.local) or any(host.uid in self._memory.left for host in hosts)
 
     def _without_failed(self, hosts: Sequence[HostInPush]) -> list[HostInPush]:
         """The hosts that follow; unless it is for the best effort, one that does not stops all."""
@@ -194,7 +204,7 @@ class Attempt:
                 return self._refuse(prepared)
             report.needs_respawn = prepared.respawn
             if report.generation and not (prepared.modules or any(h.is_staged for h in hosts)):
-                self._find_nothing_new(plan, manifest)
+                self._find_nothing_new(hosts, plan, manifest)
                 return True
             self._progress.step = "wait"
             stood = Standstill(number, self._owners).reach()
@@ -224,18 +234,31 @@ class Attempt:
             gone = self._ask(lambda owner: owner.go(number))
             report.problems += [Problem("respawn", problem) for problem in gone.problems]
             self._time("switch")
+        self._came_to(hosts, manifest)
         self._memory.generation = report.generation = number
-        self._memory.last = manifest
-        for host in hosts:
-            self._memory.left.pop(host.uid, None)
         return True
 
-    def _find_nothing_new(self, plan: ReloadPlan, manifest: Manifest) -> None:
+    def _came_to(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
+        memory, before = self._memory, self._memory.last
+        memory.last = manifest
+        if self._mode == "off":
+            # What runs there goes on with what it has, until a push reloads.
+            for host in hosts:
+                had = before if host.push is None else host.push.base
+                memory.left.setdefault(host.uid, had or Manifest(()))
+            return
+        memory.run = manifest
+        for host in hosts:
+            memory.left.pop(host.uid, None)
+
+    def _find_nothing_new(
+        self, hosts: Sequence[HostInPush], plan: ReloadPlan, manifest: Manifest
+    ) -> None:
         """All hosts and processes have this state, though we did not know: no new generation."""
         for owner in self._owners:
             owner.revert(plan.generation)
         self._report.changed_files = []
-        self._memory.last = manifest
+        self._came_to(hosts, manifest)
 
     def _ask(self, action: Callable[[Owner], ReloadOutcome]) -> ReloadOutcome:
         outcome = ReloadOutcome()

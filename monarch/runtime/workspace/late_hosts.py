@@ -69,6 +69,7 @@ class LateHosts:
                 report = author.bring(order.host)
                 if not report.ok:
                     return f"{has}, and could not be brought further: {' '.join(report.errors)}"
+                self._agent.code_states.brought(order.host.uid, order.wanted)
                 _log.info("brought the workspace to %s before procs start there", name)
                 return ""
         return (

@@ -114,7 +114,9 @@ class LocalReload:
         self._extend_path(step.plan.paths.get(self._agent.host.uid, ()))
         step.generation_before = self._agent.generation
         if step.plan.generation > 0:
-            self._agent.generation = step.plan.generation
+            change = step.plan.code_change(self._agent.generation)
+            step.codes_before = self._agent.code_states.switched(change)
+            self._agent.gate.switch(step.plan.generation, divides=bool(change.others))
         outcome = self._words.of_committed(step, report, time.perf_counter() - started)
         self._tell(step, outcome, exempt)
 
@@ -153,6 +155,7 @@ class LocalReload:
             report.undo()
             if generation > 0:
                 self._agent.gate.take_back(generation, step.generation_before)
+                self._agent.code_states.go_back(step.codes_before)
         if step.round is not None and step.round.told:
             report.undone = True
             over = threading.Event()

@@ -15,9 +15,9 @@ __all__ = ["Memory"]
 class Memory:
     """``views`` is what each host has, ``found`` the digest that a host told of itself.
 
-    ``last`` is the state that everybody runs, ``generation`` its number; ``left`` is what is run
-    on hosts that were left behind when their files may have changed already. ``sharing`` is about
-    hosts that see one folder.
+    ``last`` is the state that was pushed last, ``generation`` its number, and ``run`` the one that
+    was switched to last; ``left`` is what is run on hosts whose files have changed, or may have,
+    and whose processes have not. ``sharing`` is about hosts that see one folder.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -28,5 +28,6 @@ class Memory:
         self.found: dict[Uid, str] = {}
         self.sharing = Sharing(workspace)
         self.last: Manifest | None = None
+        self.run: Manifest | None = None
         self.left: dict[Uid, Manifest] = {}
         self.generation = 0

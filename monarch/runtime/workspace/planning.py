@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -41,7 +42,7 @@ def plan_of(
     plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode)
     changed: dict[str, None] = {}
     by_uid = {host.uid: host for host in hosts}
-    own = _own_changes(memory.last, manifest)
+    own = _own_changes(memory.run, manifest)
     sharing = memory.sharing
     for host in hosts:
         plan.covers.append(host.uid)
@@ -72,6 +73,7 @@ def plan_of(
     plan.folders = [folder.remote for folder in folders]
     plan.behind = list(behind)
     plan.local_paths = [str(folder.local) for folder in folders]
+    plan.family = _family(plan.author_machine, plan.local_paths)
     plan.local = [
         FileChange(str(local), str(local) if path in manifest else "")
         for path in own
@@ -79,7 +81,14 @@ def plan_of(
     ]
     # Who pushes for the first time does not know what is new here; hosts do.
     is_first_here = memory.last is None and any(host.is_staged for host in hosts)
-    return Planned(plan, sorted(changed if is_first_here else {*changed, *own}))
+    new = [] if is_first_here else own if mode != "off" else _own_changes(memory.last, manifest)
+    return Planned(plan, sorted({*changed, *new}))
+
+
+def _family(machine: str, paths: Sequence[str]) -> str:
+    """Names a workspace among those of all authors."""
+    text = "\0".join([machine, *paths])
+    return hashlib.blake2b(os.fsencode(text), digest_size=8).hexdigest()
 
 
 def _seen_from(place: str, places: Mapping[str, str], root: str) -> str:

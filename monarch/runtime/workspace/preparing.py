@@ -12,8 +12,9 @@ from monarch.runtime.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.reload_round import ReloadRound
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadOutcome, ReloadPlan, Upgrade
-from monarch.wire.address import machine_id
+from monarch.wire.address import Uid, machine_id
 from monarch.wire.by_value import load_afresh, stand_for
+from monarch.wire.host_code import HostCode
 from monarch_sync.reload import (
     CONFIG_SUFFIXES,
     Action,
@@ -51,6 +52,7 @@ class Step:
     modules: set[str] = field(default_factory=set)
     is_replaced: bool = False
     generation_before: int = 0
+    codes_before: dict[Uid, HostCode] = field(default_factory=dict)
     report: ReloadReport | None = None
     round: ReloadRound | None = None
     said: Promise[ReloadOutcome] = field(default_factory=Promise)

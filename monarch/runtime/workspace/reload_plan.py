@@ -6,7 +6,9 @@ import json
 
 import msgspec
 
+from monarch.runtime.code_states import CodeChange
 from monarch.wire.address import Uid
+from monarch.wire.host_code import HostCode
 
 __all__ = ["FileChange", "RefusedFile", "ReloadOutcome", "ReloadPlan", "Upgrade"]
 
@@ -31,7 +33,9 @@ class ReloadPlan(msgspec.Struct):
     ``local`` are the author's own files, for processes that run them where they are, on the
     author's machine. ``paths`` are import folders by host. ``covers`` are all hosts that have
     this state then, ``behind`` those that are left with another. ``author`` is who pushes, for
-    people, ``folders`` where the workspace's folders land. An upgrade of a class has no files,
+    people, ``folders`` where the workspace's folders land. ``family`` names the workspace, and
+    ``others`` are hosts which had a state of it, or of another together with hosts of this push,
+    and are left with that: the owner of all adds them. An upgrade of a class has no files,
     and a number below 0: it is for the procs of one mesh, and goes no further down.
     """
 
@@ -45,9 +49,19 @@ class ReloadPlan(msgspec.Struct):
     author_machine: str = ""
     author: str = ""
     folders: list[str] = []
+    family: str = ""
     covers: list[Uid] = []
+    others: list[HostCode] = []
     behind: list[Uid] = []
     upgrade: Upgrade | None = None
+
+    def code_change(self, before: int) -> CodeChange:
+        """What hosts run when this was switched to, by a process that ran ``before``."""
+        late = [
+            HostCode(host, before, "", self.family) for host in self.covers if host in self.behind
+        ]
+        covers = [host for host in self.covers if host not in self.behind] if late else self.covers
+        return CodeChange(self.generation, self.digest, self.family, covers, [*self.others, *late])
 
     def encode(self) -> bytes:
         """The plan as bytes; `decode` reads them."""

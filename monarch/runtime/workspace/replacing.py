@@ -10,6 +10,7 @@ from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.host_code import HostCode
 from monarch.wire.message import ReplaceProcs
 
 __all__ = ["replace_procs"]
@@ -17,10 +18,13 @@ __all__ = ["replace_procs"]
 _UP_SECONDS = 120.0
 
 
-def replace_procs(node: Node, procs: Sequence[ProcAddress]) -> list[str]:
+def replace_procs(
+    node: Node, procs: Sequence[ProcAddress], codes: tuple[HostCode, ...]
+) -> list[str]:
     """Have the hosts of ``procs`` end them and make them again; back when the new ones are up.
 
-    Says what went wrong. Who is not up in two minutes goes on coming up, unwaited for.
+    ``codes`` are what divided hosts run. Says what went wrong. Who is not up in two minutes
+    goes on coming up, unwaited for.
     """
     grace = settings().stop_timeout_seconds
     hosts: dict[Uid, list[ProcAddress]] = {}
@@ -30,7 +34,7 @@ def replace_procs(node: Node, procs: Sequence[ProcAddress]) -> list[str]:
     for uid, members in hosts.items():
         host = ProcAddress(uid, members[0].host_urls, members[0].machine)
         uids = tuple(proc.uid for proc in members)
-        answer = node.request(host, _order(uids, grace, node.uid))
+        answer = node.request(host, _order(uids, grace, node.uid, codes))
         asked.append((next(iter(host.urls), uid), answer))
     deadline = time.monotonic() + grace + _UP_SECONDS
     problems = []
@@ -43,7 +47,7 @@ def replace_procs(node: Node, procs: Sequence[ProcAddress]) -> list[str]:
 
 
 def _order(
-    uids: tuple[Uid, ...], grace_seconds: float, sender: Uid
+    uids: tuple[Uid, ...], grace_seconds: float, sender: Uid, codes: tuple[HostCode, ...]
 ) -> Callable[[int], ReplaceProcs]:
     reason = "its code could not be changed in place"
-    return lambda port: ReplaceProcs(uids, reason, grace_seconds, port, sender)
+    return lambda port: ReplaceProcs(uids, reason, grace_seconds, port, sender, codes)

@@ -72,7 +72,7 @@ def roll_back(
     contents = Contents(landing)  # none of its own: hosts have them, for those that lack them
     contents.elsewhere = past.content
     memory.scanner = _PastScanner(landing, wanted.manifest, contents)
-    memory.last = _same_state(past.states().values())
+    memory.last = memory.run = _same_state(past.states().values())
     try:
         attempt = Attempt(memory, node, owners, "auto", best_effort=best_effort, silent=silent)
         return attempt.run(hosts, None)

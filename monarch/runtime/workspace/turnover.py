@@ -87,6 +87,8 @@ class Turnover:
             if before is not None and before.asker != asker:
                 return ReloadOutcome(busy=f"{before.plan.author} pushes at this moment")
             turn = self._turn = Turn(plan, asker, targets)
+            if plan.upgrade is None:
+                self._look_ahead(plan)
         if before is not None:
             # Its author has begun anew without ending it.
             self.here.revert(before.generation)
@@ -141,8 +143,17 @@ class Turnover:
                 )
                 outcome.late.append(RefusedFile(self.here.label, text))
         if not outcome.late:
-            outcome.add(self.here.catch_up(turn.generation))
-        return self._gather(outcome, children, seconds + _PREPARE_SECONDS)
+            caught_up = self.here.catch_up(turn.generation)
+            outcome.add(caught_up)
+            outcome.is_replaced = caught_up.is_replaced
+        giving_way: dict[Uid, ProcAddress] = {}
+        gather(outcome, children, seconds + _PREPARE_SECONDS, self.here.label, giving_way)
+        for uid in giving_way.keys() - turn.replaced.keys():
+            # It has taken what was sent behind the fence, which is for the one after it.
+            proc = turn.replaced[uid] = giving_way[uid]
+            outcome.late.append(RefusedFile(self.here.label, f"{uid} is to give way to a new proc"))
+            outcome.refused += self._why_not_again(proc)
+        return outcome
 
     def resume(self, generation: int) -> None:
         """Go on as before the halt, behind the fences."""
@@ -172,7 +183,9 @@ class Turnover:
         if turn.plan.upgrade is None:
             self._node.gate.why_behind = ""
             self.on_over(turn.plan)
-        return ReloadOutcome(problems=replace_procs(self._node, list(turn.replaced.values())))
+        codes = self._agent.code_states.to_inherit()
+        problems = replace_procs(self._node, list(turn.replaced.values()), codes)
+        return ReloadOutcome(problems=problems)
 
     def replaces_any(self, generation: int) -> bool:
         """Whether procs give way to new ones when all go on, which takes its time."""
@@ -198,6 +211,13 @@ class Turnover:
 
     # What they are made of.
 
+    def _look_ahead(self, plan: ReloadPlan) -> None:
+        """Calls that are sent from here on may arrive when the plan has been switched to."""
+        states = self._agent.code_states
+        if self._agent.is_root:
+            plan.others = states.left_by(plan.family, plan.covers)
+        states.expect(plan.code_change(self._agent.generation))
+
     def _turn_of(self, generation: int) -> Turn | None:
         turn = self._turn
         return turn if turn is not None and turn.generation == generation else None
@@ -209,6 +229,7 @@ class Turnover:
         with self._lock:
             if self._turn is turn:
                 self._turn = None
+                self._agent.code_states.expect_nothing()
         self._fencing.end(turn)
         if turn.asker:
             self._node.lives.unexpect(turn.asker)

@@ -13,7 +13,9 @@ class Call(Message, tag=2):
     """Run an endpoint. Payload: the arguments. ``port`` 0 means that nobody waits.
 
     ``generation`` is what the sender runs, counted by the client ``root``: who is behind it must
-    not run this. Once the call is taken up, it is the generation that runs it.
+    not run this. Once the call is taken up, it is the generation that runs it. ``crosses`` is
+    one that was being switched to when this was sent, and that leaves some of those behind whom
+    it is for.
     """
 
     actor: Uid
@@ -28,6 +30,7 @@ class Call(Message, tag=2):
     explicit_response_port: bool = False
     generation: int = 0
     root: Uid = ""
+    crosses: int = 0
 
 
 class Reply(Message, tag=3):

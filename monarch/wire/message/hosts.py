@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.host_code import HostCode
 from monarch.wire.message.header import Message
 
 
@@ -84,7 +85,8 @@ class SpawnProcs(Message, tag=22):
     Payload: what each runs before anything else, if there is something. ``root`` is the client;
     ``command`` starts their template, and that of what they spawn on this host in turn.
     ``is_quiet``: with ``ProcUp`` to the host agent only, because the owner sends through it.
-    ``digest`` names the workspace that they are to run, ``generation`` what the owner runs.
+    ``digest`` names the workspace that they are to run, ``generation`` what the owner runs,
+    ``codes`` what hosts run which belong together and run several states.
     ``path`` are the author's import folders; a name need not be UTF-8.
     """
 
@@ -103,6 +105,7 @@ class SpawnProcs(Message, tag=22):
     config: dict[str, Any] = msgspec.field(default_factory=dict)
     generation: int = 0
     digest: str = ""
+    codes: tuple[HostCode, ...] = ()
 
 
 class StopProcs(Message, tag=23):
@@ -118,7 +121,8 @@ class StopProcs(Message, tag=23):
 class ReplaceProcs(Message, tag=81):
     """End these procs, as ``StopProcs`` does, and make new ones in their places.
 
-    Those have the same uids, ranks and surroundings. Answered once they are up.
+    Those have the same uids, ranks and surroundings; ``codes`` is as in ``SpawnProcs``. Answered
+    once they are up.
     """
 
     uids: tuple[Uid, ...]
@@ -126,6 +130,7 @@ class ReplaceProcs(Message, tag=81):
     grace_seconds: float
     port: int
     sender: Uid
+    codes: tuple[HostCode, ...] = ()
 
 
 class StopSelf(Message, tag=43):

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from monarch.actor import Port
+from monarch.actor import Channel, Port
 from monarch_recipes.replicas.fingerprint import FingerprintBook
-from monarch_recipes.replicas.messages import Event, Metrics, StepResult
+from monarch_recipes.replicas.messages import Event, Mark, Metrics, StepResult
 from monarch_recipes.replicas.recovery import RecoveryBook
 
 __all__ = ["LIGHTHOUSE", "Chronicle"]
@@ -29,6 +29,12 @@ class Chronicle:
     def tell(self, kind: str, text: str, **data: Any) -> None:
         """An event of the run."""
         self.news.send(Event(kind, text, data))
+
+    async def written(self) -> None:
+        """Wait until all that was told is written down."""
+        port, answer = Channel[None].open(once=True)
+        self.news.send(Mark(port))
+        await answer.recv()
 
     def died(self, victim: str, step: int, why: str, details: str = "", **data: Any) -> None:
         """A group or the lighthouse is lost. ``details`` are lines of their own."""

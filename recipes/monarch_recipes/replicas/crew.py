@@ -179,7 +179,9 @@ class Crew:
         return True
 
     async def save(self, group: Group) -> Path:
-        """Have a group write a checkpoint."""
+        """Have a group write a checkpoint, once its steps are written down: who goes on from it,
+        as after the client's death, does not make them again."""
+        await self._chronicle.written()
         first = group.trainers.slice(ranks=0)
         path: Path = (await self.ask(group, first.save.call()))[0]
         self.saved_step, self.saved_path = group.step, path

@@ -9,7 +9,15 @@ from monarch.actor import Actor, Channel, HostMesh, PortReceiver, this_proc
 from monarch.runs import Record
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.crew import Limits
-from monarch_recipes.replicas.messages import Event, Failed, Finished, Message, Metrics, Outcome
+from monarch_recipes.replicas.messages import (
+    Event,
+    Failed,
+    Finished,
+    Mark,
+    Message,
+    Metrics,
+    Outcome,
+)
 
 __all__ = ["train_groups"]
 
@@ -68,10 +76,12 @@ def _next_news(news: PortReceiver[Any]) -> Any:
         return None
 
 
-def _write_down(said: Metrics | Event | Message | None, record: Record) -> None:
+def _write_down(said: Metrics | Event | Message | Mark | None, record: Record) -> None:
     if isinstance(said, Metrics):
         record.metrics(said.step, said.num_steps, said.values)
     elif isinstance(said, Event):
         record.event(said.kind, said.text, **said.data)
     elif isinstance(said, Message):
         record.message(said.text)
+    elif isinstance(said, Mark):
+        said.port.send(None)

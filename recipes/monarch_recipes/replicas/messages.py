@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from monarch.actor import Port
 from monarch.errors import MonarchError
 from monarch.runs.words import in_words
 from monarch_recipes.replicas.chaos import Fault
@@ -17,6 +18,7 @@ __all__ = [
     "Event",
     "Failed",
     "Finished",
+    "Mark",
     "Message",
     "Metrics",
     "Order",
@@ -142,6 +144,13 @@ class Metrics:
     step: int
     num_steps: int
     values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """To be answered once all that was told before is written down."""
+
+    port: Port[None]
 
 
 @dataclass(frozen=True)

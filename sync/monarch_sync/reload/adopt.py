@@ -21,7 +21,6 @@ from .settle import rehome, replace_inside, sort_in_again
 from .source import Source
 from .stage import Stage
 from .staged_module import StagedModule
-from .stars import no_longer_exported
 from .statements import Statement
 
 
@@ -86,7 +85,11 @@ class Adoption:
             stranger = statement.is_definition and _has_another_heir(edit, statement, origin)
             if stranger and module is not None and old is not None:
                 self._same_place(module, old, self._stage.defined.get((name, index)))
-            for bound in _bound(statement, staged):
+            names: Iterable[str] = sorted(statement.binds)
+            if "*" in statement.binds:
+                names = [n for n in staged if n[:2] != "__" and lasting.get(n, -1) < index]
+                names = [name for name in names if name not in definitions]
+            for bound in names:
                 if statement.is_definition and lasting[bound] > index:
                     continue  # hidden by a later one of the same name
                 definitions[bound] = index, statement, old
@@ -107,11 +110,6 @@ class Adoption:
             elif live is not value and self._made_here(value):
                 self.functions.pair(value, live)
         yield from self._bound_unseen(name, edit, live_names)
-        for index in plan.run:
-            if "*" in edit.new[index].binds:
-                spaces = self._stage.namespaces
-                for bound in no_longer_exported(edit, edit.new[index], live_names, spaces):
-                    yield live_names, bound, MISSING
         for bound in edit.gone - staged.keys():  # what a star import brings is not gone
             yield live_names, bound, MISSING
         for old in edit.old:
@@ -285,12 +283,8 @@ def _has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None
 
     `def _` may stand there many times, each with a decorator that registers it.
     """
-    binders = [i for i, old in enumerate(edit.old) if statement.name in old.binds]
-    if not binders or binders[-1] == origin:
-        return False
-    alignment = edit.alignment
-    aligned = (alignment.same, alignment.narrow, alignment.renewed)
-    return any(binders[-1] in pairs.values() for pairs in aligned)
+    last = edit.last_binders.get(statement.name or "")
+    return last is not None and last != origin and last in edit.alignment.inherited
 
 
 def _registers_itself(statement: Statement, live: Any) -> bool:
@@ -307,12 +301,6 @@ def _registers_itself(statement: Statement, live: Any) -> bool:
 
 
 _STANDARD = ("builtins", "abc", "enum", "typing")
-
-
-def _bound(statement: Statement, staged: Mapping[str, Any]) -> Iterable[str]:
-    if "*" in statement.binds:
-        return [name for name in staged if not name.startswith("__")]
-    return sorted(statement.binds)
 
 
 def _calls_python(wrapper: Any) -> bool:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FunctionType
 from typing import Any, Protocol, cast
 
+from .alignment import kept_class_values
 from .flips import MISSING, Attribute, Cell, Flip, contents_of
 from .kinds import is_a
 from .late_defaults import late_defaults
 from .patch import FunctionPatch, made_alike, moved_alike
-from .statements import Statement, kept_class_values
+from .statements import Statement
 
 _LAYOUT = frozenset({"__dict__", "__weakref__", "__slots__"})
 # Written by the interpreter or a metaclass, or by whoever uses the class: absent from the new

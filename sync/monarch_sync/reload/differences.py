@@ -11,7 +11,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
@@ -65,6 +65,12 @@ class Glance:
                 return tuple(chain.from_iterable(self._all))
 
 
+def _begins_with(one: Any, other: Any) -> bool:
+    if isinstance(one, set) or not all(map(operator.is_, one, other)):
+        return False
+    return not isinstance(one, dict) or all(map(operator.is_, one.values(), other.values()))
+
+
 def refill(container: Any, content: Any) -> None:
     if isinstance(container, list):
         container[:] = content
@@ -96,6 +102,8 @@ class Difference:
     def between(cls, before: Any, after: Any) -> Difference | None:
         if is_same(before, after):
             return None
+        if len(after) > len(before) and _begins_with(after, before):
+            return cls._more(before, after)
         if isinstance(before, dict):
             gone = {key: value for key, value in before.items() if key not in after}
             put = {k: v for k, v in after.items() if before.get(k, MISSING) is not v}
@@ -108,6 +116,14 @@ class Difference:
         tail = _num_same(old[start:][::-1], new[start:][::-1])
         end = len(old) - tail
         return cls(old[start:end], new[start : len(new) - tail], start, start == len(old))
+
+    @classmethod
+    def _more(cls, before: Any, after: Any) -> Difference:
+        num = len(before)
+        if isinstance(before, dict):
+            put = dict(islice(after.items(), num, None))
+            return cls({}, put, order=list(after), replaced={})
+        return cls([], list(islice(after, num, None)), num, True)
 
     def without(self, is_left_out: Callable[[Any], bool]) -> Difference:
         """Less the entries put of which that is true."""
@@ -141,7 +157,8 @@ class Difference:
         places = [
             place
             for place in range(len(now) - size + 1)
-            if all(map(operator.is_, now[place : place + size], self.gone))
+            if now[place] is self.gone[0]
+            and all(map(operator.is_, now[place : place + size], self.gone))
         ]
         if places:
             place = min(places, key=lambda one: abs(one - self.start))

@@ -6,24 +6,21 @@ import ast
 import sys
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, cast
 
+from .alignment import Alignment, align, changed_functions, moved_lines
 from .flips import Attribute
-from .graph import Kind, ModuleEdit
-from .kinds import is_a
-from .lambdas import new_code_for
+from .graph import Kind, ModuleEdit, imports_of
+from .kinds import is_a, own_names
+from .lambdas import Lambdas
 from .marks import ModulePlan
 from .patch import FunctionPatch, is_compiled, parts_of, same_behaviour
 from .source import Source
-from .statements import (
-    Alignment,
-    Statement,
-    align,
-    changed_functions,
-    moved_lines,
-)
+from .stars import Exports
+from .statements import Statement
 
 
 class LiveModule:
@@ -62,27 +59,40 @@ class LiveModule:
         )
 
 
-def unedited(name: str, module: ModuleType, source: Source) -> ModuleEdit:
+def unedited(name: str, module: ModuleType, source: Source, exports: Exports) -> ModuleEdit:
     """A module that may have to follow the edit of another one."""
-    statements = source.statements
-    return _edit(name, module, statements, statements, _identity(len(statements)))
+    old = new = source.statements
+    alignment = _identity(len(old))
+    if b"import *" in source.text:
+        package = _package(module)
+        old, new = exports.split_before(old, package), exports.split_after(new, package)
+        alignment = align(old, new)
+    return replace(_edit(name, module, old, new, alignment), exports_others=exports.differ(name))
 
 
-def edited(live: LiveModule, new: Source) -> ModuleEdit:
+def edited(live: LiveModule, new: Source, exports: Exports) -> ModuleEdit:
     known = live.source.witnessed or live.runs_its_source()
-    old: tuple[Statement, ...] = live.source.statements if known else ()
-    alignment = align(old, new.statements)
+    package = _package(live.module)
+    old = exports.split_before(live.source.statements, package) if known else ()
+    statements = exports.split_after(new.statements, package)
+    alignment = align(old, statements)
+    lambdas = Lambdas(live.source)
     for index, origin in list(alignment.narrow.items()):
-        before, after = old[origin], new.statements[index]
+        before, after = old[origin], statements[index]
         if not after.is_definition:
-            flips = new_code_for(before, after, live.source)
+            flips = lambdas.new_code_for(before, after)
             if flips is None:
                 del alignment.narrow[index]
             else:
                 live.lambdas[index] = flips
         elif not _is_reachable(live, new, before, after):
             alignment.renewed[index] = alignment.narrow.pop(index)
-    return _edit(live.name, live.module, old, new.statements, alignment)
+    edit = _edit(live.name, live.module, old, statements, alignment)
+    return replace(edit, exports_others=exports.differ(live.name))
+
+
+def _package(module: ModuleType) -> str:
+    return own_names(module).get("__package__") or ""
 
 
 def _is_reachable(live: LiveModule, new: Source, before: Statement, after: Statement) -> bool:
@@ -108,7 +118,7 @@ def _edit(
     live = vars(module)
     return ModuleEdit(
         name=name,
-        package=live.get("__package__") or "",
+        package=_package(module),
         old=old,
         new=new,
         alignment=alignment,
@@ -117,7 +127,25 @@ def _edit(
         keep=frozenset(_kept_names(new) & live.keys()),
         is_program=_is_program(live, old),
         compiled=frozenset(key for key, value in dict(live).items() if is_compiled(value)),
+        modules={k: v.__name__ for k, v in dict(live).items() if type(v) is ModuleType},
+        origins=dict(_origins(new, module)),
     )
+
+
+def _origins(
+    statements: Iterable[Statement], module: ModuleType
+) -> Iterator[tuple[str, tuple[str, str | None]]]:
+    """Which of several imports of a name in one statement it was."""
+    live, package = vars(module), _package(module)
+    for statement in statements:
+        if statement.is_import or not statement.imports:
+            continue
+        for name, (owner, inner) in imports_of(statement, package):
+            loaded = sys.modules.get(owner)
+            if loaded is not None and inner is not None:
+                loaded = own_names(loaded).get(inner)
+            if loaded is not None and loaded is live.get(name):
+                yield name, (owner, inner)
 
 
 def _is_program(namespace: dict[str, Any], statements: Iterable[Statement]) -> bool:

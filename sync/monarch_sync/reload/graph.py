@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+from .alignment import Alignment
 from .names import ABSOLUTE, root_of
-from .statements import Alignment, Statement
+from .statements import Statement
+
+# Where an imported name comes from: a module, and its name there, or None for the module itself.
+Origin = tuple[str, str | None]
 
 
 class Kind(Enum):
@@ -38,6 +42,16 @@ class ModuleEdit:
     is_program: bool = False  # its top level is still running, as that of a plain script does
     types: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """Of names that hold instances: the module and name of their class and of its bases."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Of names that hold modules: which ones."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Of names that an `if` or `try` imports from several places: where they come from."""
+
+    exports_others: bool = False  # a star import of it will bring other names
+
+    def names_module(self, name: str, module: str) -> bool:
+        """Whether a name may stand for a module, as far as can be seen from what it holds."""
+        return name not in self.kinds or self.modules.get(name) == module
 
     def is_compiled(self, statement: Statement) -> bool:
         """Whether a compiler made what it binds: it reads all that its functions read."""
@@ -46,6 +60,11 @@ class ModuleEdit:
     def never_runs(self, statement: Statement) -> bool:
         """What a program does it does once."""
         return statement.is_main_guard or (self.is_program and not statement.is_harmless)
+
+    @cached_property
+    def last_binders(self) -> Mapping[str, int]:
+        """By name, the old statement that bound it last."""
+        return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
 
     @cached_property
     def gone(self) -> frozenset[str]:
@@ -59,15 +78,15 @@ class ImportGraph:
     def __init__(self, known: Collection[str]) -> None:
         """`known` are all loaded modules of ours, in import order."""
         self._known = {name: index for index, name in enumerate(known)}
-        self._sources: dict[str, dict[str, tuple[str, str | None]]] = {}
-        self._packages: dict[str, str] = {}
+        self._edits: dict[str, ModuleEdit] = {}
+        self._sources: dict[str, dict[str, Origin]] = {}
         self._whole: dict[str, set[str]] = {}
         self._targets: dict[str, set[str]] = {}
 
     def add(self, edit: ModuleEdit) -> None:
         self._known.setdefault(edit.name, len(self._known))
-        self._sources[edit.name] = dict(_imports(edit))
-        self._packages[edit.name] = edit.package
+        self._edits[edit.name] = edit
+        self._sources[edit.name] = _sources(edit)
         self._whole[edit.name] = set(self._needed_whole(edit))
 
     def _needed_whole(self, edit: ModuleEdit) -> Iterator[str]:
@@ -79,15 +98,9 @@ class ImportGraph:
                 if dotted.startswith(ABSOLUTE):
                     yield self.resolve(edit.name, dotted)[0]
 
-    def source(self, module: str, name: str) -> tuple[str, str | None] | None:
-        """Where an imported name comes from."""
-        sources = self._sources[module]
-        if name in sources or "*" not in sources or name.startswith("_"):
-            return sources.get(name)
-        return sources["*"][0], name
-
-    def star(self, module: str) -> str:
-        return self._sources[module]["*"][0]
+    def source(self, module: str, name: str) -> Origin | None:
+        """Where a name comes from that its module imported last."""
+        return self._sources[module].get(name)
 
     def module_of(self, module: str, name: str) -> str | None:
         """The module that a name stands for, if an import bound it to one."""
@@ -97,7 +110,12 @@ class ImportGraph:
         owner, inner = source
         if inner is None:
             return owner
-        return f"{owner}.{inner}" if f"{owner}.{inner}" in self._known else None
+        return self._submodule(module, name, f"{owner}.{inner}")
+
+    def _submodule(self, module: str, name: str, full_name: str) -> str | None:
+        """The module of that name, if it is one that a name of a module stands for."""
+        is_one = full_name in self._known and self._edits[module].names_module(name, full_name)
+        return full_name if is_one else None
 
     def resolve(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
         """(module, name in it, the attributes that are read of that name's value)."""
@@ -108,10 +126,11 @@ class ImportGraph:
         if source is None:
             return module, head, rest
         owner, name = source
-        if name is not None and f"{owner}.{name}" in self._known:
-            owner, name = f"{owner}.{name}", None
         if name is not None:
-            return module, head, rest
+            submodule = self._submodule(module, head, f"{owner}.{name}")
+            if submodule is None:
+                return module, head, rest
+            owner = submodule
         while rest and f"{owner}.{rest[0]}" in self._known:
             owner = f"{owner}.{rest.pop(0)}"
         if not rest:
@@ -121,7 +140,7 @@ class ImportGraph:
     def _resolve_absolute(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
         rest = dotted.lstrip(".")
         level = len(dotted) - len(rest)
-        parts = absolute_name(self._packages[module], rest, level).split(".")
+        parts = absolute_name(self._edits[module].package, rest, level).split(".")
         size = next((n for n in range(len(parts) - 1, 0, -1) if self._knows(parts[:n])), 0)
         if not size:
             return module, ABSOLUTE + dotted, ()
@@ -156,24 +175,36 @@ class ImportGraph:
         return result
 
 
-def _modules_of(source: tuple[str, str | None]) -> tuple[str, ...]:
+def _modules_of(source: Origin) -> tuple[str, ...]:
     return (source[0],) if source[1] is None else (source[0], f"{source[0]}.{source[1]}")
 
 
-def _imports(edit: ModuleEdit) -> Iterator[tuple[str, tuple[str, str | None]]]:
-    """(local name, (module, name there or None for the module itself))."""
+def _sources(edit: ModuleEdit) -> dict[str, Origin]:
+    found: dict[str, Origin] = {}
     for statement in edit.new:
-        for node in statement.imports:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    if alias.asname:
-                        yield alias.asname, (alias.name, None)
-                    else:
-                        yield root_of(alias.name), (root_of(alias.name), None)
-            else:
-                owner = absolute_name(edit.package, node.module, node.level)
-                for alias in node.names:
+        for name in statement.binds:
+            found.pop(name, None)
+        for name, source in imports_of(statement, edit.package):
+            found[name] = edit.origins.get(name, source)
+    return found
+
+
+def imports_of(statement: Statement, package: str) -> Iterator[tuple[str, Origin]]:
+    """The names that a statement imports, with where each comes from."""
+    for node in statement.imports:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.asname:
+                    yield alias.asname, (alias.name, None)
+                else:
+                    yield root_of(alias.name), (root_of(alias.name), None)
+        else:
+            owner = absolute_name(package, node.module, node.level)
+            for alias in node.names:
+                if alias.name != "*":
                     yield alias.asname or alias.name, (owner, alias.name)
+    for owner, name in statement.brought or ():
+        yield name, (owner, name)
 
 
 def absolute_name(package: str, module: str | None, level: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +50,9 @@ class Attributes:
         if _is_same(self._seen, self._names):
             return None
         seen, self._seen = self._seen, dict(self._names)
+        num = len(seen)
+        if len(self._seen) > num and _begins_with(self._seen, seen):
+            return dict(islice(self._seen.items(), num, None))
         return {
             name: self._seen.get(name, MISSING)
             for name in seen.keys() | self._seen.keys()
@@ -96,8 +100,11 @@ class HeldAttribute:
 
 
 def _is_same(seen: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    return (
-        len(seen) == len(now)
-        and all(map(operator.is_, seen, now))
-        and all(map(operator.is_, seen.values(), now.values()))
+    return len(seen) == len(now) and _begins_with(seen, now)
+
+
+def _begins_with(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the shorter one is the beginning of the longer one."""
+    return all(map(operator.is_, one, other)) and all(
+        map(operator.is_, one.values(), other.values())
     )

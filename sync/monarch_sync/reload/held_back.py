@@ -6,7 +6,8 @@ each statement, and goes straight through.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from types import FunctionType
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from .differences import Difference, insert, is_same
 from .flips import Action, contents_of
-from .registries import Registry, change, names, parts_of_entry, take_out, without
+from .registries import Registry, change, parts_of_entry, take_out, without
 
 Lookup = Callable[[Any], Any]
 
@@ -160,19 +161,21 @@ class HeldBack:
         put = self._difference.put
         for key in self._difference.gone:
             container.pop(key, None)
+        keys = _places_of_parts(container.items())
         for key, value in put.items():
             if key not in container:
                 # Registered under another name now.
-                renewed = self._renewed(value, live_of)
-                for old in [k for k, v in container.items() if names(v, renewed)]:
+                for old in {k for one in self._renewed(value, live_of) for k in keys.get(one, ())}:
                     if old not in put:
-                        del container[old]
+                        container.pop(old, None)
             container[live_of(key)] = live_of(value)
 
     def _repeat_in_set(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
         container -= self._difference.gone
+        known = {id(one): one for one in container}
         for value in map(live_of, self._difference.put):
-            container -= {c for c in container if c is before_of(value)}
+            if id(before_of(value)) in known:
+                container.discard(known[id(before_of(value))])
             container.add(value)
 
     def _repeat_in_list(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
@@ -183,19 +186,43 @@ class HeldBack:
         # Registering again what is registered already adds nothing.
         taken: set[int] = set()
         added: list[Any] = []
+        there = Counter(map(id, container))
+        wholes = defaultdict(list)
+        for place, known in enumerate(container):
+            wholes[id(known)].append(place)
+        parts = _places_of_parts(enumerate(container))
+        closures = defaultdict(list)
+        for known in container:
+            closures[_definition_of(known)].append(known)
         for staged in put:
             value, renewed = live_of(staged), self._renewed(staged, live_of)
-            places = [
-                place
-                for place, known in enumerate(container)
-                if place not in taken and (known is before_of(value) or names(known, renewed))
-            ]
-            for place in places[:1]:
+            places = {place for one in renewed for place in parts.get(one, ())}
+            places = places.union(wholes.get(id(before_of(value)), ())) - taken
+            if places:
+                place = min(places)
                 taken.add(place)
+                there[id(container[place])] -= 1
                 container[place] = value
-            if not any(value is c or _is_made_again(value, c) for c in (*container, *added)):
+                there[id(value)] += 1
+            alike = closures[_definition_of(value)] if type(value) is FunctionType else ()
+            if not there[id(value)] and not any(_is_made_again(value, one) for one in alike):
                 added.append(value)
+                there[id(value)] += 1
+                closures[_definition_of(value)].append(value)
         insert(container, added, None if self._difference.at_end else self._difference.start)
+
+
+def _places_of_parts(entries: Iterable[tuple[Any, Any]]) -> Mapping[int, Sequence[Any]]:
+    """Where in a container something is spoken of, by its id."""
+    places = defaultdict(list)
+    for place, entry in entries:
+        for part in parts_of_entry(entry):
+            places[id(part)].append(place)
+    return places
+
+
+def _definition_of(value: Any) -> Hashable:
+    return (value.__module__, value.__qualname__) if type(value) is FunctionType else None
 
 
 def _is_made_again(value: Any, known: Any) -> bool:

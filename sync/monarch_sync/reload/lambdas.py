@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import gc
-from collections.abc import Sequence
-from itertools import combinations
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
 from types import CodeType, FunctionType
 
 from .closures import pairs_of
@@ -18,31 +19,67 @@ from .source import Source
 from .statements import Statement
 
 
-def new_code_for(before: Statement, after: Statement, running: Source) -> list[Attribute] | None:
-    """Flips for the living lambdas of a statement of which nothing else changed.
+class Lambdas:
+    """The living lambdas of a file, and those of the source that it runs."""
 
-    `running` is the source that both statements are versions of a part of. None where a lambda is
-    not to be found, or is not to be told from another one.
-    """
-    path = running.path
-    old = _compiled(before, path)
-    inner = pairs_of(old, _compiled(after, path))
-    # Up to Python 3.11 a comprehension is a function as well, which nobody holds.
-    pairs = [pair for pair in inner if pair[0].co_name == "<lambda>"]
-    lambdas = _lambdas(old)
-    if any(one == other for one, other in combinations(lambdas, 2)) or not pairs:
-        return None
-    functions, everywhere = _functions_of(path), _lambdas(running.code)
-    flips: list[Attribute] = []
-    for one, new in pairs:
-        holders = [function for function in functions if function.__code__ == one]
-        if not holders and sum(same_behaviour(one, other) for other in everywhere) == 1:
-            # It stood in another line when it was made.
-            holders = [f for f in functions if same_behaviour(f.__code__, one)]
-        if not holders:
+    def __init__(self, running: Source) -> None:
+        self._running = running
+
+    @cached_property
+    def _functions(self) -> Mapping[CodeType, Sequence[FunctionType]]:
+        found = defaultdict(list)
+        for function in _functions_of(self._running.path):
+            found[function.__code__].append(function)
+        return found
+
+    @cached_property
+    def _living(self) -> Mapping[Hashable, Sequence[CodeType]]:
+        return _by_likeness(self._functions)
+
+    @cached_property
+    def _written(self) -> Mapping[Hashable, Sequence[CodeType]]:
+        return _by_likeness(_lambdas(self._running.code))
+
+    def new_code_for(self, before: Statement, after: Statement) -> list[Attribute] | None:
+        """Flips for the living lambdas of a statement of which nothing else changed.
+
+        None where a lambda is not to be found, or is not to be told from another one.
+        """
+        old = _compiled(before, self._running.path)
+        inner = pairs_of(old, _compiled(after, self._running.path))
+        # Up to Python 3.11 a comprehension is a function as well, which nobody holds.
+        pairs = [pair for pair in inner if pair[0].co_name == "<lambda>"]
+        lambdas = _lambdas(old)
+        if len(set(lambdas)) < len(lambdas) or not pairs:
             return None
-        flips += [Attribute(function, "__code__", new) for function in holders]
-    return flips
+        flips: list[Attribute] = []
+        for one, new in pairs:
+            holders = list(self._functions.get(one, ()))
+            if not holders and len(_same(one, self._written)) == 1:
+                # It stood in another line when it was made.
+                same = _same(one, self._living)
+                holders = [function for code in same for function in self._functions[code]]
+            if not holders:
+                return None
+            flips += [Attribute(function, "__code__", new) for function in holders]
+        return flips
+
+
+def _by_likeness(codes: Iterable[CodeType]) -> Mapping[Hashable, Sequence[CodeType]]:
+    found = defaultdict(list)
+    for code in codes:
+        found[_likeness(code)].append(code)
+    return found
+
+
+def _likeness(code: CodeType) -> Hashable:
+    """Alike for codes of the same behaviour, and for few others."""
+    plain = (one for one in code.co_consts if not isinstance(one, CodeType))
+    return code.co_code, code.co_names, tuple(map(repr, plain))
+
+
+def _same(code: CodeType, among: Mapping[Hashable, Sequence[CodeType]]) -> list[CodeType]:
+    return [other for other in among.get(_likeness(code), ()) if same_behaviour(code, other)]
 
 
 def _compiled(statement: Statement, path: str) -> CodeType:

@@ -46,6 +46,11 @@ class ModulePlan:
     marks: dict[str, Mark] = field(default_factory=dict)
     forced_by: dict[int, set[str]] = field(default_factory=dict)  # names read, for what runs
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether staged code sees something else of the module than what is live."""
+        return bool(self.run or self.twin or self.edit.gone)
+
 
 @dataclass(frozen=True)
 class Plan:

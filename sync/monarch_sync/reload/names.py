@@ -161,10 +161,17 @@ class _Reader:
 
     def _getattr(self, node: ast.Call) -> None:
         """`getattr(m, "C")` reads what `m.C` reads."""
-        if dotted(node.func) == "getattr" and len(node.args) > 1:
-            owner, name = dotted(node.args[0]), node.args[1]
-            if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
-                self.eager.add((f"{owner}.{name.value}", Use.HELD))
+        name = _by_getattr(node)
+        if name is not None:
+            self.eager.add((name, Use.HELD))
+
+
+def _by_getattr(node: ast.Call) -> str | None:
+    if dotted(node.func) == "getattr" and len(node.args) > 1:
+        owner, name = dotted(node.args[0]), node.args[1]
+        if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
+            return f"{owner}.{name.value}"
+    return None
 
 
 _READ_ALL = ("globals", "vars", "locals", "dir")
@@ -249,6 +256,9 @@ def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
         elif isinstance(node, ast.Attribute) and (name := _of_imported(node)) is not None:
             imported[name] = name
             loads.add(name)
+        elif isinstance(node, ast.Call) and (read := _by_getattr(node)) is not None:
+            loads.add(read)
+            pending.extend([node.args[0], *node.args[2:]])
         elif isinstance(node, FunctionNode):
             stores.add(node.name)
             pending.extend([*node.decorator_list, *_header(node)])

@@ -15,12 +15,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from .graph import ImportGraph, Kind, ModuleEdit
+from .alignment import changed_functions, differ_in_bodies_only
+from .graph import ImportGraph, Kind, ModuleEdit, absolute_name, imports_of
 from .marks import Mark, ModulePlan, Plan
 from .names import Use, dotted, root_of
 from .reach import Reach
-from .stars import listed
-from .statements import Statement, changed_functions, differ_in_bodies_only
+from .statements import Statement
 from .targets import targets_of
 from .twins import choose_twins
 
@@ -54,11 +54,9 @@ class _Planner:
         self._reach = Reach(self._graph, self.plans)
         for edit in edits:
             self._add(edit)
-            plan = self.plans[edit.name]
-            plan.marks.update(dict.fromkeys(edit.gone, Mark.VALUE))
 
     def _add(self, edit: ModuleEdit) -> None:
-        self.plans[edit.name] = ModulePlan(edit)
+        self.plans[edit.name] = ModulePlan(edit, marks=dict.fromkeys(edit.gone, Mark.VALUE))
         self._graph.add(edit)
 
     def spread(self) -> None:
@@ -66,10 +64,15 @@ class _Planner:
         asked: dict[str, set[str]] = {}
         pending = set(self.plans)
         while pending:
-            changed = [name for name in list(self.plans) if name in pending and self._visit(name)]
+            visited = [name for name in list(self.plans) if name in pending]
+            # Names that are gone have their marks from the beginning.
+            changed = [n for n in visited if self._visit(n) or n not in asked]
             pending = set()
             for name in changed:
-                fresh = self.plans[name].marks.keys() - asked.setdefault(name, set())
+                plan = self.plans[name]
+                fresh = plan.marks.keys() - asked.setdefault(name, set())
+                if plan.edit.exports_others:
+                    fresh |= {"__all__"} - asked[name]
                 asked[name] |= fresh
                 for edit in self._importers(name, fresh) if fresh else ():
                     if edit.name not in self.plans:
@@ -107,9 +110,6 @@ class _Planner:
                 mark = self._mark(plan, index, name)
                 if mark is not None and mark > plan.marks.get(name, 0):
                     plan.marks[name] = mark
-            if "*" in statement.binds:
-                for name, taken in self._taken_whole(edit):
-                    plan.marks[name] = max(taken, plan.marks.get(name, taken))
             if index in plan.run and statement.is_opaque:
                 plan.marks.update(dict.fromkeys(_bound_by_no_statement(edit), Mark.VALUE))
         # A name that the module deleted after use must be made again for whoever needs it.
@@ -143,17 +143,6 @@ class _Planner:
             plan.run |= fillers
             plan.marks[name] = Mark.VALUE
 
-    def _taken_whole(self, edit: ModuleEdit) -> list[tuple[str, Mark]]:
-        """What `import *` brings that is not what it was."""
-        owner = self.plans.get(self._graph.star(edit.name))
-        own = {name for statement in edit.new for name in statement.binds} | edit.keep
-        if owner is None:
-            return []
-        marks = [(n, mark) for n, mark in owner.marks.items() if not n.startswith("_")]
-        come_and_gone = listed(owner.edit.old) ^ listed(owner.edit.new)
-        marks += [(name, Mark.VALUE) for name in come_and_gone]
-        return [(name, mark) for name, mark in marks if name not in own]
-
     def _must_run(self, plan: ModulePlan, index: int) -> bool:
         alignment = plan.edit.alignment
         statement = plan.edit.new[index]
@@ -161,16 +150,35 @@ class _Planner:
             return True
         if index in plan.edit.rereads and statement.binds and not statement.is_definition:
             return True
+        if statement.imports and self._imports_anew(plan, index):
+            return True
         if statement.is_import:
-            marks = {self._reach.mark_of(plan.edit.name, name) for name in statement.binds}
-            if "*" in statement.binds:
-                owner = self.plans.get(self._graph.star(plan.edit.name))
-                marks |= set(owner.marks.values()) if owner else set()
-            return Mark.VALUE in marks
+            return False
         forcing = self._reach.forcing(plan.edit.name, statement)
         return any(forcing) or (
             plan.edit.is_compiled(statement)
             and any(self._reach.spread(plan.edit.name, name)[0] for name in statement.names.all)
+        )
+
+    def _imports_anew(self, plan: ModulePlan, index: int) -> bool:
+        """Whether something that it imports is not what it was."""
+        edit, statement = plan.edit, plan.edit.new[index]
+        origin = edit.alignment.source_of(index)
+        if origin is not None and edit.old[origin].brought != statement.brought:
+            return True
+        for name, source in imports_of(statement, edit.package):
+            if self._reach.mark_of_import(edit, name, source) is Mark.VALUE:
+                return True
+        return statement.is_star and self._may_export_others(edit, statement)
+
+    def _may_export_others(self, edit: ModuleEdit, statement: Statement) -> bool:
+        """Whether a star may bring other names than could be told before."""
+        assert isinstance(statement.node, ast.ImportFrom)
+        node = statement.node
+        owner = self.plans.get(absolute_name(edit.package, node.module, node.level))
+        return owner is not None and (
+            owner.marks.get("__all__") is Mark.VALUE
+            or any(owner.edit.new[one].is_opaque for one in owner.run)
         )
 
     def _written_to(self, edit: ModuleEdit, statement: Statement) -> Iterator[tuple[str, Mark]]:
@@ -190,8 +198,13 @@ class _Planner:
         """What running, patching or its callees do to a name that this statement binds."""
         edit, statement = plan.edit, plan.edit.new[index]
         if statement.is_import:
-            fresh = index not in edit.alignment.same
-            return Mark.VALUE if fresh else self._reach.mark_of(edit.name, name)
+            source = next((s for n, s in imports_of(statement, edit.package) if n == name), None)
+            if source is None:
+                return None
+            if index in edit.alignment.same:
+                return self._reach.mark_of_import(edit, name, source)
+            module = source[0] if source[1] is None else f"{source[0]}.{source[1]}"
+            return None if edit.modules.get(name) == module else Mark.VALUE
         if not statement.is_definition:
             if index in plan.run:
                 return Mark.VALUE
@@ -204,6 +217,8 @@ class _Planner:
             )
             if (Mark.SHAPE, Use.CALLED) in called:
                 return Mark.INSTANCE
+            if statement.is_holder and (mark := self._mark_of_holder(edit, statement, name)):
+                return mark
             return Mark.KEPT if self._reach.members_of(edit.name, name) else None
         origin = edit.alignment.source_of(index)
         kinds = _CLASSES if statement.is_class else (Kind.FUNCTION,)
@@ -237,6 +252,15 @@ class _Planner:
         ):
             return None
         return max(marks)
+
+    def _mark_of_holder(self, edit: ModuleEdit, statement: Statement, name: str) -> Mark | None:
+        """Who calls what it holds calls new code."""
+        spread = [self._reach.spread(edit.name, dotted) for dotted, _ in statement.names.eager]
+        num_hops = [num for mark, num in spread if mark in (Mark.CALLING, Mark.FLOWING)]
+        if not num_hops:
+            return None
+        self._reach.num_hops[edit.name, name] = min(num_hops)
+        return Mark.CALLING
 
     def _only_decorates_anew(self, plan: ModulePlan, index: int) -> bool:
         """Whether a class runs just because decorators of its methods see other signatures."""

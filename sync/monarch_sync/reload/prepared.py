@@ -35,6 +35,7 @@ from .report import ReloadReport, Verdict
 from .reshaping import reshaped
 from .source import ImportHook, RunningSources, Source, forget_bytecode, real_path
 from .stage import Stage
+from .stars import Exports
 
 # Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
 # in the reverse order.
@@ -95,15 +96,16 @@ class Prepared:
             if source.path != running[name].path:
                 # New code imports what lies beside it.
                 self._places.apply(reshaped(sys.modules[name], source.path))
-        edits = [edited(live[name], source) for name, source in changed.items()]
+        exports = Exports(running, changed)
+        edits = [edited(live[name], source, exports) for name, source in changed.items()]
         if data:
-            edits = self._rereading(edits, data)
+            edits = self._rereading(edits, data, exports)
         known = [name for name, _ in running.loaded()]
-        self._plan = make_plan(edits, _Importers(running, changed), known)
+        self._plan = make_plan(edits, _Importers(running, changed, exports), known)
         self._sources = dict(changed)
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
-        if any(plan.run or plan.twin for plan in self._plan.modules.values()):
+        if any(plan.is_staged for plan in self._plan.modules.values()):
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
             hook.arriving = {real_path(path): place for path, place in self.arriving.items()}
@@ -131,14 +133,16 @@ class Prepared:
         self._report.threads = self._stage.outside.threads
         self._caches = list(_caches_of(self._plan))
 
-    def _rereading(self, edits: list[ModuleEdit], data: Collection[str]) -> list[ModuleEdit]:
+    def _rereading(
+        self, edits: list[ModuleEdit], data: Collection[str], exports: Exports
+    ) -> list[ModuleEdit]:
         """The edits, and more for modules that name one of the files in unedited statements."""
         changed = {edit.name for edit in edits}
         last = [os.path.basename(path) for path in data]
         for name, module in self._process.sources.loaded():
             source = self._process.sources[name]
             if name not in changed and any(os.fsencode(one) in source.text for one in last):
-                edits.append(unedited(name, module, source))
+                edits.append(unedited(name, module, source, exports))
         edits = [replace(edit, rereads=naming(edit.new, data)) for edit in edits]
         for path in data:
             readers = [edit.name for edit in edits if naming(edit.new, [path])]
@@ -303,9 +307,10 @@ def _caches_of(plan: Plan) -> Iterator[Callable[[], None]]:
 class _Importers:
     """Finds the loaded modules that may take names from a module: their text mentions both."""
 
-    def __init__(self, sources: RunningSources, known: Collection[str]) -> None:
+    def __init__(self, sources: RunningSources, known: Collection[str], exports: Exports) -> None:
         self._sources = sources
         self._known = set(known)
+        self._exports = exports
 
     def __call__(self, module: str, names: Collection[str]) -> Iterator[ModuleEdit]:
         last = module.rpartition(".")[2].encode()
@@ -322,7 +327,7 @@ class _Importers:
             if takes_any or any(one in text for one in wanted) or taken_whole(text):
                 self._known.add(name)
                 try:
-                    yield unedited(name, loaded, source)
+                    yield unedited(name, loaded, source, self._exports)
                 except (SyntaxError, ValueError):
                     continue  # already broken on disk when we first looked
 

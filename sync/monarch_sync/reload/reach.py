@@ -6,10 +6,10 @@ import ast
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from .graph import ImportGraph, Kind, ModuleEdit
+from .graph import ImportGraph, Kind, ModuleEdit, Origin
 from .marks import RUNS_AGAIN, Mark, ModulePlan
 from .members import are_operators, changed_members
-from .names import WHOLE, Use, dotted
+from .names import WHOLE, Use, dotted, root_of
 from .statements import Statement
 
 _MAX_HOPS = 2
@@ -116,6 +116,8 @@ class Reach:
 
     def spread(self, module: str, dotted: str) -> tuple[Mark | None, int]:
         """What becomes of a function that reads the name, and how many modules away that began."""
+        if self._is_another(module, dotted):
+            return Mark.FLOWING, 0
         owner, name, rest = self.graph.resolve(module, dotted)
         mark, origin = self.marked(owner, name)
         if mark in (Mark.VALUE, Mark.FLOWING):
@@ -148,7 +150,20 @@ class Reach:
             use = use if inside else Use.USED
         elif inside and use is not Use.USED:
             use = Use.USED if use is Use.CALLED else Use.INSIDE
+        if self._is_another(module, dotted):
+            return Mark.VALUE, use
         return self.mark_of(owner, name), use
+
+    def _is_another(self, module: str, dotted: str) -> bool:
+        """Whether the name that an attribute is read of stands for another object now."""
+        return self.plans[module].marks.get(root_of(dotted)) is Mark.VALUE
+
+    def mark_of_import(self, edit: ModuleEdit, name: str, source: Origin) -> Mark | None:
+        """The mark of what an import takes from somewhere."""
+        owner, inner = source
+        if inner is None or owner not in self.plans or edit.modules.get(name) == f"{owner}.{inner}":
+            return None
+        return self.mark_of(owner, inner)
 
     def mark_of(self, module: str, name: str) -> Mark | None:
         """The mark of a name, through the imports that brought it there."""

@@ -61,10 +61,13 @@ def take_out(container: Any, ids: Collection[int]) -> None:
         for key in [key for key, value in list(container.items()) if names(value, ids)]:
             del container[key]
         return
-    for entry in [entry for entry in list(container) if names(entry, ids)]:
+    found = [(place, entry) for place, entry in enumerate(list(container)) if names(entry, ids)]
+    for place, entry in reversed(found):
         if isinstance(container, set):
             container.discard(entry)
-        else:
+        elif place < len(container) and container[place] is entry:
+            del container[place]
+        else:  # others were at work in between
             drop(container, entry)
 
 

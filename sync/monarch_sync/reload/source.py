@@ -124,6 +124,9 @@ class RunningSources:
     def __getitem__(self, name: str) -> Source:
         return self._sources[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._sources
+
     def names_at(self, path: str) -> list[str]:
         """Modules in this process that were loaded from the file."""
         return [n for n in self._names.get(os.path.realpath(path), ()) if n in sys.modules]

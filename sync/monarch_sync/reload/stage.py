@@ -21,14 +21,15 @@ import operator
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType, ModuleType
 from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
 from .differences import Glance
 from .errors import ReloadError
 from .flips import MISSING, Item
+from .graph import Origin
 from .held_attributes import Attributes, HeldAttribute, may_be_set
 from .held_back import HeldBack, Snapshot, Watched, Whose
 from .holders import holders
@@ -39,7 +40,7 @@ from .patch import parts_of
 from .registries import Registry, registries
 from .source import ImportHook, Source
 from .staged_module import StagedModule
-from .stars import no_longer_exported
+from .stars import bring
 from .statements import Statement
 from .targets import HeldStore, Target, targets_of
 from .turns import Turns, longer_turns
@@ -62,7 +63,8 @@ class Stage:
         self.assigned: dict[str, set[str]] = {}  # from other modules, by module
         self._plan = Plan({})
         self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
-        self._targets: list[Target] = []
+        self._kept: list[tuple[str, str]] = []  # names of kept instances, by module
+        self._targets: dict[Hashable, Target] = {}
         self._snapshots: list[Snapshot] = []
         self._attributes: list[Attributes] = []
         self._glance = Glance(())
@@ -86,12 +88,14 @@ class Stage:
     ) -> None:
         """Raises ReloadError for what the new code raises; `close` cleans up then."""
         self._plan = plan
-        involved = {name: p for name, p in plan.modules.items() if p.run or p.twin}
+        involved = {name: p for name, p in plan.modules.items() if p.is_staged}
         for name, module_plan in involved.items():
             namespace = dict(vars(sys.modules[name]))
             for gone in module_plan.edit.gone:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
+            marks = module_plan.marks.items()
+            self._kept += [(name, key) for key, m in marks if m in (Mark.KEPT, Mark.INSTANCE)]
         self._looked = self._turns.moment()
         held = list(holders(ours))
         self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
@@ -137,7 +141,7 @@ class Stage:
 
     def _take_out(self) -> None:
         """Put back what staged code did to live objects, and keep it for the commit."""
-        self.stores = [held for held in map(Target.take_out, self._targets) if held]
+        self.stores = [held for held in map(Target.take_out, self._targets.values()) if held]
         changed = self._glance.has_changed()
         for attributes in self._attributes:
             if changed or attributes.has_news:
@@ -161,43 +165,74 @@ class Stage:
         flags = source.code.co_flags & _FUTURE_FLAGS
         for index in sorted(plan.run | plan.twin):
             statement = plan.edit.new[index]
-            body: list[ast.stmt] = [statement.node]
-            code = compile(
-                ast.Module(body, []), source.path, "exec", flags=flags, dont_inherit=True
-            )
+            run = self._runner(plan, index, source.path, flags)
             targets = list(self._targets_of(statement.node, namespace))
             later = _take_later(namespace, plan.edit.new, index) if statement.reads_whole else {}
             try:
                 with contextlib.nullcontext() if statement.is_inert else self._looking(targets):
-                    self._execute(code, namespace, vars(module).get(statement.name or ""), name)
+                    self._execute(run, namespace, vars(module).get(statement.name or ""), name)
             except (Exception, SystemExit) as error:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
                 ) from error
             namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
-            if "*" in statement.binds:
-                for gone in no_longer_exported(plan.edit, statement, vars(module), self.namespaces):
-                    namespace.pop(gone, None)
             if statement.name is not None:
                 value = namespace.get(statement.name)
                 self.defined[name, index] = value
                 self._keep_live_state(plan, index, value, vars(module).get(statement.name))
 
-    def _execute(self, code: CodeType, namespace: dict[str, Any], live: Any, module: str) -> None:
+    def _runner(
+        self, plan: ModulePlan, index: int, path: str, flags: int
+    ) -> Callable[[dict[str, Any]], None]:
+        """What runs a statement in a namespace."""
+        statement = plan.edit.new[index]
+        node = statement.node
+        if statement.is_star:
+            assert isinstance(node, ast.ImportFrom)
+            name, level = node.module or "", node.level
+
+            def run(namespace: dict[str, Any]) -> None:
+                owner = self._import(name, namespace, None, ("*",), level)
+                bring(plan.edit.new, index, owner, namespace)
+
+            return run
+        if index in plan.twin and not (statement.is_import or statement.is_definition):
+            taken = {name: plan.edit.origins.get(name) for name in statement.binds}
+            if any(taken.values()):
+                return functools.partial(self._take, taken)
+        module = ast.Module([node], [])
+        return functools.partial(
+            exec, compile(module, path, "exec", flags=flags, dont_inherit=True)
+        )
+
+    def _take(self, names: Mapping[str, Origin | None], namespace: dict[str, Any]) -> None:
+        """Import what an `if` or `try` imported once, and nothing else of it."""
+        for name, origin in names.items():
+            if origin is not None and origin[1] is not None:
+                owner = self._import(origin[0], namespace, None, (origin[1],))
+                namespace[name] = getattr(owner, origin[1])
+
+    def _execute(
+        self,
+        run: Callable[[dict[str, Any]], None],
+        namespace: dict[str, Any],
+        live: Any,
+        module: str,
+    ) -> None:
         """Run a statement, which may define anew what is live now.
 
         A registry may refuse to take a name twice; then what is live leaves it meanwhile, and so
         does what is gone from where it was: an import may bring it from elsewhere.
         """
         try:
-            exec(code, namespace)
+            run(namespace)
         except Exception:
             replaced = [(live, module), *self._gone()]
             ids = {id(part) for value, name in replaced for part in parts_of(value, name)}
             found = [one for s in self._snapshots if ids and (one := s.withdraw(ids)) is not None]
             if not found:
                 raise
-            exec(code, namespace)
+            run(namespace)
             for withdrawn in found:
                 withdrawn.put_back()
 
@@ -250,10 +285,7 @@ class Stage:
         for part in targets_of(node):
             target = Target.find(part, namespace)
             if target is not None:
-                known = next((one for one in self._targets if target.is_same(one)), None)
-                if known is None:
-                    self._targets.append(target)
-                yield known or target
+                yield self._targets.setdefault(target.place, target)
 
     def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
         """What staged code changes in defaults and class values it changes in the live ones."""
@@ -279,11 +311,11 @@ class Stage:
         """Kept instances look like ones of the staged class, to code that reads them here."""
         if hasattr(staged, "__del__"):
             return  # the stand-in would close what the instance goes on using
-        kept = (Mark.KEPT, Mark.INSTANCE)
-        for name, namespace in self.namespaces.items():
-            marks = self._plan.modules[name].marks
-            for key, value in dict(namespace).items():
-                if type(value) is not live or marks.get(key) not in kept:
+        for name, key in self._kept:
+            namespace = self.namespaces[name]
+            if key in namespace:
+                value = namespace[key]
+                if type(value) is not live:
                     continue
                 try:
                     twin: Any = object.__new__(staged)

@@ -16,12 +16,11 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .names import WHOLE, FunctionNode, Names, Use, dotted, names_of, root_of
+from .names import WHOLE, FunctionNode, Names, dotted, names_of
 
 _BIND_UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr"})
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
@@ -34,6 +33,7 @@ class Statement:
     first: int  # line of the first decorator, if there is one: code objects count from there
     last: int
     lines: Sequence[str] = field(repr=False)  # of the whole file
+    brought: frozenset[tuple[str, str]] | None = None  # (module, name) that star imports bring
 
     @cached_property
     def names(self) -> Names:
@@ -42,13 +42,15 @@ class Statement:
     def take_analysis(self, other: Statement) -> None:
         """What was found out about the same text before."""
         for name in ("names", "binds", "dump"):
-            if name in vars(other):
+            if name in vars(other) and self.brought == other.brought:
                 vars(self)[name] = vars(other)[name]
 
     @cached_property
     def binds(self) -> frozenset[str]:
         if self.is_docstring:
             return frozenset({"__doc__"})
+        if self.brought is not None:
+            return self.names.binds - {"*"} | {name for _, name in self.brought}
         return self.names.binds
 
     @cached_property
@@ -91,6 +93,11 @@ class Statement:
     @property
     def is_import(self) -> bool:
         return isinstance(self.node, (ast.Import, ast.ImportFrom))
+
+    @property
+    def is_star(self) -> bool:
+        """Whether it is `from m import *`, or brings one of the names of that."""
+        return self.is_import and (self.brought is not None or "*" in self.names.binds)
 
     @property
     def is_docstring(self) -> bool:
@@ -138,6 +145,20 @@ class Statement:
         return all(isinstance(part, plain) for part in parts)
 
     @cached_property
+    def is_holder(self) -> bool:
+        """Whether what it binds is what it reads, in a tuple, a `partial` or a decorator."""
+        if not isinstance(self.node, (ast.Assign, ast.AnnAssign)) or not self.names.eager:
+            return False
+        value = self.node.value
+        if value is None:
+            return False
+        if isinstance(value, ast.Call) and any(
+            isinstance(argument, ast.Name) and argument.id in self.binds for argument in value.args
+        ):
+            return True  # f = decorate(f)
+        return _holds(value)
+
+    @cached_property
     def defines(self) -> frozenset[str]:
         """Names that a `def` or `class` in it binds, also within `if` or `try`."""
         names: set[str] = set()
@@ -161,19 +182,17 @@ class Statement:
         return ast.unparse(self.node).partition("\n")[0]
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """New statements by index, each with the index of the old statement it comes from."""
+_HOLDERS = ("partial", "lru_cache", "cache", "staticmethod")
 
-    same: dict[int, int]
-    narrow: dict[int, int]
-    renewed: dict[int, int]  # changed definitions that existed under the same name
 
-    def source_of(self, index: int) -> int | None:
-        for pairs in (self.same, self.narrow, self.renewed):
-            if index in pairs:
-                return pairs[index]
-        return None
+def _holds(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):
+        return all(map(_holds, node.elts))
+    if isinstance(node, ast.Call):
+        inner = node.func.func if isinstance(node.func, ast.Call) else node.func
+        is_known = (dotted(inner) or "").rpartition(".")[2] in _HOLDERS
+        return is_known and all(map(_holds, node.args))
+    return isinstance(node, ast.Constant) or dotted(node) is not None
 
 
 class _WithoutLambdaBodies(ast.NodeTransformer):
@@ -184,165 +203,6 @@ class _WithoutLambdaBodies(ast.NodeTransformer):
 
 def statements_of(source: bytes, tree: ast.Module) -> tuple[Statement, ...]:
     return _split(tree.body, _decoded_lines(source))
-
-
-def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
-    same: dict[int, int] = {}
-    narrow: dict[int, int] = {}
-    renewed: dict[int, int] = {}
-    by_text: defaultdict[str, list[int]] = defaultdict(list)
-    for index in reversed(range(len(old))):
-        by_text[old[index].text].append(index)
-    for index, statement in enumerate(new):
-        if by_text.get(statement.text):
-            same[index] = by_text[statement.text].pop()
-            statement.take_analysis(old[same[index]])
-    left = sorted(set(range(len(old))) - set(same.values()))
-    for index, statement in enumerate(new):
-        if index in same:
-            continue
-        for candidate in left:
-            other = old[candidate]
-            if type(other.node) is not type(statement.node) or other.name != statement.name:
-                continue
-            if statement.name is None:
-                if other.dump == statement.dump:
-                    same[index] = candidate
-                elif statement.frame and other.frame == statement.frame:
-                    narrow[index] = candidate
-                else:
-                    continue
-            else:
-                is_narrow = differ_in_bodies_only(other, statement)
-                is_narrow = is_narrow and not decorators_may_differ(other, statement)
-                (narrow if is_narrow else renewed)[index] = candidate
-            left.remove(candidate)
-            break
-    return Alignment(same, narrow, renewed)
-
-
-def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
-    """Whether new code in the live functions is all that the edit asks for."""
-    if old.text == new.text:
-        return True
-    if type(old.node) is not type(new.node):
-        return False
-    if old.is_function:
-        return old.name == new.name and _header(old.node) == _header(new.node)
-    if not old.is_class:
-        return old.dump == new.dump
-    return (
-        _header(old.node) == _header(new.node)
-        and len(old.body) == len(new.body)
-        and all(map(differ_in_bodies_only, old.body, new.body))
-        and not _calls_what_changed(old, new)
-    )
-
-
-def decorators_may_differ(old: Statement, new: Statement) -> bool:
-    """Whether decorators may make something else of it, as those do that read its signature.
-
-    For statements that differ in bodies only.
-    """
-    if old.text == new.text:
-        return False
-    if old.is_class:
-        return any(map(decorators_may_differ, old.body, new.body))
-    if not isinstance(old.node, FunctionNode) or not isinstance(new.node, FunctionNode):
-        return False
-    names = {dotted(decorator) or "" for decorator in new.node.decorator_list}
-    plain = {name for name in names if name in _PLAIN_DECORATORS or name.endswith(_OF_PROPERTIES)}
-    return names != plain and ast.dump(old.node.args) != ast.dump(new.node.args)
-
-
-_PLAIN_DECORATORS = frozenset({"property", "staticmethod", "classmethod"})
-_CALLS = frozenset({Use.CALLED, Use.USED, Use.REGISTERS})
-_OF_PROPERTIES = (".setter", ".getter", ".deleter")
-
-
-def _calls_what_changed(old: Statement, new: Statement) -> bool:
-    """Whether a class body calls a function of its own that was edited."""
-    edited = {a.name for a, b in zip(old.body, new.body, strict=True) if a.text != b.text}
-    return any(
-        root_of(name) in edited and use in _CALLS and not name.endswith(_OF_PROPERTIES)
-        for statement in new.body
-        for name, use in statement.names.eager
-    )
-
-
-def moved_lines(old: Statement, new: Statement) -> Iterator[tuple[range, int, str | None]]:
-    """How old line numbers become new ones, for a statement that is `same` or `narrow`.
-
-    Yields (old lines, distance, name): the code of function `name` that began in those lines
-    is now `distance` further down; with no name, so is the code of every function there.
-    """
-    if old.text == new.text or not old.is_definition:
-        yield range(old.first, old.last + 1), new.first - old.first, None
-    elif old.is_function:
-        yield range(old.first, old.first + 1), new.first - old.first, old.name
-    else:
-        yield range(old.first, old.first + 1), new.first - old.first, old.name
-        for before, after in zip(old.body, new.body, strict=True):
-            yield from moved_lines(before, after)
-
-
-def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statement, Statement]]:
-    """Every function, old and new, whose body a narrow edit changed."""
-    if old.text == new.text or old.dump == new.dump:
-        return
-    if old.is_class:
-        for before, after in zip(old.body, new.body, strict=True):
-            yield from changed_functions(before, after)
-    elif old.is_function:
-        yield old, new
-
-
-def kept_class_values(old: Statement, new: Statement, changed: Collection[str]) -> set[str]:
-    """Names that statements of a class body bind which need not run again, definitions apart.
-
-    `changed` are the dotted names from outside whose values are not what they were.
-    """
-    alignment = align(old.body, new.body)
-    kept: set[str] = set()
-    fresh: set[str] = set()  # bound to something else in this body
-    edited: set[str] = set()  # definitions of this body that behave differently
-    for index, statement in enumerate(new.body):
-        follows = any(
-            name in changed or root_of(name) in fresh or (root_of(name) in edited and use in _CALLS)
-            for name, use in statement.names.eager
-        )
-        if statement.is_definition:
-            if follows or index not in alignment.same:
-                edited |= statement.binds
-        elif follows or index not in alignment.same:
-            fresh |= statement.binds
-        else:
-            kept |= statement.binds - fresh
-    return kept
-
-
-def _header(node: ast.stmt) -> tuple[str, ...]:
-    """Everything of a definition but its body; the docstring counts, as it is a value."""
-    assert isinstance(node, (*FunctionNode, ast.ClassDef))
-    parts: list[ast.AST] = [*node.decorator_list, *getattr(node, "type_params", ())]
-    if isinstance(node, ast.ClassDef):
-        parts += [*node.bases, *node.keywords]
-        return tuple(map(ast.dump, parts))
-    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    arguments += [a for a in (node.args.vararg, node.args.kwarg) if a is not None]
-    annotated = {a.arg: ast.dump(a.annotation) for a in arguments if a.annotation is not None}
-    keyword_only = {
-        argument.arg: ast.dump(default)
-        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-        if default is not None
-    }
-    parts += [*node.args.defaults, *([node.returns] if node.returns else [])]
-    # The number of positional defaults is told apart from annotations and decorators by count.
-    counts = (len(node.decorator_list), len(node.args.defaults), node.returns is not None)
-    docstring = ast.get_docstring(node, clean=False)
-    return (repr(counts), repr(annotated), repr(keyword_only), repr(docstring)) + tuple(
-        map(ast.dump, parts)
-    )
 
 
 def _decoded_lines(source: bytes) -> list[str]:

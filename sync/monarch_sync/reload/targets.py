@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from .flips import MISSING, Action
@@ -48,8 +48,11 @@ class Target:
             return None
         return cls(owner, key, True)
 
-    def is_same(self, other: Target) -> bool:
-        return self._owner is other._owner and self._key == other._key
+    @property
+    def place(self) -> Hashable:
+        """The same for targets that are one."""
+        key = self._key if _has_hash(self._key) else repr(self._key)
+        return id(self._owner), self._is_item, key
 
     def on_live(self, live_of: Callable[[Any], Any]) -> Target:
         return Target(live_of(self._owner), self._key, self._is_item)
@@ -109,6 +112,14 @@ class HeldStore:
             return lambda: target.write(before)
 
         return Action(do)
+
+
+def _has_hash(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:  # a slice, a list of indices
+        return False
+    return True
 
 
 def _value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:

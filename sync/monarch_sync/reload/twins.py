@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .graph import ModuleEdit
+from .graph import ModuleEdit, imports_of
 from .names import Use
 from .reach import Reach
 from .statements import Statement
@@ -27,18 +27,21 @@ def choose_twins(reach: Reach) -> None:
         if node in reads or node[0] not in reach.plans:
             continue
         reads[node] = set()
-        source = reach.graph.source(*node)
-        if source is not None and source[1] is not None:
-            reads[node].add((source[0], source[1]))
-            pending.append((source[0], source[1]))
         for kind in reach.types(node[0]).get(node[1], ()):
             if kind in reach.members:
                 # Its class, so that the instance can be seen as it will be.
                 reads[node].add(kind)
                 pending.append(kind)
         for _, statement in _definitions(reach, node):
-            bases = {d for d, use in statement.names.eager if use is Use.BASE}
-            for name in statement.names.deferred | bases:
+            package = reach.plans[node[0]].edit.package
+            for name, (owner, inner) in imports_of(statement, package):
+                if name == node[1] and inner is not None:
+                    reads[node].add((owner, inner))
+                    pending.append((owner, inner))
+            held = {d for d, use in statement.names.eager if use is Use.BASE}
+            if statement.is_holder:
+                held = {d for d, _ in statement.names.eager}
+            for name in statement.names.deferred | held:
                 reads[node].add(reach.graph.resolve(node[0], name)[:2])
                 pending.append((node[0], name))
     affected = {node for node in reads if reach.mark_of(*node) is not None}
@@ -63,5 +66,6 @@ def _definitions(reach: Reach, node: tuple[str, str]) -> Iterator[tuple[int, Sta
     edit = reach.plans[node[0]].edit
     for index, statement in enumerate(edit.new):
         makes_functions = statement.is_definition or index in edit.alignment.narrow
-        if node[1] in statement.binds and (makes_functions or statement.is_import):
+        takes_them = statement.is_import or statement.is_holder or node[1] in edit.origins
+        if node[1] in statement.binds and (makes_functions or takes_them):
             yield index, statement

@@ -1,0 +1,182 @@
+"""Which code runs on which host, where hosts that belong together run several states of it.
+
+A push to a slice changes what runs there; the rest goes on with what it had. Both may be called,
+each by itself, but no call may meet both: a collective in it would. Hosts belong together from
+the first push that was for both, or from two pushes of one workspace; a mesh does whose procs were
+spawned for one state. Nothing here has a lock: pictures are replaced, never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from monarch.wire.address import Uid
+from monarch.wire.host_code import HostCode
+
+__all__ = ["UNBORN", "CodeState", "CodeStates", "Laggards"]
+
+
+class CodeState(NamedTuple):
+    """What processes run, or began with: a generation, and the digest of its workspace."""
+
+    generation: int = 0
+    digest: str = ""
+
+
+UNBORN = CodeState()
+"""Procs that were there before anything was pushed, as far as their owner knew."""
+
+
+_NOTHING: tuple[int, Mapping[Uid, HostCode]] = (0, {})
+
+
+class Laggards(NamedTuple):
+    """Hosts that are behind others which they belong to, and what those run."""
+
+    hosts: Mapping[Uid, CodeState]
+    wanted: CodeState
+
+
+class CodeChange(NamedTuple):
+    """A push: the hosts that it ``covers`` run it then, and ``others`` of their family go on with
+    what they have."""
+
+    generation: int
+    digest: str
+    family: str
+    covers: Sequence[Uid]
+    others: Sequence[HostCode]
+
+    def codes(self) -> Iterator[HostCode]:
+        for host in self.covers:
+            yield HostCode(host, self.generation, self.digest, self.family)
+        yield from self.others
+
+
+class CodeStates:
+    """What a process knows of that. Whoever ``is_root`` keeps all, and tells it with each push;
+    others know what they were told with the last one, or at their birth.
+
+    ``is_one``: nothing is divided, nor about to be, as nearly always.
+    """
+
+    def __init__(self) -> None:
+        self.is_root = False
+        self.is_one = True
+        self._known: dict[Uid, HostCode] = {}
+        self._divided: Mapping[Uid, HostCode] = {}
+        self._coming = _NOTHING
+
+    # What is known.
+
+    def found(self, host: Uid, generation: int, digest: str) -> None:
+        """A host was there with this state before anybody pushed; its procs will run that."""
+        if generation and host not in self._known:
+            self._use({**self._known, host: HostCode(host, generation, digest, f"= {digest}")})
+
+    def inherit(self, codes: Iterable[HostCode]) -> None:
+        """What the owner of this process knew of divided hosts when it spawned it."""
+        self._use({code.host: code for code in codes})
+
+    def to_inherit(self) -> tuple[HostCode, ...]:
+        return tuple(self._divided.values())
+
+    def brought(self, host: Uid, digest: str) -> None:
+        """A host that nothing ran on has come to what others have."""
+        for code in self._known.values():
+            if code.digest == digest and code.host != host:
+                now = HostCode(host, code.generation, digest, code.family)
+                self._use({**self._known, host: now})
+                return
+
+    def left_by(self, family: str, hosts: Sequence[Uid]) -> list[HostCode]:
+        """The hosts that belong to these, or were given the workspace ``family`` before, and are
+        not among them: a push to these leaves them with what they run."""
+        families = {self._known[host].family for host in hosts if host in self._known}
+        families.add(family)
+        reached = set(hosts)
+        return [
+            HostCode(code.host, code.generation, code.digest, family)
+            for code in self._known.values()
+            if code.family in families and code.host not in reached
+        ]
+
+    # A push.
+
+    def expect(self, change: CodeChange) -> None:
+        """It is going to be switched to, or to be given up."""
+        self._coming = change.generation, _divided(self._with(change))
+        self._look()
+
+    def expect_nothing(self) -> None:
+        self._coming = _NOTHING
+        self._look()
+
+    def switched(self, change: CodeChange) -> dict[Uid, HostCode]:
+        """Hosts run this from now on. Gives what `go_back` needs."""
+        before = self._known
+        self._use(self._with(change))
+        return before
+
+    def go_back(self, before: dict[Uid, HostCode]) -> None:
+        self._use(before)
+
+    # A call.
+
+    def laggards(self, hosts: Iterable[Uid], born: CodeState) -> Laggards | None:
+        """Those of ``hosts`` that run older code than others of them which they belong to.
+
+        They are of a mesh whose procs were spawned for the state ``born``: what was pushed
+        before says nothing of them.
+        """
+        return _laggards(self._divided, hosts, born)
+
+    def crossing(self, hosts: Iterable[Uid], born: CodeState) -> int:
+        """The generation that is being switched to, if it will divide these hosts."""
+        generation, divided = self._coming
+        return generation if divided and _laggards(divided, hosts, born) else 0
+
+    def _with(self, change: CodeChange) -> dict[Uid, HostCode]:
+        named = {code.host: code for code in change.codes()}
+        rest = {
+            host: code
+            for host, code in self._known.items()
+            if code.family != change.family and host not in named
+        }
+        return {**rest, **named} if self.is_root or change.others else rest
+
+    def _use(self, known: dict[Uid, HostCode]) -> None:
+        self._known = known
+        self._divided = _divided(known)
+        self._look()
+
+    def _look(self) -> None:
+        self.is_one = not self._divided and not self._coming[1]
+
+
+def _divided(known: Mapping[Uid, HostCode]) -> Mapping[Uid, HostCode]:
+    digests: dict[str, set[str]] = {}
+    for code in known.values():
+        digests.setdefault(code.family, set()).add(code.digest)
+    if all(len(several) == 1 for several in digests.values()):
+        return {}
+    return {host: code for host, code in known.items() if len(digests[code.family]) > 1}
+
+
+def _laggards(
+    divided: Mapping[Uid, HostCode], hosts: Iterable[Uid], born: CodeState
+) -> Laggards | None:
+    families: dict[str, dict[Uid, CodeState]] = {}
+    for host in hosts:
+        code = divided.get(host)
+        if code is not None:
+            is_older = code.generation <= born.generation
+            state = born if is_older else CodeState(code.generation, code.digest)
+            families.setdefault(code.family, {})[host] = state
+    for states in families.values():
+        newest = max(states.values())
+        behind = {host: state for host, state in states.items() if state.digest != newest.digest}
+        if behind:
+            return Laggards(behind, newest)
+    return None

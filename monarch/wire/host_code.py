@@ -1,0 +1,21 @@
+"""Which code runs on a host, as processes tell one another."""
+
+from __future__ import annotations
+
+import msgspec
+
+from monarch.wire.address import Uid
+
+__all__ = ["HostCode"]
+
+
+class HostCode(msgspec.Struct, frozen=True, array_like=True):
+    """What was switched to last on a host: a generation of the workspace, and its digest.
+
+    Hosts of one ``family`` have been given the same workspace: they are to run one state of it.
+    """
+
+    host: Uid
+    generation: int
+    digest: str
+    family: str
