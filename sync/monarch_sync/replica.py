@@ -60,6 +60,10 @@ __all__ = ["SETTLE_SECONDS", "Replica"]
 # disk and the processor are theirs.
 SETTLE_SECONDS = 0.05
 _ANEW = Need([], whole=True)
+_NO_SUCH_NAMES = (
+    "file names are in {} there, which lacks a character of this one. Start that host's agent with "
+    "PYTHONUTF8=1, or in a UTF-8 locale, as LANG=C.UTF-8"
+)
 _MAX_GENERATION = 1 << 53  # With a number that has no successor, nobody could push any more.
 
 
@@ -158,6 +162,9 @@ class Replica:
                 return self.commit(message.generation)
             if isinstance(message, Abort):
                 return self.abort(message.generation)
+        except UnicodeEncodeError as error:
+            self._drop_stage()
+            return Refused("encoding", _NO_SUCH_NAMES.format(error.encoding), str(error.object))
         except OSError as error:
             fault = self._disk_fault(error)
             if error.errno in FULL and self._make_room(message, blobs):

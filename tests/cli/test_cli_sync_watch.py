@@ -423,3 +423,58 @@ def test_its_own_log_in_the_workspace_is_none_of_it(up: Folder) -> None:
     assert len(pushes) == 2, pushes
     assert pushes[0].startswith("✓ gen 1  3 files → 2 hosts")
     assert pushes[1].startswith("✓ gen 2  1 file → 2 hosts")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_else_asks_it_to_end_is_told_as_much(watcher: Program, number: signal.Signals) -> None:
+    watcher.send_signal(number)
+    assert watcher.wait() == 128 + number, watcher.story()
+    assert watcher.lines[-1].startswith("stopped watching; hosts and processes stay as they are")
+    assert watcher.errors == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--watch"]], ids=["once", "watch"])
+def test_a_push_that_is_asked_to_end_twice_puts_all_back(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    up.monarch("sync")
+    up.write("amounts.py", "AMOUNT = 2\n")
+    monkeypatch.chdir(up.path)
+    pushing = program(SLOW_COMMIT.format(arguments=arguments, before=0, after=60))
+    pushing.line("at it", timeout=60)
+    wait_for(lambda: (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 2\n")
+    for _ in range(2):
+        pushing.send_signal(signal.SIGTERM)
+    assert pushing.wait() == 143, pushing.story()
+    assert "interrupted" in pushing.lines[-1]
+    assert pushing.errors == []
+    for index in (0, 1):
+        assert (up.replica(index) / "amounts.py").read_text() == "AMOUNT = 1\n"
+
+
+SLOW_END = """
+import sys, threading
+from monarch.cli.sync.watching import Watching
+
+def slow(self):
+    print("at its end", flush=True)
+    threading.Event().wait(60)
+
+Watching._tell_end = slow
+sys.argv = ["monarch", "sync", "--watch"]
+from monarch.cli.main import main
+main()
+"""
+
+
+def test_who_presses_again_does_not_wait_for_what_it_says_at_its_end(
+    up: Folder, program: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(up.path)
+    watcher = program(SLOW_END)
+    watcher.line("watching ", timeout=60)
+    watcher.send_signal(signal.SIGINT)
+    watcher.line("at its end")
+    watcher.send_signal(signal.SIGINT)
+    assert watcher.wait() == 130, watcher.story()
+    assert watcher.errors == []

@@ -160,3 +160,41 @@ def test_a_copy_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "copy_file_range", _raises(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
         Disk().copy(tmp_path / "one", tmp_path / "other", 0o644)
+
+
+NAMES_IN_ASCII = """
+import os, sys
+from pathlib import Path
+from monarch_sync import PushRefused, Replica, Workspace, sync_local
+
+here = Path(sys.argv[1])
+workspace, replica = Workspace({here / "project": ""}), Replica(here / "replica")
+assert sync_local(workspace, replica).ok
+name = b"caf\\xc3\\xa9"
+(here / "project" / os.fsdecode(name)).touch()
+for _ in range(2):
+    try:
+        sync_local(workspace, replica)
+    except PushRefused as error:
+        print(ascii(str(error)))
+os.unlink(bytes(here / "project") + b"/" + name)
+(here / "project/plain").touch()
+assert sync_local(workspace, replica).ok
+print(sorted(os.listdir(here / "replica")))
+"""
+
+
+def test_a_host_whose_file_names_are_no_utf8_says_what_to_do(folder: Path) -> None:
+    (folder / "a.py").touch()
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES_IN_ASCII, str(folder.parent)], env={**os.environ, **plain},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    refused, again, listed = done.stdout.splitlines()
+    assert refused == again
+    assert "caf" in refused
+    assert "file names are in ascii there" in refused
+    assert "PYTHONUTF8=1" in refused
+    assert listed == "['a.py', 'plain']"

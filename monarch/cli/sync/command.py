@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn
 import click
 
 from monarch.cli.sync.difference import differences
+from monarch.cli.sync.ending import asked_to_end
 from monarch.cli.sync.preview import Preview, first_sync, over_hosts, preview_lines, previews
 from monarch.cli.sync.setting import find_project, whole_of, workspace_of
 from monarch.cli.sync.status import standings, status_lines
@@ -78,7 +79,9 @@ def sync(
             project = find_project(file)
             workspace_of(project)
             visitor = visit(partly=best_effort)
-            Watching(project, visitor, voice, best_effort=best_effort, env=env).run()
+            watching = Watching(project, visitor, voice, best_effort=best_effort, env=env)
+            with asked_to_end():
+                watching.run()
         else:
             _push(context.obj, voice, best_effort=best_effort, env=env)
 
@@ -86,14 +89,21 @@ def sync(
 def _push(chosen: _Chosen, voice: Voice, *, best_effort: bool, env: bool) -> NoReturn:
     workspace = workspace_of(find_project(chosen.file))
     visitor = visit(partly=best_effort)
-    try:
+    with _interruptions(visitor, voice):
         report = visitor.push(workspace, None, voice, best_effort=best_effort, env=env)
-    except KeyboardInterrupt:
-        text = f"interrupted; {visitor.generations()}"
-        voice.note("interrupted", text, ok=False)
-        sys.exit(130)
     voice.pushed(report)
     sys.exit(1 if not report.ok else 0 if report.is_whole else _NOT_WHOLE)
+
+
+@contextmanager
+def _interruptions(visitor: Visitor, voice: Voice) -> Iterator[None]:
+    """A push that is interrupted within has put all back, and says where that is."""
+    with asked_to_end():
+        try:
+            yield
+        except KeyboardInterrupt:
+            voice.note("interrupted", f"interrupted; {visitor.generations()}", ok=False)
+            sys.exit(130)
 
 
 def _end_with(error: Exception, is_json: bool) -> NoReturn:
@@ -241,11 +251,8 @@ def _rollback(chosen: _Chosen, generation: int | None, best_effort: bool, verbos
         rows = timeline(visitor.past(found).histories(WHOLE_HISTORY))
         current = next((row for row in rows if row.is_current), None)
         wanted = goal(rows, generation)
-        try:
+        with _interruptions(visitor, voice):
             report = visitor.roll_back(workspace, wanted, voice, best_effort=best_effort)
-        except KeyboardInterrupt:
-            voice.note("interrupted", f"interrupted; {visitor.generations()}", ok=False)
-            sys.exit(130)
     voice.pushed(report)
     if report.ok and report.changed_files:
         was = current.told.generation if current else report.generation - 1

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project, noted_job
+from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.following import Following
 from monarch.cli.sync.restless import RestlessFiles
 from monarch.cli.sync.retrying import Retrying
@@ -80,6 +81,7 @@ class Watching:
             while True:
                 self._step()
         except KeyboardInterrupt:
+            at_once_from_here()
             self._tell_end()
         finally:
             self._unfollow()
