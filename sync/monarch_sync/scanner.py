@@ -89,7 +89,9 @@ class Scanner:
         where one folder lands inside another. Of folders that a watcher says only got another name
         nothing is looked at.
         """
-        touched = {os.fspath(path) for path in paths}
+        is_vouched = isinstance(paths, Touched)
+        names = paths.names if isinstance(paths, Touched) else (os.fspath(path) for path in paths)
+        touched = set(names)
         # Nobody tells when it can be read again: a mount that comes back does not.
         again = {
             str(at)
@@ -112,11 +114,16 @@ class Scanner:
         changed: dict[str, Entry] = {}
         removed: set[str] = set()
         for folder in self.workspace.folders:
+            if not is_vouched:
+                self._identities.check(folder)
             above = f"{folder.local}/"
             inside = (path[len(above) :] for path in touched if path.startswith(above))
             for parent, relatives in self._places(folder, inside).items():
                 self._rescan_some(folder, parent, relatives, changed, removed)
-            self._identities.check(folder)
+        if removed or self._looking.left_out.unreadable:
+            # Gone with a folder of the workspace, they are not to go from the hosts.
+            for folder in self.workspace.folders:
+                self._identities.check(folder)
         if any(map(_is_rule, (*changed, *removed))):
             return self.scan()  # They came, or went, with their folder.
         self._drop_empty_ways(changed, removed)

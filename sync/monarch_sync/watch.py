@@ -136,7 +136,7 @@ class Watcher:
         folders = self._live.folders
         for path in folders.written.keys() & paths:
             del folders.written[path]
-        taken = Touched.of(paths, folders.moves if paths == folders.touched else ())
+        taken = Touched(paths, folders.moves if paths == folders.touched else ())
         folders.moves.clear()
         folders.touched = folders.touched - paths
         folders.vanished.clear()

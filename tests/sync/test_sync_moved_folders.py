@@ -179,10 +179,25 @@ class Numbers:
 
 
 def test_a_set_that_is_made_of_others_knows_no_moves() -> None:
-    one = Touched.of(["/a", "/b"], [("/a", "/b")])
+    one = Touched(["/a", "/b"], [("/a", "/b")])
     assert one.moves
     assert not isinstance(one | {Path("/c")}, Touched)
     assert not isinstance(one - {Path("/b")}, Touched)
+    assert one | {Path("/c")} == {Path("/c")} | one == {Path("/a"), Path("/b"), Path("/c")}
+
+
+def test_touched_paths_are_a_set_like_any_other() -> None:
+    one = Touched(["/a", "/b"])
+    same = frozenset({Path("/a"), Path("/b")})
+    assert one == same
+    assert same == one
+    assert hash(one) == hash(same)
+    assert set(one) == same
+    assert Path("/a") in one
+    assert Path("/c") not in one
+    assert "/a" not in one
+    assert len(one) == 2
+    assert not Touched([])
 
 
 @pytest.mark.parametrize("theirs", ["a/deep/er/checkpoint.pt", "a/deep/__pycache__/note", "a/w"])

@@ -456,6 +456,23 @@ def test_without_the_cookie_nothing_is_proven(
     assert asking.look() == {folder / "a"}
 
 
+def test_a_folder_that_goes_once_the_watcher_has_answered_empties_no_host(
+    asking: Asking, folder: Path
+) -> None:
+    (folder / "a").write_bytes(b"1")
+    (folder / "b").write_bytes(b"1")
+    asking.look()
+    (folder / "a").write_bytes(b"2")
+    touched = asking.watcher.changes()
+    assert touched is not None
+    shutil.rmtree(folder)
+    with pytest.raises(WorkspaceMissing):
+        asking.scanner.rescan(touched)
+    folder.mkdir()
+    (folder / "a").write_bytes(b"3")
+    assert asking.look() is None
+
+
 def test_what_git_tracks_although_ignored_is_watched(asking: Asking, folder: Path) -> None:
     def git(*arguments: str) -> None:
         subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
