@@ -19,15 +19,15 @@ from monarch.runtime.workspace.fleet import Busy, Fleet, HostInPush, Stale
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.owner import Owner
 from monarch.runtime.workspace.planning import plan_of
-from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
-from monarch.runtime.workspace.sharing import HERE
+from monarch.runtime.workspace.push_words import PushWords
+from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.standstill import Standstill
 from monarch.runtime.workspace.unreadable import with_unreadable
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
 from monarch_sync.progress import progress
-from monarch_sync.report import HostReport, Problem, Refusal, SyncReport
+from monarch_sync.report import HostReport, Problem, SyncReport
 
 __all__ = ["Attempt", "Memory", "Owner"]
 
@@ -64,6 +64,7 @@ class Attempt:
         self._silent = dict(silent or {})
         self._settle = settle
         self._report = SyncReport()
+        self._words = PushWords(memory, self._fleet, self._report)
         self._has_committed = False
         self._mark = time.perf_counter()
         self._progress = progress()
@@ -103,7 +104,7 @@ class Attempt:
                 self._memory.views.clear()
             touched = None
         report = self._report
-        report.hosts = [self._host_report(host) for host in hosts]
+        report.hosts = [self._words.of_host(host) for host in hosts]
         if self._is_best_effort:
             report.hosts += [
                 HostReport(self._fleet.name(uid), error=why)
@@ -201,7 +202,8 @@ class Attempt:
             if prepared.busy:
                 raise Busy(prepared.busy)
             if prepared.refused:
-                return self._refuse(prepared)
+                self._words.refused(prepared)
+                return False
             report.needs_respawn = prepared.respawn
             if report.generation and not (prepared.modules or any(h.is_staged for h in hosts)):
                 self._find_nothing_new(hosts, plan, manifest)
@@ -209,7 +211,8 @@ class Attempt:
             self._progress.step = "wait"
             stood = Standstill(number, self._owners).reach()
             if stood.refused:
-                return self._refuse(stood)
+                self._words.refused(stood)
+                return False
             self._time("wait")
         self._progress.step = "commit"
         self._has_committed = True
@@ -224,13 +227,9 @@ class Attempt:
             self._memory.left.update(dict.fromkeys(behind, before))
             switched = self._ask(lambda owner: owner.patch(number, behind))
             if switched.refused:
-                return self._refuse(switched)
-            report.modules_reloaded = _file_names(switched.modules)
-            report.functions_patched = switched.functions
-            report.actors_patched = switched.actors
-            report.procs_respawned = switched.replaced
-            report.actors_respawned = switched.replaced_actors
-            report.num_procs = switched.num_procs
+                self._words.refused(switched)
+                return False
+            self._words.switched(switched)
             gone = self._ask(lambda owner: owner.go(number))
             report.problems += [Problem("respawn", problem) for problem in gone.problems]
             self._time("switch")
@@ -268,23 +267,6 @@ class Attempt:
                 break
         return outcome
 
-    def _refuse(self, outcome: ReloadOutcome) -> bool:
-        """Somebody said no: everybody's reason is told once."""
-        found: dict[str, list[RefusedFile]] = {}
-        for refused in outcome.refused:
-            found.setdefault(self._in_authors_words(str(refused)), []).append(refused)
-        for alike in found.values():
-            first, ranks = alike[0], [refused.rank for refused in alike]
-            message, path, traceback = map(
-                self._in_authors_words, (first.message, first.path, first.traceback)
-            )
-            refusal = Refusal(
-                message, path, first.line, first.column, first.text, traceback, tuple(ranks)
-            )
-            self._report.errors.append(f"{refusal}\n(said by {_few(ranks)})")
-            self._report.refusals.append(refusal)
-        return False
-
     def _go_back(self, hosts: Sequence[HostInPush], plan: ReloadPlan) -> None:
         """The files first, while nobody runs anything, and then the code."""
         if self._has_committed:
@@ -304,38 +286,8 @@ class Attempt:
                 owner.revert(plan.generation)
         self._without_failed(hosts)
 
-    def _in_authors_words(self, text: str) -> str:
-        """Paths on hosts, as the author knows them."""
-        for root in set(self._fleet.roots.values()):
-            text = text.replace(f"{root}/", "")
-        for folder in self._memory.workspace.folders:
-            text = text.replace(f"{folder.local}/", f"{folder.remote}/" if folder.remote else "")
-        return text
-
-    def _host_report(self, host: HostInPush) -> HostReport:
-        push = host.push
-        if push is None:
-            is_here = host.writer == HERE and host.uid not in self._memory.host_names
-            return HostReport("this host" if is_here else self._fleet.name(host.uid))
-        report = HostReport(self._fleet.name(host.uid), bytes_sent=push.bytes_sent)
-        staged = push.staged
-        if staged is not None and not self._report.errors:
-            report.num_written, report.num_moved = staged.num_written, staged.num_moved
-            report.num_deleted, report.num_unchanged = staged.num_deleted, staged.num_unchanged
-            report.kept = self._fleet.kept.get(host.uid, [])
-        return report
-
     def _time(self, step: str) -> None:
         now = time.perf_counter()
         steps = self._report.seconds_by_step
         steps[step] = steps.get(step, 0.0) + now - self._mark
         self._mark = now
-
-
-def _file_names(modules: Sequence[str]) -> list[str]:
-    return [f"{module.rpartition('.')[2]}.py" for module in modules]
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:4])
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
