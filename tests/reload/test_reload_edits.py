@@ -21,6 +21,7 @@ from . import (
     edits_of_habits,
     edits_of_imports,
     edits_of_torch_code,
+    edits_of_values,
     edits_that_trip,
 )
 from .conftest import Project
@@ -35,6 +36,7 @@ from .matrix_cases import Case, ask
         *edits_that_trip.CASES,
         *edits_of_habits.CASES,
         *edits_of_imports.CASES,
+        *edits_of_values.CASES,
     ],
     ids=lambda case: case.name,
 )

@@ -85,6 +85,8 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
 def keep_live_members(live: Any, staged: Any) -> None:
     """Members that did not change are the live ones at once: live objects hold them."""
     kept: dict[int, Any] = {}
+    if issubclass(staged, enum.Flag) and _values(live) != _values(staged):
+        return  # a live one combines with those that its class knows only
     for name, member in staged._member_map_.items():
         before = live._member_map_.get(name)
         if before is not None and (before._name_, before._value_) == (
@@ -100,6 +102,10 @@ def keep_live_members(live: Any, staged: Any) -> None:
             type.__setattr__(staged, name, kept[id(value)])
         elif id(getattr(value, "member", None)) in kept:
             value.member = kept[id(value.member)]
+
+
+def _values(cls: Any) -> dict[str, Any]:
+    return {name: member._value_ for name, member in cls._member_map_.items()}
 
 
 class ClassPatch:

@@ -174,9 +174,10 @@ def kind_of(value: object) -> Kind:
 
 
 def _is_data(value: object) -> bool:
-    if type(value) in (tuple, frozenset):
+    kind = type(value)
+    if kind in (tuple, frozenset) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return all(map(_is_data, cast("tuple[object, ...]", value)))
-    return type(value) in _DATA
+    return kind in _DATA
 
 
 _DATA = (int, float, complex, bool, str, bytes, type(None), range, slice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -60,6 +61,15 @@ class ModuleEdit:
     def never_runs(self, statement: Statement) -> bool:
         """What a program does it does once."""
         return statement.is_main_guard or (self.is_program and not statement.is_harmless)
+
+    @cached_property
+    def binders(self) -> Mapping[str, Sequence[int]]:
+        """By name, the new statements that bind it."""
+        found = defaultdict(list)
+        for index, statement in enumerate(self.new):
+            for name in statement.binds:
+                found[name].append(index)
+        return found
 
     @cached_property
     def last_binders(self) -> Mapping[str, int]:

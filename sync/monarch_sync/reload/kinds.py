@@ -36,3 +36,7 @@ def own_names(holder: object) -> dict[str, Any]:
 def is_waiting(module: ModuleType) -> bool:
     """Whether it will load itself when it is first used."""
     return type(module).__name__ == "_LazyModule" and type(module).__module__ == "importlib.util"
+
+
+BY_VALUE = (tuple, str, int, float, bytes)
+"""What instances of classes with these bases are is told when they are made."""

@@ -82,7 +82,7 @@ class _Reader:
             self._expression(node.target, Use.HELD)
             self._expression(node.value, Use.HELD)
         elif isinstance(node, (ast.For, ast.AsyncFor)):
-            self._expression(node.iter, Use.USED)
+            self._looped(node.iter)
             self._expression(node.target, Use.HELD)
             for statement in [*node.body, *node.orelse]:
                 self.statement(statement)
@@ -151,13 +151,21 @@ class _Reader:
             # A lambda may be called by the very statement that makes it: its reads count now.
             self.eager |= {(name, Use.HELD) for name in _free([node], set())}
             for generator in getattr(node, "generators", ()):
-                self._expression(generator.iter, Use.USED)
+                self._looped(generator.iter)
         elif isinstance(node, ast.NamedExpr):
             self.binds.add(node.target.id)
             self._expression(node.value, Use.HELD)
         else:
             for child in ast.iter_child_nodes(node):
                 self._expression(child, Use.HELD)
+
+    def _looped(self, node: ast.expr) -> None:
+        """`for cls in (A, B)` looks into each."""
+        if isinstance(node, (ast.Tuple, ast.List)):
+            for part in node.elts:
+                self._expression(part, Use.INSIDE)
+        else:
+            self._expression(node, Use.USED)
 
     def _getattr(self, node: ast.Call) -> None:
         """`getattr(m, "C")` reads what `m.C` reads."""

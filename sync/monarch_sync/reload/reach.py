@@ -43,6 +43,9 @@ class Reach:
                 continue  # they follow their class
             elif mark is not None and use in RUNS_AGAIN[mark]:
                 yield name
+            elif mark is Mark.SHAPE and use is Use.CALLED:
+                if makes_data:  # a named tuple has its values, and nothing else
+                    yield name
             elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
                 # A model that is made by way of an edited function has weights by now.
                 if makes_data:

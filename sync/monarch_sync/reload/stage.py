@@ -33,7 +33,7 @@ from .graph import Origin
 from .held_attributes import Attributes, HeldAttribute, may_be_set
 from .held_back import HeldBack, Snapshot, Watched, Whose
 from .holders import holders
-from .kinds import is_a, own_names
+from .kinds import BY_VALUE, is_a, own_names
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
 from .patch import parts_of
@@ -318,8 +318,7 @@ class Stage:
                 if type(value) is not live:
                     continue
                 try:
-                    twin: Any = object.__new__(staged)
-                    object.__setattr__(twin, "__dict__", value.__dict__)
+                    twin = _copied(value, staged)
                 except (TypeError, AttributeError):
                     continue  # it has another layout than most
                 namespace[key] = twin
@@ -330,8 +329,12 @@ class Stage:
         if check(thing, kind):
             return True
         kinds = kind if type(kind) is tuple else (kind,)
-        live = tuple(self._live_classes[id(k)] for k in kinds if id(k) in self._live_classes)
-        return bool(live) and check(thing, live)
+        live = [self._live_classes[id(k)] for k in kinds if id(k) in self._live_classes]
+        if not live:
+            return False
+        # Not `check`: what a live protocol asks for may not be what the new one does.
+        cls = type(thing) if check is isinstance else thing
+        return any(type.__subclasscheck__(one, cls) for one in live)
 
     def _view(self, module: ModuleType) -> ModuleType:
         name = own_names(module).get("__name__", "")
@@ -401,6 +404,19 @@ class Stage:
             parent, _, child = name.rpartition(".")
             if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
                 delattr(sys.modules[parent], child)
+
+
+def _copied(value: Any, cls: type) -> Any:
+    """An instance of another class with the very attributes of this one."""
+    plain: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+    if plain in BY_VALUE:
+        same = plain.__new__(cls, value)
+        if hasattr(value, "__dict__"):
+            same.__dict__.update(value.__dict__)
+        return same
+    twin: Any = object.__new__(cls)
+    object.__setattr__(twin, "__dict__", value.__dict__)
+    return twin
 
 
 def _take_later(

@@ -115,6 +115,11 @@ def exports(namespace: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(names)
 
 
+def _is_exported(name: str, namespace: Mapping[str, Any]) -> bool:
+    names = namespace.get("__all__")
+    return (name in namespace and name[0] != "_") if names is None else name in names
+
+
 def _part(star: Statement, pair: tuple[str, str]) -> Statement:
     assert isinstance(star.node, ast.ImportFrom)
     node = ast.ImportFrom(star.node.module, [ast.alias(pair[1])], star.node.level)
@@ -130,14 +135,14 @@ def bring(
     statements: Sequence[Statement], index: int, source: ModuleType, namespace: dict[str, Any]
 ) -> None:
     """Run a part of a star import. What it brings no more goes, if nothing above binds it."""
-    there = exports(_names_of(source))
+    there = _names_of(source)
     statement = statements[index]
     if statement.brought is None:
         below = {name for other in statements[index + 1 :] for name in other.binds}
-        namespace.update({name: getattr(source, name) for name in there - below})
+        namespace.update({name: getattr(source, name) for name in exports(there) - below})
         return
     for name in statement.binds:
-        if name in there:
+        if _is_exported(name, there):
             namespace[name] = getattr(source, name)
         elif not any(name in other.binds for other in statements[:index]):
             namespace.pop(name, None)

@@ -64,8 +64,9 @@ def _read_now(edit: ModuleEdit, statement: Statement) -> frozenset[str]:
 
 def _definitions(reach: Reach, node: tuple[str, str]) -> Iterator[tuple[int, Statement]]:
     edit = reach.plans[node[0]].edit
-    for index, statement in enumerate(edit.new):
+    for index in edit.binders.get(node[1], ()):
+        statement = edit.new[index]
         makes_functions = statement.is_definition or index in edit.alignment.narrow
         takes_them = statement.is_import or statement.is_holder or node[1] in edit.origins
-        if node[1] in statement.binds and (makes_functions or takes_them):
+        if makes_functions or takes_them:
             yield index, statement
