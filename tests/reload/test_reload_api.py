@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync.reload import NeedsRespawn, Reloader, ReloadError
+from monarch_sync.reload import NeedsRespawn, Reloader, ReloadError, source
 
 from .conftest import Project
 
@@ -152,6 +152,39 @@ def test_a_lone_root_is_not_taken_for_many() -> None:
     for root in ("/somewhere", Path("/somewhere")):
         with pytest.raises(TypeError, match="roots is a list of folders: "):
             Reloader(root)  # type: ignore[arg-type]
+
+
+def test_naming_a_root_again_looks_at_no_module_that_lies_elsewhere(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process with torch has thousands of them, and each push names its roots again."""
+    project.load("api_here", ONE)
+    project.reloader.add_root(project.root)
+    looked: list[str] = []
+    real = source._real_folder
+
+    def note(folder: str) -> str:
+        looked.append(folder)
+        return real(folder)
+
+    monkeypatch.setattr(source, "_real_folder", note)
+    project.reloader.add_root(project.root)
+    assert [folder for folder in looked if folder != str(project.root)] == []
+
+
+def test_a_module_that_lay_elsewhere_is_found_once_its_folder_is_a_root(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "api_other.py").write_text(ONE)
+    made = type(sys)("api_other")
+    made.__file__ = str(other / "api_other.py")
+    monkeypatch.setitem(sys.modules, "api_other", made)
+    project.reloader.add_root(project.root)
+    assert "api_other" not in dict(project.reloader.loaded())
+    project.reloader.add_root(other)
+    assert "api_other" in dict(project.reloader.loaded())
 
 
 def test_naming_a_root_again_changes_nothing(project: Project) -> None:

@@ -81,17 +81,24 @@ class RunningSources:
         self._roots: list[str] = []
         self._sources: dict[str, Source] = {}
         self._names: dict[str, list[str]] = {}  # real path -> modules loaded from it
+        self._elsewhere: set[str] = set()  # files in folders that are in no root
 
     def add_root(self, root: str | Path) -> None:
         real = os.path.join(os.path.realpath(root), "")
         if real not in self._roots:  # Each push names its roots again.
             self._roots.append(real)
+            self._elsewhere.clear()
+        elsewhere = self._elsewhere
         # Copied in one step: a list of items may let other threads, which import, come between.
         for name, module in sys.modules.copy().items():
             if name in self._sources or is_waiting(module):
                 continue
             path = own_names(module).get("__file__")
-            if isinstance(path, str) and self.owns(path):
+            if not isinstance(path, str) or path in elsewhere:
+                continue
+            if not self._has_folder_of(path):
+                elsewhere.add(path)
+            elif self.owns(path):
                 try:
                     text = read_text(path)
                 except OSError:
@@ -99,15 +106,18 @@ class RunningSources:
                 self.record(name, Source(path, text, witnessed=False))
 
     def owns(self, path: str) -> bool:
-        # Folders first, from a cache: a process with torch has thousands of modules.
-        folder = _real_folder(os.path.dirname(path)) + os.sep
-        if not folder.startswith(tuple(self._roots)):
+        if not self._has_folder_of(path):
             return False
         real = os.path.realpath(path)
         return any(
             real.startswith(root) and _INSTALLED.isdisjoint(real[len(root) :].split(os.sep))
             for root in self._roots
         )
+
+    def _has_folder_of(self, path: str) -> bool:
+        """Whether a file's folder is in a root; where a folder really is, is looked at once."""
+        folder = _real_folder(os.path.dirname(path)) + os.sep
+        return folder.startswith(tuple(self._roots))
 
     def record(self, name: str, source: Source) -> None:
         before = self._sources.get(name)
