@@ -80,4 +80,19 @@ CASES = [
             ),
         ],
     ),
+    Case(
+        "class_that_is_written_twice",
+        {
+            "~m": "class L:\n    v = 6\n    w = 1\n    def f(self):\n        return 'first'\nclass L:\n    v = 0\n    def f(self):\n        return 'second'\nV = L.v\n"
+        },
+        "import ~m as m; L, a = m.L, m.L()",
+        [
+            Step(
+                {
+                    "~m": "class L:\n    v = 6\n    w = 1\n    def f(self):\n        return 'first'\nV = L.v\n"
+                },
+                "assert (m.V, L.v, L.w, a.f()) == (6, 6, 1, 'first') and m.L is L",
+            ),
+        ],
+    ),
 ]

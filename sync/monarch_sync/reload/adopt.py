@@ -92,9 +92,9 @@ class Adoption:
             for bound in names:
                 if statement.is_definition and lasting[bound] > index:
                     continue  # hidden by a later one of the same name
-                definitions[bound] = index, statement, old
+                definitions[bound] = index, statement
                 (strangers.add if stranger else strangers.discard)(bound)
-        for bound, (index, statement, old) in definitions.items():
+        for bound, (index, statement) in definitions.items():
             live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
             if bound in edit.keep and live is not MISSING:
                 continue
@@ -105,7 +105,13 @@ class Adoption:
                     bound,
                     value
                     if bound in strangers
-                    else self._merged(live, value, old, statement, bound in statement.defines),
+                    else self._merged(
+                        live,
+                        value,
+                        edit.live_definition(index),
+                        statement,
+                        bound in statement.defines,
+                    ),
                 )
             elif live is not value and self._made_here(value):
                 self.functions.pair(value, live)

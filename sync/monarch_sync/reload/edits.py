@@ -73,8 +73,12 @@ def unedited(name: str, module: ModuleType, source: Source, exports: Exports) ->
 def edited(live: LiveModule, new: Source, exports: Exports) -> ModuleEdit:
     known = live.source.witnessed or live.runs_its_source()
     package = _package(live.module)
-    old = exports.split_before(live.source.statements, package) if known else ()
-    statements = exports.split_after(new.statements, package)
+    old = live.source.statements if known else ()
+    statements = new.statements
+    # Not by their names: what an unchanged statement binds and reads is known from before.
+    if b"import *" in live.source.text or b"import *" in new.text:
+        old = exports.split_before(old, package)
+        statements = exports.split_after(statements, package)
     alignment = align(old, statements)
     lambdas = Lambdas(live.source)
     for index, origin in list(alignment.narrow.items()):
@@ -88,7 +92,8 @@ def edited(live: LiveModule, new: Source, exports: Exports) -> ModuleEdit:
         elif not _is_reachable(live, new, before, after):
             alignment.renewed[index] = alignment.narrow.pop(index)
     edit = _edit(live.name, live.module, old, statements, alignment)
-    return replace(edit, exports_others=exports.differ(live.name))
+    differs = b"__all__" in new.text and exports.differ(live.name)
+    return replace(edit, exports_others=differs)
 
 
 def _package(module: ModuleType) -> str:

@@ -76,6 +76,17 @@ class ModuleEdit:
         """By name, the old statement that bound it last."""
         return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
 
+    def live_definition(self, index: int) -> Statement | None:
+        """The old statement that made what a new one will take the place of.
+
+        Where a name is defined twice, that is not the one that the new one comes from.
+        """
+        statement = self.new[index]
+        origin = self.alignment.source_of(index)
+        if statement.is_definition and origin is not None:
+            origin = self.last_binders.get(statement.name or "", origin)
+        return None if origin is None else self.old[origin]
+
     @cached_property
     def gone(self) -> frozenset[str]:
         before = {name for statement in self.old for name in statement.binds}

@@ -65,8 +65,7 @@ class _Planner:
         pending = set(self.plans)
         while pending:
             visited = [name for name in list(self.plans) if name in pending]
-            # Names that are gone have their marks from the beginning.
-            changed = [n for n in visited if self._visit(n) or n not in asked]
+            changed = [n for n in visited if self._visit(n) or (n not in asked and self._lacks(n))]
             pending = set()
             for name in changed:
                 plan = self.plans[name]
@@ -80,6 +79,11 @@ class _Planner:
                         pending.add(edit.name)
                 pending.add(name)
                 pending |= {other for other in self.plans if self._looks_at(other, name)}
+
+    def _lacks(self, module: str) -> bool:
+        """Whether others may look for something in vain that they found there."""
+        edit = self.plans[module].edit
+        return bool(edit.gone) or edit.exports_others
 
     def _looks_at(self, module: str, other: str) -> bool:
         types = self.plans[module].edit.types.values()

@@ -289,7 +289,7 @@ class Stage:
 
     def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
         """What staged code changes in defaults and class values it changes in the live ones."""
-        statement, origin = plan.edit.new[index], plan.edit.alignment.source_of(index)
+        statement = plan.edit.new[index]
         if type(value) is FunctionType and type(live) is FunctionType:
             if "__wrapped__" not in live.__dict__ and "__wrapped__" not in value.__dict__:
                 for name, held in live.__dict__.items():
@@ -300,7 +300,7 @@ class Stage:
         elif is_a(value, type) and is_a(live, type) and value is not live:
             self._live_classes[id(value)] = live
             self._stand_in(live, value)
-            old = None if origin is None else plan.edit.old[origin]
+            old = plan.edit.live_definition(index)
             if is_a(value, enum.EnumMeta) and is_a(live, enum.EnumMeta):
                 keep_live_members(live, value)
             elif old is not None and old.is_class and statement.is_class:
