@@ -7,6 +7,7 @@ before it counts. A folder that is new to the host is put together here whole, t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -56,8 +57,9 @@ class Staging:
 
     def begin(self, plan: Plan, old: Manifest) -> None:
         """What is to be got ready, from what is shown now."""
-        if not os.path.isdir(self.folder):
-            os.mkdir(self.folder)  # Whoever tidies up takes empty folders away.
+        if not os.path.isdir(self.folder):  # Whoever tidies up takes empty folders away.
+            with contextlib.suppress(FileExistsError):  # What else it may be shows when it is used.
+                os.mkdir(self.folder)
         self._old = old
         for entry in plan.files:
             self._expected.setdefault(entry.digest, []).append(entry)
