@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import compileall
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -40,6 +41,16 @@ for _name, _is_same in (("gate", True), ("search", False)):
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+
+class _Loggers(dict[str, Any]):
+    """What pytest goes through as a test begins, while threads of fixtures may add to it."""
+
+    def values(self) -> Any:
+        return list(super().values())
+
+
+logging.root.manager.loggerDict = _Loggers(logging.root.manager.loggerDict)
 
 
 def pytest_configure(config: pytest.Config) -> None:
