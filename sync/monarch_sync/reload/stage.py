@@ -43,7 +43,7 @@ from .staged_module import StagedModule
 from .stars import bring
 from .statements import Statement
 from .targets import HeldStore, Target, targets_of
-from .turns import Turns, longer_turns
+from .turns import NEVER, Turns, longer_turns
 
 _FUTURE_FLAGS = functools.reduce(
     operator.or_,
@@ -69,7 +69,7 @@ class Stage:
         self._attributes: list[Attributes] = []
         self._glance = Glance(())
         self._turns = Turns()
-        self._looked = self._turns.moment()
+        self._looked = NEVER
         self.stores: list[HeldStore | HeldAttribute] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
@@ -154,6 +154,7 @@ class Stage:
             if held is not None:
                 self.held_back.append(held)
         self._snapshots, self._attributes, self._glance = [], [], Glance(())
+        self._looked = NEVER  # It has frames of other threads.
 
     def _run_module(self, name: str, plan: ModulePlan, source: Source) -> None:
         module = sys.modules[name]
@@ -249,8 +250,7 @@ class Stage:
     @contextlib.contextmanager
     def _looking(self, targets: Iterable[Target]) -> Iterator[None]:
         """Tells what a statement does to live objects from what others do to them."""
-        self._turns.freshen()
-        if not self._turns.undisturbed_since(self._looked, 0):
+        if self._turns.freshen() or not self._turns.undisturbed_since(self._looked, 0):
             self._looked = self._turns.moment()
             for one in self._changed():
                 one.note(one.look(), Whose.OTHERS)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import FrameType
 
 _UNDISTURBED_SECONDS = 0.05
 _FRESH_SECONDS = 0.01
@@ -56,9 +57,16 @@ def longer_turns() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Moment:
+    """`worked` are nanoseconds and `places` frames and instructions, by thread; not of the one that
+    asks."""
+
     when: float
     num_switches: int
-    worked: Mapping[int, int]  # nanoseconds, by thread; not of the one that asks
+    worked: Mapping[int, int]
+    places: Mapping[int, tuple[FrameType, int]]
+
+
+NEVER = Moment(float("-inf"), 0, {}, {})
 
 
 class Turns:
@@ -67,14 +75,16 @@ class Turns:
     def __init__(self) -> None:
         self._began = -_FRESH_SECONDS
 
-    def freshen(self) -> None:
-        """Let others run first, unless that was a moment ago."""
-        if time.perf_counter() - self._began >= _FRESH_SECONDS:
-            time.sleep(0)
-            self._began = time.perf_counter()
+    def freshen(self) -> bool:
+        """Let others run first, unless that was a moment ago. Whether they may have."""
+        if time.perf_counter() - self._began < _FRESH_SECONDS:
+            return False
+        time.sleep(0)
+        self._began = time.perf_counter()
+        return True
 
     def moment(self) -> Moment:
-        return Moment(time.perf_counter(), _num_switches(), _worked())
+        return Moment(time.perf_counter(), _num_switches(), _worked(), _places())
 
     def undisturbed_since(self, begin: Moment, seconds: float) -> bool:
         """No thread of Python ran since but this one.
@@ -84,9 +94,13 @@ class Turns:
         # A machine that itself had no processor for a while does not count that as a switch, but
         # others may have lost their patience with us.
         is_fresh = time.perf_counter() - begin.when < _FRESH_SECONDS
-        if is_fresh and seconds < _SHORT_SECONDS and _num_switches() == begin.num_switches:
-            return True
-        return _CAN_ASK and _worked() == begin.worked
+        has_kept_on = is_fresh and _num_switches() == begin.num_switches
+        is_likely = (has_kept_on and seconds < _SHORT_SECONDS) or (
+            _CAN_ASK and _worked() == begin.worked
+        )
+        # Who has another processor needs no switch of ours, where we let go of Python; and what it
+        # has worked, the system may say a moment later.
+        return is_likely and _places() == begin.places
 
 
 _CAN_ASK = sys.platform == "linux"
@@ -98,6 +112,13 @@ def _num_switches() -> int:
         return 0
     usage = resource.getrusage(resource.RUSAGE_THREAD)
     return usage.ru_nvcsw + usage.ru_nivcsw
+
+
+def _places() -> dict[int, tuple[FrameType, int]]:
+    """Where other threads are. Who has run since is elsewhere, or in another frame: these stay."""
+    me = threading.get_ident()
+    frames = sys._current_frames().items()
+    return {thread: (frame, frame.f_lasti) for thread, frame in frames if thread != me}
 
 
 def _worked() -> dict[int, int]:
