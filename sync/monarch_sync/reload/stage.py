@@ -3,7 +3,7 @@
 Each module gets a namespace laid over its own: a copy in which new values replace old ones.
 Code that runs there sees other staged modules through views, whether it imports them or has
 them already. What the statements append to registries of ours (module-level lists, dicts and
-sets) is taken out again and kept for the commit.
+sets) is taken out again and kept for the commit (see `lookout`).
 """
 
 from __future__ import annotations
@@ -20,30 +20,27 @@ import linecache
 import operator
 import sys
 import threading
-import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
-from .differences import Glance
 from .errors import ReloadError
 from .flips import MISSING, Item
 from .graph import Origin
-from .held_attributes import Attributes, HeldAttribute, may_be_set
-from .held_back import HeldBack, Snapshot, Watched, Whose
-from .holders import holders
+from .held_attributes import HeldAttribute
+from .held_back import HeldBack
 from .kinds import BY_VALUE, is_a, own_names
+from .lookout import Lookout
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
 from .patch import parts_of
-from .registries import Registry, registries
 from .source import ImportHook, Source
 from .staged_module import StagedModule
 from .stars import bring
 from .statements import Statement
-from .targets import HeldStore, Target, targets_of
-from .turns import NEVER, Turns, longer_turns
+from .targets import HeldStore
+from .turns import longer_turns
 
 _FUTURE_FLAGS = functools.reduce(
     operator.or_,
@@ -64,12 +61,6 @@ class Stage:
         self._plan = Plan({})
         self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
         self._kept: list[tuple[str, str]] = []  # names of kept instances, by module
-        self._targets: dict[Hashable, Target] = {}
-        self._snapshots: list[Snapshot] = []
-        self._attributes: list[Attributes] = []
-        self._glance = Glance(())
-        self._turns = Turns()
-        self._looked = NEVER
         self.stores: list[HeldStore | HeldAttribute] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
@@ -96,12 +87,7 @@ class Stage:
             self.namespaces[name] = namespace
             marks = module_plan.marks.items()
             self._kept += [(name, key) for key, m in marks if m in (Mark.KEPT, Mark.INSTANCE)]
-        self._looked = self._turns.moment()
-        held = list(holders(ours))
-        self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
-        self._attributes = [Attributes(one) for one in held if may_be_set(one)]
-        containers = (snapshot.container for snapshot in self._snapshots)
-        self._glance = Glance([*containers, *(one.names for one in self._attributes)])
+        lookout = Lookout(ours, self.outside.loggers)
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
         import_module = importlib.import_module
@@ -118,7 +104,7 @@ class Stage:
                 linecache.cache[source.path] = (len(source.text), None, lines, source.path)
             with self.outside.watched(), longer_turns():
                 for name, module_plan in involved.items():
-                    self._run_module(name, module_plan, sources[name])
+                    self._run_module(name, module_plan, sources[name], lookout)
         finally:
             importlib.import_module = import_module
             for path, entry in shown.items():
@@ -133,30 +119,13 @@ class Stage:
                 gc.enable()
             self._hook.builtins = None
             with longer_turns():
-                self._take_out()
+                self.stores, self.held_back = lookout.take_out(self._is_definition)
         for namespace in self.namespaces.values():
             for name, value in dict(namespace).items():
                 if type(value) is StagedModule:
                     namespace[name] = value.__reload_module__
 
-    def _take_out(self) -> None:
-        """Put back what staged code did to live objects, and keep it for the commit."""
-        self.stores = [held for held in map(Target.take_out, self._targets.values()) if held]
-        changed = self._glance.has_changed()
-        for attributes in self._attributes:
-            if changed or attributes.has_news:
-                self.stores += attributes.take_out(self._is_definition)
-        self.held_back = []
-        snapshots = [one for one in self._snapshots if changed or one.has_news]
-        for snapshot in (*snapshots, *self.outside.loggers.values()):
-            self._turns.freshen()
-            held = snapshot.take_out(self._is_definition)
-            if held is not None:
-                self.held_back.append(held)
-        self._snapshots, self._attributes, self._glance = [], [], Glance(())
-        self._looked = NEVER  # It has frames of other threads.
-
-    def _run_module(self, name: str, plan: ModulePlan, source: Source) -> None:
+    def _run_module(self, name: str, plan: ModulePlan, source: Source, lookout: Lookout) -> None:
         module = sys.modules[name]
         namespace = self.namespaces[name]
         namespace["__builtins__"] = self.builtins
@@ -167,11 +136,12 @@ class Stage:
         for index in sorted(plan.run | plan.twin):
             statement = plan.edit.new[index]
             run = self._runner(plan, index, source.path, flags)
-            targets = list(self._targets_of(statement.node, namespace))
+            targets = list(lookout.targets_of(statement.node, namespace))
             later = _take_later(namespace, plan.edit.new, index) if statement.reads_whole else {}
             try:
-                with contextlib.nullcontext() if statement.is_inert else self._looking(targets):
-                    self._execute(run, namespace, vars(module).get(statement.name or ""), name)
+                with contextlib.nullcontext() if statement.is_inert else lookout.looking(targets):
+                    live = vars(module).get(statement.name or "")
+                    self._execute(run, namespace, live, name, lookout)
             except (Exception, SystemExit) as error:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
@@ -219,6 +189,7 @@ class Stage:
         namespace: dict[str, Any],
         live: Any,
         module: str,
+        lookout: Lookout,
     ) -> None:
         """Run a statement, which may define anew what is live now.
 
@@ -230,7 +201,7 @@ class Stage:
         except Exception:
             replaced = [(live, module), *self._gone()]
             ids = {id(part) for value, name in replaced for part in parts_of(value, name)}
-            found = [one for s in self._snapshots if ids and (one := s.withdraw(ids)) is not None]
+            found = lookout.withdraw(ids)
             if not found:
                 raise
             run(namespace)
@@ -247,31 +218,6 @@ class Stage:
             live = vars(sys.modules[name])
             yield from ((live.get(gone), name) for gone in before - after)
 
-    @contextlib.contextmanager
-    def _looking(self, targets: Iterable[Target]) -> Iterator[None]:
-        """Tells what a statement does to live objects from what others do to them."""
-        if self._turns.freshen() or not self._turns.undisturbed_since(self._looked, 0):
-            self._looked = self._turns.moment()
-            for one in self._changed():
-                one.note(one.look(), Whose.OTHERS)
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds, moment = time.perf_counter() - started, self._turns.moment()
-            for target in targets:
-                target.was_assigned()
-            watched = (*self._changed(), *self.outside.loggers.values())
-            looks = [(one, one.look()) for one in watched]
-            undisturbed = self._turns.undisturbed_since(self._looked, seconds)
-            self._looked = moment
-            for one, difference in looks:
-                one.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
-
-    def _changed(self) -> Iterable[Watched]:
-        """Where to look closer."""
-        return (*self._snapshots, *self._attributes) if self._glance.has_changed() else ()
-
     def _is_definition(self, entry: Any) -> bool:
         """Whether something that was made here, and can be called, is all or part of it."""
         inside = entry if type(entry) in (list, set, tuple) else (entry,)
@@ -279,13 +225,6 @@ class Stage:
             id(type(part)) in self.made or (id(part) in self.made and callable(part))
             for part in inside
         )
-
-    def _targets_of(self, node: ast.stmt, namespace: dict[str, Any]) -> Iterator[Target]:
-        """Attributes and items of live objects that an assignment will overwrite."""
-        for part in targets_of(node):
-            target = Target.find(part, namespace)
-            if target is not None:
-                yield self._targets.setdefault(target.place, target)
 
     def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
         """What staged code changes in defaults and class values it changes in the live ones."""

@@ -66,9 +66,6 @@ class Moment:
     places: Mapping[int, tuple[FrameType, int]]
 
 
-NEVER = Moment(float("-inf"), 0, {}, {})
-
-
 class Turns:
     """Of one thread, which asks whether others may have run."""
 

@@ -1,0 +1,96 @@
+"""Lookout: tells what staged code does to live objects from what others do to them meanwhile.
+
+It looks at all containers and attributes of ours before and after each statement, and in the end
+takes out again what staged code has done, to be kept for the commit.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from .differences import Glance
+from .held_attributes import Attributes, HeldAttribute, may_be_set
+from .held_back import HeldBack, Snapshot, Watched, Whose, Withdrawn
+from .holders import holders
+from .registries import Registry, registries
+from .targets import HeldStore, Target, targets_of
+from .turns import Turns
+
+
+class Lookout:
+    """While a plan is run. ``loggers`` come along as their handlers are asked for."""
+
+    def __init__(
+        self, ours: Iterable[tuple[str, ModuleType]], loggers: Mapping[Any, Snapshot]
+    ) -> None:
+        self._turns = Turns()
+        self._looked = self._turns.moment()
+        held = list(holders(ours))
+        self._loggers = loggers
+        self._targets: dict[Hashable, Target] = {}
+        self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
+        self._attributes = [Attributes(one) for one in held if may_be_set(one)]
+        containers = (snapshot.container for snapshot in self._snapshots)
+        self._glance = Glance([*containers, *(one.names for one in self._attributes)])
+
+    @contextlib.contextmanager
+    def looking(self, targets: Iterable[Target]) -> Iterator[None]:
+        """Around a statement, which may assign to these targets."""
+        if self._turns.freshen() or not self._turns.undisturbed_since(self._looked, 0):
+            self._looked = self._turns.moment()
+            for one in self._changed():
+                one.note(one.look(), Whose.OTHERS)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds, moment = time.perf_counter() - started, self._turns.moment()
+            for target in targets:
+                target.was_assigned()
+            watched = (*self._changed(), *self._loggers.values())
+            looks = [(one, one.look()) for one in watched]
+            undisturbed = self._turns.undisturbed_since(self._looked, seconds)
+            self._looked = moment
+            for one, difference in looks:
+                one.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
+
+    def targets_of(self, node: ast.stmt, namespace: dict[str, Any]) -> Iterator[Target]:
+        """Attributes and items of live objects that an assignment will overwrite."""
+        for part in targets_of(node):
+            target = Target.find(part, namespace)
+            if target is not None:
+                yield self._targets.setdefault(target.place, target)
+
+    def withdraw(self, ids: Collection[int]) -> list[Withdrawn]:
+        """Take out what is registered of definitions (by their ids), until it is put back."""
+        return [one for s in self._snapshots if ids and (one := s.withdraw(ids)) is not None]
+
+    def take_out(
+        self, is_definition: Callable[[Any], bool]
+    ) -> tuple[list[HeldStore | HeldAttribute], list[HeldBack]]:
+        """Put back what staged code did to live objects, and give it, for the commit."""
+        stores: list[HeldStore | HeldAttribute] = [
+            held for held in map(Target.take_out, self._targets.values()) if held
+        ]
+        changed = self._glance.has_changed()
+        for attributes in self._attributes:
+            if changed or attributes.has_news:
+                stores += attributes.take_out(is_definition)
+        held_back = []
+        snapshots = [one for one in self._snapshots if changed or one.has_news]
+        for snapshot in (*snapshots, *self._loggers.values()):
+            self._turns.freshen()
+            held = snapshot.take_out(is_definition)
+            if held is not None:
+                held_back.append(held)
+        return stores, held_back
+
+    def _changed(self) -> Iterable[Watched]:
+        """Where to look closer."""
+        return (*self._snapshots, *self._attributes) if self._glance.has_changed() else ()
