@@ -20,7 +20,7 @@ from .held_back import HeldBack, Snapshot, Watched, Whose, Withdrawn
 from .holders import holders
 from .registries import Registry, registries
 from .targets import HeldStore, Target, targets_of
-from .turns import Turns
+from .turns import Moment, Turns
 
 
 class Lookout:
@@ -30,7 +30,7 @@ class Lookout:
         self, ours: Iterable[tuple[str, ModuleType]], loggers: Mapping[Any, Snapshot]
     ) -> None:
         self._turns = Turns()
-        self._looked = self._turns.moment()
+        self._looked: Moment | None = self._turns.moment()
         held = list(holders(ours))
         self._loggers = loggers
         self._targets: dict[Hashable, Target] = {}
@@ -42,7 +42,7 @@ class Lookout:
     @contextlib.contextmanager
     def looking(self, targets: Iterable[Target]) -> Iterator[None]:
         """Around a statement, which may assign to these targets."""
-        if self._turns.freshen() or not self._turns.undisturbed_since(self._looked, 0):
+        if self._turns.freshen() or not self._is_undisturbed(0):
             self._looked = self._turns.moment()
             for one in self._changed():
                 one.note(one.look(), Whose.OTHERS)
@@ -55,7 +55,7 @@ class Lookout:
                 target.was_assigned()
             watched = (*self._changed(), *self._loggers.values())
             looks = [(one, one.look()) for one in watched]
-            undisturbed = self._turns.undisturbed_since(self._looked, seconds)
+            undisturbed = self._is_undisturbed(seconds)
             self._looked = moment
             for one, difference in looks:
                 one.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
@@ -66,6 +66,10 @@ class Lookout:
             target = Target.find(part, namespace)
             if target is not None:
                 yield self._targets.setdefault(target.place, target)
+
+    def no_more_statements(self) -> None:
+        """Let go of the frames of other threads, which are none of what staged code has made."""
+        self._looked = None
 
     def withdraw(self, ids: Collection[int]) -> list[Withdrawn]:
         """Take out what is registered of definitions (by their ids), until it is put back."""
@@ -90,6 +94,9 @@ class Lookout:
             if held is not None:
                 held_back.append(held)
         return stores, held_back
+
+    def _is_undisturbed(self, seconds: float) -> bool:
+        return self._looked is not None and self._turns.undisturbed_since(self._looked, seconds)
 
     def _changed(self) -> Iterable[Watched]:
         """Where to look closer."""

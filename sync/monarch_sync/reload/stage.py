@@ -106,6 +106,7 @@ class Stage:
                 for name, module_plan in involved.items():
                     self._run_module(name, module_plan, sources[name], lookout)
         finally:
+            lookout.no_more_statements()
             importlib.import_module = import_module
             for path, entry in shown.items():
                 linecache.cache.pop(path, None)
