@@ -17,7 +17,7 @@ from monarch.wire.codec import Envelope
 from monarch.wire.message import AnyMessage, Inspect, Prepare, Replies, Reply, Step, Switch, Sync
 from monarch_sync.messages import decode
 
-__all__ = ["PLAYER", "STEPS", "Stamps", "Strike", "step_of", "struck"]
+__all__ = ["CALLER", "PLAYER", "STEPS", "Stamps", "Strike", "step_of", "struck"]
 
 PLAYER = """
 import os
@@ -36,6 +36,38 @@ class Player(Actor):
     def pid(self):
         return os.getpid()
 """
+
+CALLER = """
+from threading import Thread
+
+from monarch.actor import Actor, Channel, endpoint
+from monarch.errors import GenerationBehind
+
+
+class Caller(Actor):
+    @endpoint
+    def ask(self, players):
+        return ask(players)
+
+    @endpoint
+    def ask_later(self, players, answers):
+        start, wait = Channel.open()
+
+        def work():
+            wait.recv().get(timeout=60)
+            answers.send(ask(players))
+
+        Thread(target=work, daemon=True).start()
+        return start
+
+
+def ask(players):
+    try:
+        return sorted(mark for _, mark in players.stamp.call().get(timeout=30).values())
+    except GenerationBehind as behind:
+        return str(behind)
+"""
+"""Calls all players, and says what they run, or why it may not call them."""
 
 STEPS = ["Stage", "Prepare", "Switch", "halt", "Commit", "patch"]
 """What the author of a push asks of hosts and procs, in order."""

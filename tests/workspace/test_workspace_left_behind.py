@@ -20,7 +20,7 @@ from monarch.runtime import process
 from monarch.runtime.workspace.session import session_of
 from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of
-from tests.workspace.steps import PLAYER, Stamps, Strike, struck
+from tests.workspace.steps import CALLER, PLAYER, Stamps, Strike, struck
 
 QUICK_SECONDS = 2.0  # A host that is only busy answers within that.
 
@@ -114,6 +114,35 @@ def test_best_effort_goes_on_without_a_host_and_its_ranks_refuse_by_name(
     assert again.ok, str(again)
     assert players.stamp.call().get(timeout=60).values() == [(again.generation, 1)] * 2
     stamps.close()
+
+
+@pytest.mark.parametrize("step", ["Stage", "Commit"])
+def test_a_rank_that_is_left_behind_does_not_call_those_ahead_and_others(
+    project: Project, job: ProcessJob, hosts: HostMesh, step: str
+) -> None:
+    procs, players = _players(project, hosts)
+    project.write("caller.py", CALLER)
+    assert project.sync(procs).ok
+    caller: Any = procs.slice(hosts=1).spawn("caller", project.load("caller").Caller)
+    answers, said = Channel.open()
+    whole, own = [players, players.slice(hosts=1)]
+    ask_whole, ask_own = [
+        caller.ask_later.call_one(mesh, answers).get(timeout=60) for mesh in (whole, own)
+    ]
+    _edit(project, 1)
+    host = hosts.slice(hosts=1)._hosts[0].address.uid
+    with ExitStack() as until_it_goes_on, configured(host_answer_seconds=QUICK_SECONDS):
+        stop = Strike(step, lambda: until_it_goes_on.enter_context(stopped(job.hosts[1].pid)), host)
+        with struck(stop):
+            report = project.sync(procs, best_effort=True)
+    assert report.ok, str(report)
+    ask_whole.send(None)
+    assert "player{'hosts': 1/2} runs generation" in str(said.recv().get(timeout=60))
+    ask_own.send(None)
+    assert said.recv().get(timeout=60) == [0]
+
+    assert project.sync(procs).ok
+    assert caller.ask.call_one(players).get(timeout=60) == [1, 1]
 
 
 def test_a_host_that_hangs_at_the_commit_is_left_behind_with_what_runs_on_it(

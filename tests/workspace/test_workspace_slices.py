@@ -12,21 +12,7 @@ from monarch.actor import HostMesh, ProcMesh, this_host
 from monarch.errors import GenerationBehind
 from monarch_sync import Workspace
 from tests.workspace.conftest import Project
-from tests.workspace.steps import PLAYER, Strike, struck
-
-CALLER = """
-from monarch.actor import Actor, endpoint
-from monarch.errors import GenerationBehind
-
-
-class Caller(Actor):
-    @endpoint
-    def ask(self, players):
-        try:
-            return sorted(mark for _, mark in players.stamp.call().get(timeout=30).values())
-        except GenerationBehind as behind:
-            return str(behind)
-"""
+from tests.workspace.steps import CALLER, PLAYER, Strike, struck
 
 
 def _edit(project: Project, mark: int) -> None:

@@ -24,7 +24,8 @@ from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, Re
 from monarch.runtime.workspace.replacing import replace_procs
 from monarch.runtime.workspace.turn import Turn
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import ProcDown, Revert, Step, Waiting
+from monarch.wire.host_code import HostCode
+from monarch.wire.message import LeftBehind, ProcDown, Revert, Step, Waiting
 
 __all__ = ["Turnover"]
 
@@ -184,8 +185,17 @@ class Turnover:
             self._node.gate.why_behind = ""
             self.on_over(turn.plan)
         codes = self._agent.code_states.to_inherit()
+        for proc in self._agent.owned_procs() if turn.plan.behind else ():
+            if proc.host_uid in turn.plan.behind:
+                self._node.send(proc, LeftBehind(codes))
         problems = replace_procs(self._node, list(turn.replaced.values()), codes)
         return ReloadOutcome(problems=problems)
+
+    def left_behind(self, codes: tuple[HostCode, ...]) -> None:
+        """A push could not come here: no call from here, or from what we own, may meet both."""
+        self._agent.code_states.inherit(codes)
+        for proc in self._agent.owned_procs():
+            self._node.send(proc, LeftBehind(codes))
 
     def replaces_any(self, generation: int) -> bool:
         """Whether procs give way to new ones when all go on, which takes its time."""

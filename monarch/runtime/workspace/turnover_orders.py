@@ -13,7 +13,7 @@ from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.turnover import Turnover
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import HeldUp, Prepare, Revert, Step, Switch, Waiting
+from monarch.wire.message import HeldUp, LeftBehind, Prepare, Revert, Step, Switch, Waiting
 
 __all__ = ["TurnoverOrders"]
 
@@ -31,6 +31,7 @@ class TurnoverOrders:
         self._node.handle(Revert, self._on_revert)
         self._node.handle(Waiting, self._on_waiting)
         self._node.handle(HeldUp, self._on_held_up)
+        self._node.handle(LeftBehind, self._on_left_behind)
 
     def _on_prepare(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -94,6 +95,11 @@ class TurnoverOrders:
         message = envelope.message
         assert isinstance(message, HeldUp)
         self._turnover.held_up(message.generation, message.attempt)
+
+    def _on_left_behind(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, LeftBehind)
+        self._turnover.left_behind(message.codes)
 
     def _asker(self, sender: Uid) -> Uid:
         """Who asks; nobody, if it is ourselves."""

@@ -24,6 +24,7 @@ from monarch.wire.message.calls import (
 from monarch.wire.message.generations import (
     Bring,
     HeldUp,
+    LeftBehind,
     Onward,
     Prepare,
     Revert,
@@ -81,12 +82,12 @@ from monarch.wire.message.trees import (
 )
 
 __all__ = [
-    "PING", "PROTOCOL_VERSION", "ActorFailed", "Ancestor", "Answer", "AnyMessage",
-    "AskOrigin", "Attach", "Bring", "Call", "Cast", "Chunk", "Command", "Consignment",
-    "Credit", "Detach", "FlushLogs", "FoldedReply", "Grow", "Heartbeat", "HeldUp", "Hello",
-    "Inspect", "Introduce", "Log", "LogOptions", "LogRoom", "LogWindow", "Message", "Notice",
-    "Onward", "Parcel", "PortMark", "Preload", "Prepare", "ProcAgain", "ProcDown", "ProcSpec",
-    "ProcUp", "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned", "Revert",
+    "PING", "PROTOCOL_VERSION", "ActorFailed", "Ancestor", "Answer", "AnyMessage", "AskOrigin",
+    "Attach", "Bring", "Call", "Cast", "Chunk", "Command", "Consignment", "Credit", "Detach",
+    "FlushLogs", "FoldedReply", "Grow", "Heartbeat", "HeldUp", "Hello", "Inspect", "Introduce",
+    "LeftBehind", "Log", "LogOptions", "LogRoom", "LogWindow", "Message", "Notice", "Onward",
+    "Parcel", "PortMark", "Preload", "Prepare", "ProcAgain", "ProcDown", "ProcSpec", "ProcUp",
+    "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned", "Revert",
     "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step", "StopActor",
     "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Waiting", "Watch", "WatchHost",
     "Wither",
@@ -102,5 +103,6 @@ AnyMessage = (
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin
     | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Waiting | HeldUp
+    | LeftBehind
     | Grow | Cast | Replies | Wither
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.host_code import HostCode
 from monarch.wire.message.header import Message
 
 
@@ -136,3 +137,9 @@ class HeldUp(Message, tag=53):
 
     generation: int
     attempt: int
+
+
+class LeftBehind(Message, tag=54):
+    """To a proc on a host that could not follow a push: what runs where now, as its owner knows."""
+
+    codes: tuple[HostCode, ...]
