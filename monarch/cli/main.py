@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from monarch.cli.runs import runs
 from monarch.cli.streams import Told, open_missing
 from monarch.cli.sweep import sweep
 from monarch.cli.sync import sync
+from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.terminal import Terminal
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
@@ -67,6 +66,7 @@ def main() -> None:
                 )
             status = 1
         told.end()
+    at_once_from_here()
     if told.fault:
         _say(f"cannot write to standard output: {told.fault}")
         status = status or 1
@@ -84,8 +84,7 @@ def _run() -> None:
             # What happened has been told; a fault wakes this thread as Ctrl-C does.
             sys.exit(1)
         print("interrupted", file=sys.stderr)
-        # What ends with the program has its time; who presses again does not want to wait for it.
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+        at_once_from_here()
         sys.exit(130)
     except ConfigError as error:
         _tell(error)
