@@ -109,6 +109,34 @@ def test_the_caret_stands_under_its_place(text: str, column: int, expected: str)
     assert str(refusal) == f"a.py:3\n{expected}\nSyntaxError: no"
 
 
+@pytest.mark.parametrize("width", [30, 40, 59, 60, 80, 100])
+@pytest.mark.parametrize("at", ["q", "漢", "z"])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_however_narrow_the_caret_stands_under_its_place(
+    width: int, at: str, ascii_only: bool
+) -> None:
+    source = f"    {'words ' * 6}q{' words' * 3} 漢字 {'words ' * 6}z"
+    refusal = Refusal("SyntaxError: no", "a.py", 3, source.index(at) + 1, source)
+    report = SyncReport(errors=[str(refusal)])
+    _, _, code, caret, message = report.table(width, ascii_only=ascii_only).splitlines()
+    assert num_cells(code) <= width
+    assert message == "  SyntaxError: no"
+    before = code.partition(at)[0]
+    assert at in code
+    assert caret == " " * num_cells(before) + "^"
+    assert code.startswith("      ")
+    assert source.strip() in report.table()
+
+
+def test_a_long_reason_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = Screen()
+    refused = SyncReport(errors=["a host of a mesh: it has said that " + "no, " * 10])
+    Lines(Terminal(screen, {"TERM": "dumb"})).pushed(refused)
+    assert max(map(num_cells, screen.text.splitlines())) <= 40
+    assert screen.text.count("no,") == 10
+
+
 # Where it is shown
 
 

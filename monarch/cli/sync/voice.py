@@ -46,7 +46,11 @@ class Lines:
         form = {"width": terminal.width, "ascii_only": terminal.ascii_only}
         first, *rest = report.table(**form).splitlines()  # type: ignore[arg-type]
         terminal.line(first, None if report.ok else "red")
-        if self._is_verbose or not report.ok:
+        if not report.ok:
+            for line in rest:
+                terminal.prose(line)
+            return
+        if self._is_verbose:
             for line in rest:
                 terminal.line(line)
             return
