@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from monarch.cli.sync import sync
 from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.terminal import Terminal
 from monarch.config_file import ConfigError
-from monarch.errors import MonarchError
+from monarch.errors import JobError, MonarchError
 from monarch.job import DEFAULT_JOB_PATH
 from monarch.runtime import process
 from monarch.runtime.client_agent import client
@@ -41,6 +42,13 @@ def cli() -> None:
     monarch run ddp --config F   train, in another
     monarch runs show            how it went
     """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise JobError(
+            "the folder that this terminal is in was deleted, or another one has its name now: "
+            "`cd` to it again"
+        ) from None
 
 
 for command in (apply, status, kill, sync, run, sweep, runs, recipe, host):
