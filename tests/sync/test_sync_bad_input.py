@@ -197,21 +197,23 @@ def test_a_read_only_folder_moves_into_another(tmp_path: Path) -> None:
         replica.close()
 
 
+@pytest.mark.parametrize("new", [b"newer", b"new"], ids=["of another size", "of the same size"])
 def test_a_file_that_moves_while_it_is_read_is_read_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, new: bytes
 ) -> None:
     (folder / "a").write_bytes(b"old")
+    os.utime(folder / "a", (1, 1))  # else both may be of one tick of the clock
 
     def meddle(content: bytes) -> bytes:
         if content == b"old":
-            (folder / "a").write_bytes(b"newer")
+            (folder / "a").write_bytes(new)
         return digest_bytes(content)
 
     monkeypatch.setattr("monarch_sync.readings.digest_bytes", meddle)
     scan = Scanner(Workspace({folder: ""})).scan()
     entry = scan.manifest.get("a")
     assert entry is not None
-    assert (entry.digest, entry.size) == (digest_bytes(b"newer"), 5)
+    assert (entry.digest, entry.size) == (digest_bytes(new), len(new))
 
 
 def test_what_was_scanned_is_pushed_though_the_file_moved_on(
