@@ -26,7 +26,7 @@ def counted(number: int, noun: str) -> str:
 def some(names: Sequence[str], limit: int = 3) -> str:
     """The first of them: ``a, b, c and 4 more``."""
     rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def byte_size(number: float) -> str:
