@@ -132,6 +132,22 @@ def test_however_narrow_the_caret_stands_under_its_place(
     assert source.strip() in report.table()
 
 
+def test_what_can_be_read_again_is_told() -> None:
+    screen = Screen(is_terminal=False)
+    lines = Lines(Terminal(screen, {}))
+    unread = [Problem(f"{name}.py", "no", is_unreadable=True, is_kept=True) for name in "abcd"]
+    lines.pushed(SyncReport(generation=1, problems=unread))
+    lines.pushed(SyncReport(generation=1, problems=unread[:3]))
+    lines.pushed(SyncReport(generation=1, problems=[]))
+    lines.pushed(SyncReport(generation=1, problems=[Problem("pipe", "is a pipe")]))
+    lines.pushed(SyncReport(generation=1))
+    told = [line for line in screen.text.splitlines() if "again" in line]
+    assert told == [
+        "  hosts have d.py as it is here again",
+        "  hosts have a.py, b.py, c.py as it is here again",
+    ]
+
+
 def test_a_long_reason_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     screen = Screen()
