@@ -53,7 +53,12 @@ class PushFuture(Future[SyncReport], Coroutine[Any, Any, SyncReport]):
 
 
 def push(
-    hosts: Sequence[ProcAddress], workspace: Workspace, mode: str, best_effort: bool, env: bool
+    hosts: Sequence[ProcAddress],
+    workspace: Workspace,
+    mode: str,
+    best_effort: bool,
+    env: bool,
+    allow_empty: bool,
 ) -> PushFuture:
     """Push ``workspace`` to ``hosts``, and its code into what this program runs there.
 
@@ -72,7 +77,14 @@ def push(
     def run() -> None:
         try:
             done.set(
-                session_of(agent).push(hosts, workspace, mode, best_effort=best_effort, env=env)
+                session_of(agent).push(
+                    hosts,
+                    workspace,
+                    mode,
+                    best_effort=best_effort,
+                    env=env,
+                    allow_empty=allow_empty,
+                )
             )
         except Exception as error:
             done.set(error)

@@ -25,6 +25,7 @@ class Syncable:
         *,
         reload: str = "auto",
         best_effort: bool = False,
+        allow_empty: bool = False,
     ) -> PushFuture:
         """Bring ``workspace`` to the machines of this mesh, and its code into live processes.
 
@@ -36,15 +37,16 @@ class Syncable:
         machines lack, conda or not. ``reload`` is "auto", "patch", "respawn" or "off".
 
         A refusal is told in the report (``ok``, ``errors``); ``raise_for_errors`` raises it. The
-        future raises ``monarch_sync.WorkspaceMissing`` where a folder is not there. Raises
-        ``ValueError`` for another ``reload`` and for a workspace without folders, ``TypeError`` for
-        what is no workspace.
+        future raises ``monarch_sync.WorkspaceMissing`` where a folder is not there, and,
+        unless it is to ``allow_empty``, ``monarch_sync.WorkspaceEmptied`` where nothing is in one
+        that machines have files of. Raises ``ValueError`` for another ``reload`` and for a
+        workspace without folders, ``TypeError`` for what is no workspace.
         """
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.pushing import push
 
         mode = reload if auto_reload else "off"
-        return push(self._sync_hosts(), workspace, mode, best_effort, conda)
+        return push(self._sync_hosts(), workspace, mode, best_effort, conda, allow_empty)
 
     def _sync_hosts(self) -> Sequence[ProcAddress]:
         """The agents of these machines."""

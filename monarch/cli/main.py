@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -18,9 +17,10 @@ from monarch.cli.runs import runs
 from monarch.cli.streams import Told, open_missing
 from monarch.cli.sweep import sweep
 from monarch.cli.sync import sync
+from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.terminal import Terminal
 from monarch.config_file import ConfigError
-from monarch.errors import MonarchError
+from monarch.errors import JobError, MonarchError
 from monarch.job import DEFAULT_JOB_PATH
 from monarch.runtime import process
 from monarch.runtime.client_agent import client
@@ -42,6 +42,13 @@ def cli() -> None:
     monarch run ddp --config F   train, in another
     monarch runs show            how it went
     """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise JobError(
+            "the folder that this terminal is in was deleted, or another one has its name now: "
+            "`cd` to it again"
+        ) from None
 
 
 for command in (apply, status, kill, sync, run, sweep, runs, recipe, host):
@@ -67,6 +74,7 @@ def main() -> None:
                 )
             status = 1
         told.end()
+    at_once_from_here()
     if told.fault:
         _say(f"cannot write to standard output: {told.fault}")
         status = status or 1
@@ -84,8 +92,7 @@ def _run() -> None:
             # What happened has been told; a fault wakes this thread as Ctrl-C does.
             sys.exit(1)
         print("interrupted", file=sys.stderr)
-        # What ends with the program has its time; who presses again does not want to wait for it.
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+        at_once_from_here()
         sys.exit(130)
     except ConfigError as error:
         _tell(error)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         SyncFailed,
         VersionMismatch,
         WatchEnded,
+        WorkspaceEmptied,
         WorkspaceMissing,
     )
     from monarch_sync.local import sync_local
@@ -65,6 +66,7 @@ __all__ = [
     "WatchEnded",
     "Watcher",
     "Workspace",
+    "WorkspaceEmptied",
     "WorkspaceMissing",
     "scan",
     "sync_local",
@@ -96,6 +98,7 @@ _HOMES = {
     "WatchEnded": "errors",
     "Watcher": "watch",
     "Workspace": "workspace",
+    "WorkspaceEmptied": "errors",
     "WorkspaceMissing": "errors",
     "scan": "scanner",
     "sync_local": "local",

@@ -2,6 +2,7 @@
 
     SyncError
     ├── WorkspaceMissing      a folder of the workspace is not there
+    ├── WorkspaceEmptied      nothing of a folder comes along, and hosts have files of it
     ├── BadManifest           an entry that no manifest may hold
     ├── BadMessage            bytes that are not a message of this protocol
     │   └── VersionMismatch   a message of another protocol version
@@ -36,6 +37,25 @@ class WorkspaceMissing(SyncError):
         return (
             f"workspace folder {self.folder!r} {self.reason}. "
             "Mend that, or take it out of Workspace(dirs=...)."
+        )
+
+
+class WorkspaceEmptied(SyncError):
+    """Nothing of a workspace folder is there to be synced, and hosts have files of it; a push that
+    is not told to ``allow_empty`` changes nothing then."""
+
+    def __init__(self, folder: str, num_files: int) -> None:
+        super().__init__(folder, num_files)
+        self.folder = folder
+        self.num_files = num_files
+
+    def __str__(self) -> str:
+        have = "1 file" if self.num_files == 1 else f"{self.num_files:,} files"
+        return (
+            f"nothing in workspace folder {self.folder!r} is there to be synced, and hosts have "
+            f"{have} of it, which a push would delete. Is its disk not mounted, or does a pattern "
+            "leave out all of it? If the hosts' files are to go: `monarch sync --allow-empty`, in "
+            "a program sync_workspace(..., allow_empty=True)."
         )
 
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monarch_sync.errors import SyncFailed
-from monarch_sync.words import byte_size, clipped, counted, num_cells, printable, some, took
+from monarch_sync.words import (
+    byte_size,
+    clipped,
+    clipped_around,
+    counted,
+    num_cells,
+    printable,
+    some,
+    took,
+)
 
 __all__ = ["HostReport", "Problem", "Refusal", "SyncReport", "problem_lines"]
 
@@ -204,7 +213,8 @@ class SyncReport:
         lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  {line}" for line in problem_lines(self.problems)]
         for text in (*self.notes, *self.errors):
-            lines += [f"  {line}" for line in text.splitlines()]
+            shown = [f"  {line}" for line in text.splitlines()]
+            lines += _with_carets(shown, width, ascii_only=ascii_only) if width else shown
         return "\n".join(lines)
 
     def behind_lines(self) -> list[str]:
@@ -233,6 +243,16 @@ def _unchanged(generation: int) -> str:
     if not generation:
         return "no rank changed; no generation there yet"
     return f"no rank changed; still on gen {generation}"
+
+
+def _with_carets(lines: list[str], width: int, *, ascii_only: bool) -> list[str]:
+    """Lines of which those with a caret below are cut, so that it points at what it is about."""
+    for number, line in enumerate(lines[1:], 1):
+        if line.strip() == "^" and "\t" not in line:
+            mark = "..." if ascii_only else "…"
+            above, at = clipped_around(lines[number - 1], num_cells(line) - 1, width, mark)
+            lines[number - 1 : number + 1] = [above, " " * at + "^"]
+    return lines
 
 
 _COLUMNS = ("written", "moved", "deleted", "unchanged", "sent")

@@ -5,7 +5,17 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["byte_size", "clipped", "counted", "num_cells", "printable", "some", "took", "wrapped"]
+__all__ = [
+    "byte_size",
+    "clipped",
+    "clipped_around",
+    "counted",
+    "num_cells",
+    "printable",
+    "some",
+    "took",
+    "wrapped",
+]
 
 
 def counted(number: int, noun: str) -> str:
@@ -16,7 +26,7 @@ def counted(number: int, noun: str) -> str:
 def some(names: Sequence[str], limit: int = 3) -> str:
     """The first of them: ``a, b, c and 4 more``."""
     rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def byte_size(number: float) -> str:
@@ -72,6 +82,20 @@ def clipped(text: str, width: int, mark: str = "…") -> str:
             break
         kept += char
     return (kept.rstrip() + mark)[: max(width, 0)]
+
+
+def clipped_around(text: str, at: int, width: int, mark: str = "…") -> tuple[str, int]:
+    """At most ``width`` columns of a text, with what stands in column ``at`` among them, and the
+    column where that is now. What goes before stays as far as there is room; the indent always."""
+    indent = len(text) - len(text.lstrip(" "))
+    ahead = at + len(mark) + 2 - width
+    if num_cells(text) <= width or ahead <= 0 or at < indent:
+        return clipped(text, width, mark), at
+    rest, gone = text[indent:], 0
+    while rest and gone < ahead + len(mark):
+        gone += _cells(rest[0])
+        rest = rest[1:]
+    return clipped(f"{text[:indent]}{mark}{rest}", width, mark), at - gone + len(mark)
 
 
 def wrapped(text: str, width: int) -> str:

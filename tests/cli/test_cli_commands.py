@@ -55,6 +55,23 @@ def test_without_an_allocation_a_command_says_how_to_get_one(
     )
 
 
+@pytest.mark.parametrize("arguments", [["sync"], ["status"], ["run", "ddp"]], ids=" ".join)
+def test_in_a_folder_that_was_deleted_it_says_what_to_do(
+    arguments: list[str], tmp_path: Path, program: Callable[..., Program]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    running = program(
+        f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})\n"
+        f"sys.argv = {['monarch', *arguments]!r}\n"
+        "from monarch.cli.main import main; main()"
+    )
+    assert running.wait(60) == 1, running.story()
+    said = "\n".join(running.errors)
+    assert said.startswith("monarch: the folder that this terminal is in was deleted"), said
+    assert "Traceback" not in said
+
+
 def test_kill_ends_what_is_left(folder: Folder) -> None:
     folder.monarch("apply")
     first, second = folder.job.hosts

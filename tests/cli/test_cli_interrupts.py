@@ -120,6 +120,36 @@ def test_while_the_command_is_imported(start: Start, module: str) -> None:
     interrupt(running)
 
 
+AT_ITS_END = """
+import atexit, signal, time
+
+def at_its_end():
+    print("at it", flush=True)
+    time.sleep(60)
+
+atexit.register(at_its_end)
+"""
+
+
+@pytest.mark.parametrize("number_pressed", [1, 3])
+def test_while_it_tidies_up_it_ends_at_once(
+    program: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number_pressed: int
+) -> None:
+    """What there was to say has been said; no traceback follows it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "monarch.toml").touch()
+    (tmp_path / "a.py").touch()
+    running = program(
+        f"{AT_ITS_END}\nimport sys; sys.argv = ['monarch', 'sync', '--explain', 'a.py']\n"
+        "from monarch.cli.entry import main; main()"
+    )
+    running.line("at it", timeout=60)
+    for _ in range(number_pressed):
+        running.send_signal(signal.SIGINT)
+    assert running.wait() == 130, running.story()
+    assert [line for line in running.errors if line] == []
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_while_a_recipe_is_run(start: Start, tmp_path: Path, phase: str) -> None:
     on_import, body = PHASES[phase]

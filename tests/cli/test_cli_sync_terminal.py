@@ -17,7 +17,7 @@ from monarch.cli.sync.voice import Lines
 from monarch_sync import HostReport, Problem, Refusal, SyncReport
 from monarch_sync.messages import ToldGeneration
 from monarch_sync.progress import Progress
-from monarch_sync.words import byte_size, clipped, num_cells, printable, took, wrapped
+from monarch_sync.words import byte_size, clipped, num_cells, printable, some, took, wrapped
 from tests.support import wait_for
 
 
@@ -107,6 +107,54 @@ def test_hosts_that_were_left_behind_are_told_of() -> None:
 def test_the_caret_stands_under_its_place(text: str, column: int, expected: str) -> None:
     refusal = Refusal("SyntaxError: no", "a.py", 3, column, text)
     assert str(refusal) == f"a.py:3\n{expected}\nSyntaxError: no"
+
+
+def test_of_many_names_the_rest_is_a_number_that_can_be_read() -> None:
+    assert some([f"f{at}.py" for at in range(5000)]) == "f0.py, f1.py, f2.py and 4,997 more"
+
+
+@pytest.mark.parametrize("width", [30, 40, 59, 60, 80, 100])
+@pytest.mark.parametrize("at", ["q", "漢", "z"])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_however_narrow_the_caret_stands_under_its_place(
+    width: int, at: str, ascii_only: bool
+) -> None:
+    source = f"    {'words ' * 6}q{' words' * 3} 漢字 {'words ' * 6}z"
+    refusal = Refusal("SyntaxError: no", "a.py", 3, source.index(at) + 1, source)
+    report = SyncReport(errors=[str(refusal)])
+    _, _, code, caret, message = report.table(width, ascii_only=ascii_only).splitlines()
+    assert num_cells(code) <= width
+    assert message == "  SyntaxError: no"
+    before = code.partition(at)[0]
+    assert at in code
+    assert caret == " " * num_cells(before) + "^"
+    assert code.startswith("      ")
+    assert source.strip() in report.table()
+
+
+def test_what_can_be_read_again_is_told() -> None:
+    screen = Screen(is_terminal=False)
+    lines = Lines(Terminal(screen, {}))
+    unread = [Problem(f"{name}.py", "no", is_unreadable=True, is_kept=True) for name in "abcd"]
+    lines.pushed(SyncReport(generation=1, problems=unread))
+    lines.pushed(SyncReport(generation=1, problems=unread[:3]))
+    lines.pushed(SyncReport(generation=1, problems=[]))
+    lines.pushed(SyncReport(generation=1, problems=[Problem("pipe", "is a pipe")]))
+    lines.pushed(SyncReport(generation=1))
+    told = [line for line in screen.text.splitlines() if "again" in line]
+    assert told == [
+        "  hosts have d.py as it is here again",
+        "  hosts have a.py, b.py, c.py as it is here again",
+    ]
+
+
+def test_a_long_reason_is_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = Screen()
+    refused = SyncReport(errors=["a host of a mesh: it has said that " + "no, " * 10])
+    Lines(Terminal(screen, {"TERM": "dumb"})).pushed(refused)
+    assert max(map(num_cells, screen.text.splitlines())) <= 40
+    assert screen.text.count("no,") == 10
 
 
 # Where it is shown
@@ -211,6 +259,8 @@ def test_a_bar_fits(width: int, expected: str) -> None:
 def test_a_bar_before_and_after_the_sending() -> None:
     reading = Progress("scan", num_files=1200, bytes_read=5_000_000)
     assert bar_line(reading, 0, 1.5, 0.0, 80) == "reading  1,200 files, 5.0 MB  1.5 s"
+    one = Progress("scan", num_files=1, bytes_read=24)
+    assert bar_line(one, 0, 1.5, 0.0, 80) == "reading  1 file, 24 B  1.5 s"
     assert bar_line(Progress("stage"), 0, 0.7, 0.0, 80) == "asking hosts what they lack  700 ms"
     assert bar_line(Progress("prepare"), 0, 2.0, 0.0, 80) == "trying the new code  2.0 s"
     assert bar_line(Progress("packages"), 0, 9.0, 0.0, 80).startswith("having pip find the pack")

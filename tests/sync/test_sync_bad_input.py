@@ -1,4 +1,21 @@
-"""Trees that are hard to mirror, messages that lie, and disks that are full."""
+"""Trees that are hard to mirror, messages that lie, and disks that are full.
+
+What else a workspace is to outlive, and where that is tested:
+
+a file that changes while it is read    here, and test_sync_reading.py
+a tree that is deleted under a watch    test_sync_watch.py, tests/cli/test_cli_sync_watch.py
+200,000 files; 4 GiB in one             here and test_sync_odd_trees.py (`make huge`)
+a name in another case                  here, and test_sync_odd_trees.py
+a crash at any step                     test_sync_crash.py, test_sync_large.py
+a host or a proc killed at any step     tests/workspace/test_workspace_kills.py
+an author killed; several of them       tests/workspace/test_workspace_authors.py
+a clock that is off by a day            test_sync_odd_trees.py, test_sync_scan.py
+another version                         tests/workspace/test_workspace_versions.py
+a hostile peer                          here, and tests/workspace/test_workspace_bad_peers.py
+a branch switch of 5,000 files          tests/workspace/test_workspace_branch.py (`make huge`)
+a job that writes into the workspace    tests/workspace/test_workspace_files.py
+a folder whose disk is not mounted      test_sync_emptied.py, test_sync_scan.py
+"""
 
 from __future__ import annotations
 
@@ -197,21 +214,23 @@ def test_a_read_only_folder_moves_into_another(tmp_path: Path) -> None:
         replica.close()
 
 
+@pytest.mark.parametrize("new", [b"newer", b"new"], ids=["of another size", "of the same size"])
 def test_a_file_that_moves_while_it_is_read_is_read_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, new: bytes
 ) -> None:
     (folder / "a").write_bytes(b"old")
+    os.utime(folder / "a", (1, 1))  # else both may be of one tick of the clock
 
     def meddle(content: bytes) -> bytes:
         if content == b"old":
-            (folder / "a").write_bytes(b"newer")
+            (folder / "a").write_bytes(new)
         return digest_bytes(content)
 
     monkeypatch.setattr("monarch_sync.readings.digest_bytes", meddle)
     scan = Scanner(Workspace({folder: ""})).scan()
     entry = scan.manifest.get("a")
     assert entry is not None
-    assert (entry.digest, entry.size) == (digest_bytes(b"newer"), 5)
+    assert (entry.digest, entry.size) == (digest_bytes(new), len(new))
 
 
 def test_what_was_scanned_is_pushed_though_the_file_moved_on(

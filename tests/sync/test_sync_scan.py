@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +55,40 @@ def test_every_kind_of_entry_is_taken(folder: Path) -> None:
     entry = manifest.get("project/a.py")
     assert entry is not None
     assert (entry.mode, entry.size) == (0o750, 1)
+
+
+SECOND_NS = 1_000_000_000
+LOOKED_NS = 100 * SECOND_NS
+"""When a file was read that had been changed long before."""
+
+
+@pytest.mark.parametrize(
+    ("what", "is_still"),
+    [
+        ({}, True),
+        ({"size": 2}, False),
+        ({"mtime_ns": 51 * SECOND_NS}, False),
+        ({"ctime_ns": 51 * SECOND_NS}, False),  # the time of its content was set back
+    ],
+)
+def test_what_tells_a_changed_file(what: dict[str, int], is_still: bool) -> None:
+    then = {"size": 1, "mtime_ns": 50 * SECOND_NS, "ctime_ns": 50 * SECOND_NS}
+    reading = READ.Reading(**then, digest=b"", read_ns=LOOKED_NS, local="a")
+    assert reading.is_still(_status(**{**then, **what})) is is_still
+
+
+@pytest.mark.parametrize("young", ["mtime_ns", "ctime_ns"])
+@pytest.mark.parametrize("after_ns", [-5 * SECOND_NS, 0, 1_000_000])
+def test_a_file_as_young_as_the_look_at_it_is_read_again(young: str, after_ns: int) -> None:
+    """It may be written once more within the same tick of the file system's clock."""
+    then = {"size": 1, "mtime_ns": 50 * SECOND_NS, "ctime_ns": 50 * SECOND_NS}
+    then[young] = LOOKED_NS - after_ns
+    reading = READ.Reading(**then, digest=b"", read_ns=LOOKED_NS, local="a")
+    assert not reading.is_still(_status(**then))
+
+
+def _status(size: int, mtime_ns: int, ctime_ns: int) -> Any:
+    return SimpleNamespace(st_size=size, st_mtime_ns=mtime_ns, st_ctime_ns=ctime_ns)
 
 
 def test_what_cannot_travel_is_a_problem_not_an_error(folder: Path) -> None:

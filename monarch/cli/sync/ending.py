@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 __all__ = ["asked_to_end", "at_once_from_here"]
 
@@ -50,6 +51,14 @@ def asked_to_end() -> Iterator[None]:
 
 
 def at_once_from_here() -> None:
-    """What is to be told at the end has its time; who presses Ctrl-C again does not want it."""
+    """What is to be told and tidied up at the end has its time; who presses Ctrl-C then does not
+    want it."""
+
+    # It holds what it needs: the interpreter, at its very end, takes modules' names away.
+    def leave(
+        number: int, frame: FrameType | None, end: Callable[[int], NoReturn] = os._exit
+    ) -> None:
+        end(130)
+
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+        signal.signal(signal.SIGINT, leave)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from monarch.cli.sync.terminal import Terminal
 from monarch_sync.progress import Progress
-from monarch_sync.words import byte_size, clipped, took
+from monarch_sync.words import byte_size, clipped, counted, took
 
 __all__ = ["Meter", "Source", "bar_line"]
 
@@ -73,7 +73,7 @@ def bar_line(
     mark = "..." if ascii_only else "…"
     total = progress.bytes_to_send
     if progress.step == "scan":
-        text = f"reading  {progress.num_files:,} files, {byte_size(progress.bytes_read)}"
+        text = f"reading  {counted(progress.num_files, 'file')}, {byte_size(progress.bytes_read)}"
         return clipped(f"{text}  {took(seconds)}", width, mark)
     if progress.step != "stage" or not total:
         doing = _DOING.get(progress.step, "working")

@@ -6,12 +6,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from monarch.runtime.workspace.past import Past
-from monarch_sync import Manifest, Scan
+from monarch_sync import Manifest, Scan, Workspace, WorkspaceEmptied
 from monarch_sync.diff import diff
+from monarch_sync.emptied import bare_folders, refuse_emptied
 from monarch_sync.messages import Held
 from monarch_sync.words import byte_size, counted, printable, some
 
-__all__ = ["Change", "Preview", "first_sync", "over_hosts", "preview_lines", "previews"]
+__all__ = [
+    "Change",
+    "Preview",
+    "first_sync",
+    "over_hosts",
+    "preview_lines",
+    "previews",
+    "why_refused",
+]
 
 
 class Change(NamedTuple):
@@ -78,6 +87,17 @@ def previews(past: Past, states: Mapping[str, Held], scan: Scan) -> list[Preview
         changes = list(_changes(before, scan.manifest, here))
         found.append(Preview(hosts, generation, changes))
     return found
+
+
+def why_refused(workspace: Workspace, states: Mapping[str, Held], scan: Scan) -> str:
+    """Why a push would not be made, for what it would empty; "" where it would."""
+    bare = bare_folders(workspace, scan.manifest)
+    try:
+        for held in states.values() if bare else ():
+            refuse_emptied(workspace, bare, Manifest.from_rows(held.rows, held.digest_name))
+    except WorkspaceEmptied as error:
+        return str(error)
+    return ""
 
 
 def _changes(before: Manifest, after: Manifest, here: Mapping[bytes, int]) -> Iterator[Change]:

@@ -77,6 +77,7 @@ class Visitor:
         *,
         best_effort: bool = False,
         env: bool = False,
+        allow_empty: bool = False,
     ) -> SyncReport:
         """Bring a workspace to all hosts; ``touched`` paths alone may have changed."""
         found, silent = self._split(best_effort=best_effort)
@@ -95,6 +96,7 @@ class Visitor:
                 best_effort=best_effort,
                 silent=silent,
                 env=env,
+                allow_empty=allow_empty,
             )
         if report.ok:
             report.notes += faults_in(report.changed_files, workspace)

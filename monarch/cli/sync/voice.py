@@ -12,7 +12,7 @@ from monarch.cli.sync.meter import Meter, Source
 from monarch.cli.sync.terminal import Terminal
 from monarch_sync import SyncReport
 from monarch_sync.report import problem_lines
-from monarch_sync.words import printable
+from monarch_sync.words import printable, some
 
 __all__ = ["JsonLines", "Lines", "Voice"]
 
@@ -40,22 +40,34 @@ class Lines:
         self._terminal = terminal
         self._is_verbose = is_verbose
         self._told: list[str] = []
+        self._unread: set[str] = set()  # paths that hosts had otherwise, as they could not be read
 
     def pushed(self, report: SyncReport) -> None:
         terminal = self._terminal
         form = {"width": terminal.width, "ascii_only": terminal.ascii_only}
         first, *rest = report.table(**form).splitlines()  # type: ignore[arg-type]
         terminal.line(first, None if report.ok else "red")
-        if self._is_verbose or not report.ok:
+        if not report.ok:
+            for line in rest:
+                terminal.prose(line)
+            return
+        if self._is_verbose:
             for line in rest:
                 terminal.line(line)
             return
         # What nobody should overlook, though all went well; what may stay so is told once.
         told, self._told = self._told, [*problem_lines(report.problems), *report.notes]
-        news = [*report.behind_lines(), *report.kept_lines()]
+        news = [*report.behind_lines(), *report.kept_lines(), *self._followed(report)]
         for text in (*news, *(text for text in self._told if text not in told)):
             for line in text.splitlines():
                 terminal.prose(f"  {line}", "yellow")
+
+    def _followed(self, report: SyncReport) -> Iterator[str]:
+        """What could not be read, and hosts have now as it is."""
+        before = self._unread
+        self._unread = {one.path for one in report.problems if one.is_unreadable}
+        if back := sorted(before - self._unread):
+            yield f"hosts have {some([*map(printable, back)])} as it is here again"
 
     def failed(self, error: str) -> None:
         mark = "x" if self._terminal.ascii_only else "✗"

@@ -12,28 +12,26 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from monarch.cli.project import PROJECT_FILE, Project, find_job, load_project, noted_job
+from monarch.cli.project import Project, find_job, noted_job
 from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.following import Following
+from monarch.cli.sync.news import News
+from monarch.cli.sync.project_edits import SETTLE_SECONDS, ProjectEdits
 from monarch.cli.sync.restless import RestlessFiles
 from monarch.cli.sync.retrying import Retrying
-from monarch.cli.sync.setting import workspace_of
 from monarch.cli.sync.visitor import Visitor
 from monarch.cli.sync.voice import Voice, listed
-from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
 from monarch_sync.identities import Identities
-from monarch_sync.report import Problem
 from monarch_sync.words import printable
 
 __all__ = ["Watching"]
 
 _TICK_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 5.0  # at what could not be read: nobody tells when a mount is back
-_SETTLE_SECONDS = 0.1  # so long a new project file stays as it is before it is believed
 
 
 class Watching:
@@ -46,25 +44,22 @@ class Watching:
         voice: Voice,
         *,
         best_effort: bool = False,
+        allow_empty: bool = False,
         env: bool = False,
     ) -> None:
         self._here = Path.cwd()
         self._voice = voice
         self._is_best_effort = best_effort
+        self._may_empty = allow_empty
         self._is_env_wanted = env  # with the first push that comes through
-        self._project = project
-        self._workspace = workspace_of(project)
+        self._edits = ProjectEdits(project, voice)
+        self._workspace = self._edits.workspace
         self._identities = Identities()
         self._visitor: Visitor | None = visitor
-        self._file = project.directory / PROJECT_FILE
-        self._file_mark = _mark(self._file)
-        self._unsettled = self._file_mark, 0.0  # what it was last seen to be, and since when
         self._following: Following | None = None
         self._is_behind = False
-        self._told: tuple[int, str, list[str]] = 0, "", []
-        self._left: set[str] = set()  # hosts that were left behind
+        self._news = News()
         self._came_to = 0  # the generation of the last push; 0 where it did not come through
-        self._problems: set[Problem] = set()
         self._pushed_at = 0.0
         self._restless = RestlessFiles(self._workspace)
         self._retrying = Retrying()
@@ -91,7 +86,7 @@ class Watching:
         if self._following is None:
             self._wait_for_folder()
             return
-        patience = _SETTLE_SECONDS if self._is_project_unsettled else _TICK_SECONDS
+        patience = SETTLE_SECONDS if self._edits.is_unsettled else _TICK_SECONDS
         try:
             touched = self._following.next(patience)
         except WatchEnded:
@@ -108,7 +103,7 @@ class Watching:
         self._tell_slowness(self._following.polls_because)
         is_new = self._look_at_project()
         is_new |= self._look_at_allocation(is_idle=touched is None)
-        if self._visitor is None or self._is_project_unsettled:
+        if self._visitor is None or self._edits.is_unsettled:
             self._is_behind |= is_new or touched is not None
         elif is_new or self._is_behind:
             self._push(None)
@@ -118,8 +113,7 @@ class Watching:
             self._push(frozenset())
 
     def _is_time_to_look_again(self) -> bool:
-        is_waiting = any(problem.is_unreadable for problem in self._problems)
-        return is_waiting and time.monotonic() - self._pushed_at > _LOOK_AGAIN_SECONDS
+        return self._news.is_unreadable and time.monotonic() - self._pushed_at > _LOOK_AGAIN_SECONDS
 
     def _push(self, touched: Iterable[Path] | None, *, is_first: bool = False) -> None:
         assert self._visitor is not None
@@ -130,6 +124,7 @@ class Watching:
                 touched,
                 self._voice,
                 best_effort=self._is_best_effort,
+                allow_empty=self._may_empty,
                 env=self._is_env_wanted,
             )
         except WorkspaceMissing:
@@ -147,7 +142,7 @@ class Watching:
         self._is_pushing, self._pushed_at = False, time.monotonic()
 
     def _tell(self, report: SyncReport, is_first: bool) -> None:
-        if self._is_news(report) or is_first:
+        if self._news.pushed(report) or is_first:
             self._voice.pushed(report)
         if report.ok:
             self._tell_others(report.generation)
@@ -164,19 +159,6 @@ class Watching:
         with contextlib.suppress(MonarchError, SyncError):
             text = self._visitor.others_between(before, generation)
             self._voice.note("others", text, after=before, before=generation)
-
-    def _is_news(self, report: SyncReport) -> bool:
-        """Whether anybody wants to hear of a push: one save may come as several events."""
-        said, self._told = self._told, (report.generation, report.digest, report.errors)
-        before, self._problems = self._problems, set(report.problems)
-        if self._problems - before or any(p.is_unreadable for p in before - self._problems):
-            return True
-        left, self._left = self._left, {host.host for host in report.hosts if host.error}
-        if left != self._left:
-            return True
-        # A mode or a link is in no list of files, and makes a generation.
-        is_change = bool(report.changed_files) or said[0] != report.generation
-        return said != self._told and (is_change or bool(report.errors))
 
     def _tell_restlessness(self, report: SyncReport) -> None:
         found = self._restless.pushed(report.changed_files, time.monotonic())
@@ -263,45 +245,12 @@ class Watching:
             self._look_at_allocation(is_idle=True)
             self._is_behind = True
 
-    # What the project says
-
-    @property
-    def _is_project_unsettled(self) -> bool:
-        return self._unsettled[0] != self._file_mark
-
     def _look_at_project(self) -> bool:
         """Whether there is another workspace now."""
-        mark = _mark(self._file)
-        if mark == self._file_mark:
-            self._unsettled = mark, 0.0
+        if not self._edits.look(time.monotonic()):
             return False
-        # Many editors empty a file before they write it, and an empty one means the defaults.
-        now = time.monotonic()
-        if mark != self._unsettled[0]:
-            self._unsettled = mark, now
-        if mark is not None and now - self._unsettled[1] < _SETTLE_SECONDS:
-            return False
-        self._file_mark = mark
-        if mark is None:
-            self._voice.note("project", f"{PROJECT_FILE} is gone; going on with what it said")
-            return False
-        try:
-            project = load_project(str(self._file))
-            workspace = workspace_of(project)
-        except (ConfigError, MonarchError) as error:
-            self._voice.failed(f"{error}\n  going on with what {PROJECT_FILE} said before")
-            return False
-        if project.file.job != self._project.file.job:
-            self._voice.note(
-                "project",
-                f"[job] in {PROJECT_FILE} has changed; the hosts stay as they are until "
-                "`monarch apply`",
-            )
-        self._project = project
-        if workspace == self._workspace:
-            return False
-        self._workspace = workspace
-        self._restless = RestlessFiles(workspace)
+        self._workspace = self._edits.workspace
+        self._restless = RestlessFiles(self._workspace)
         self._unfollow()
         self._follow_if_there()
         return True
@@ -342,11 +291,3 @@ class Watching:
 
     def _goes_on_with_some(self, visitor: Visitor) -> bool:
         return self._is_best_effort and bool(visitor.answering())
-
-
-def _mark(file: Path) -> tuple[int, int] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size

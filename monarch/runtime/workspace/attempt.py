@@ -15,6 +15,7 @@ from pathlib import Path
 
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
+from monarch.runtime.workspace.emptied import check_emptied
 from monarch.runtime.workspace.fleet import Busy, Fleet, HostInPush, Stale
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.owner import Owner
@@ -41,7 +42,8 @@ class Attempt:
 
     With ``best_effort`` hosts that cannot follow are left behind and named in the report, and
     the others go on without them; so are those that are ``silent`` (why, by their uids), without
-    being asked again. ``settle`` waits until the author's files may be looked at again.
+    being asked again. ``settle`` waits until the author's files may be looked at again. Unless it
+    ``may_empty``, it stops where hosts have files of a folder that seems to have become empty.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Attempt:
         best_effort: bool = False,
         silent: Mapping[Uid, str] | None = None,
         settle: Callable[[], None] = lambda: None,
+        may_empty: bool = True,
     ) -> None:
         self._memory = memory
         self._node = node
@@ -63,6 +66,7 @@ class Attempt:
         self._is_best_effort = best_effort
         self._silent = dict(silent or {})
         self._settle = settle
+        self._may_empty = may_empty
         self._report = SyncReport()
         self._words = PushWords(memory, self._fleet, self._report)
         self._has_committed = False
@@ -126,6 +130,8 @@ class Attempt:
         report.generation = memory.generation
         scan = memory.scanner.scan() if touched is None else memory.scanner.rescan(touched)
         scan = with_unreadable(scan, memory, fleet, self._node, addresses)
+        if not self._may_empty:
+            check_emptied(scan, memory, fleet, addresses)
         report.problems = scan.problems
         report.digest = scan.manifest.digest.hex()
         self._time("scan")

@@ -7,7 +7,7 @@ from monarch.wire.address import Uid
 from monarch_sync.manifest import Manifest
 from monarch_sync.push import HostView
 from monarch_sync.scanner import Scanner
-from monarch_sync.workspace import Workspace
+from monarch_sync.workspace import Folder, Workspace
 
 __all__ = ["Memory"]
 
@@ -18,6 +18,7 @@ class Memory:
     ``last`` is the state that was pushed last, ``generation`` its number, and ``run`` the one that
     was switched to last; ``left`` is what is run on hosts whose files have changed, or may have,
     and whose processes have not. ``sharing`` is about hosts that see one folder.
+    ``inhabited`` are the folders that had files in them when this process looked.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -30,4 +31,5 @@ class Memory:
         self.last: Manifest | None = None
         self.run: Manifest | None = None
         self.left: dict[Uid, Manifest] = {}
+        self.inhabited: set[Folder] = set()
         self.generation = 0

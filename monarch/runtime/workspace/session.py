@@ -64,6 +64,7 @@ class WorkspaceSession:
         best_effort: bool = False,
         silent: Mapping[Uid, str] | None = None,
         env: bool = False,
+        allow_empty: bool = False,
         pip_arguments: Sequence[str] = (),
     ) -> SyncReport:
         """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: the client of this
@@ -84,7 +85,7 @@ class WorkspaceSession:
         # Another workspace's pushes count too: generations never go back.
         author.go_on_from(self._agent.generation)
         author.heard(heard or {})
-        effort: Any = {"best_effort": best_effort, "silent": silent}
+        effort: Any = {"best_effort": best_effort, "silent": silent, "allow_empty": allow_empty}
         if owners is None and not self._agent.is_root:
             # Whatever runs there is the client's in the end, as is this process itself.
             owners = [RemoteOwner(self._agent.node, self._agent.root)]

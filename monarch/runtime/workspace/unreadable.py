@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.fleet import Fleet
+from monarch.runtime.workspace.host_states import host_states, writing_hosts
 from monarch.runtime.workspace.memory import Memory
 from monarch.runtime.workspace.past import Past
 from monarch.wire.address import ProcAddress
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
-from monarch_sync.manifest import Manifest
-from monarch_sync.messages import AskState, Held
 from monarch_sync.scanner import Scan
 
 __all__ = ["with_unreadable"]
@@ -28,15 +27,11 @@ def with_unreadable(
     """
     if scan.is_whole:
         return scan
-    views, sharing = memory.views, memory.sharing
-    writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid)]
-    writing.sort(key=lambda address: views[address.uid].generation, reverse=True)
-    found = (_state_of(address, memory, fleet) for address in writing)
-    base = next((state for state in found if state is not None), memory.last)
+    base = next(host_states(memory, fleet, addresses), memory.last)
     if base is None:
         return scan
     full = scan.over(base)
-    past = Past(node, {address.uid: address for address in writing})
+    past = Past(node, {host.uid: host for host in writing_hosts(memory, addresses)})
     kept = full.manifest.changes(scan.manifest)
     lent = {change.now.digest for change in kept if change.now is not None}
 
@@ -48,13 +43,3 @@ def with_unreadable(
 
     memory.scanner.contents.elsewhere = elsewhere
     return full
-
-
-def _state_of(host: ProcAddress, memory: Memory, fleet: Fleet) -> Manifest | None:
-    """What a host has; None if nothing was pushed to it, or it does not say."""
-    view = memory.views[host.uid]
-    if view.manifest is None and view.generation:
-        held = fleet.ask(host, AskState(0))
-        if isinstance(held, Held):
-            view.manifest = Manifest.from_rows(held.rows, held.digest_name)
-    return view.manifest

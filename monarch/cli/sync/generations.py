@@ -1,0 +1,166 @@
+"""What hosts have and had: ``monarch sync status``, ``history``, ``rollback`` and ``diff``."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+
+import click
+
+from monarch.cli.sync.chosen import Chosen, errors, interruptions, json_too, silence, tell
+from monarch.cli.sync.difference import differences
+from monarch.cli.sync.setting import find_project, whole_of
+from monarch.cli.sync.status import standings, status_lines
+from monarch.cli.sync.terminal import Terminal
+from monarch.cli.sync.timeline import goal, timeline, timeline_lines
+from monarch.cli.sync.visitor import WHOLE_HISTORY, visit
+from monarch.cli.sync.voice import JsonLines, Lines, Voice
+from monarch_sync import Scanner
+from monarch_sync.entry import Entry
+from monarch_sync.errors import ContentGone
+from monarch_sync.words import printable
+
+__all__ = ["diff", "history", "rollback", "status"]
+
+
+@click.command("status")
+@json_too
+@click.pass_obj
+def status(chosen: Chosen) -> None:
+    """Which host and which proc runs which generation, and what is stale."""
+    with errors(chosen):
+        visitor = visit(partly=True)
+        found = visitor.ask()
+        standing = standings(found, visitor.proc_generations(found), visitor.like_now(found))
+    if chosen.is_json:
+        hosts = [
+            {
+                "host": one.host, "generation": one.generation, "digest": one.digest,
+                "error": one.error,
+                "procs": [
+                    {"name": name, "generation": generation}
+                    for generation, names in one.procs.items()
+                    for name in names
+                ],
+            }
+            for one in standing
+        ]  # fmt: skip
+        JsonLines().say("status", {"hosts": hosts})
+        return
+    tell(status_lines(standing))
+
+
+@click.command("history")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@json_too
+@click.pass_obj
+def history(chosen: Chosen, limit: int) -> None:
+    """The generations that the hosts remember: when, who, what.
+
+    A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
+    """
+    with errors(chosen):
+        visitor = visit(partly=True)
+        past = visitor.past(visitor.answering())
+        rows = timeline(past.histories(limit))[:limit]
+    now = datetime.now().astimezone()
+    if chosen.is_json:
+        JsonLines().say("history", {"generations": [row.to_dict(now) for row in rows]})
+        return
+    if not rows:
+        tell(["nothing was pushed yet: `monarch sync` brings your files to the hosts"])
+        return
+    tell([*timeline_lines(rows, now, len(past.hosts), Terminal().width), *silence(visitor)])
+
+
+@click.command("rollback")
+@click.argument("generation", required=False, type=click.IntRange(min=1))
+@click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
+@click.option("--verbose", "-v", is_flag=True, help="the whole report")
+@json_too
+@click.pass_obj
+def rollback(chosen: Chosen, generation: int | None, best_effort: bool, verbose: bool) -> None:
+    """Have all hosts go back to a generation, or none of them.
+
+    Without GENERATION: to the state before the one that is there. What runs on the hosts reloads;
+    your own files stay as they are, so that `monarch sync` goes forward again.
+    """
+    voice: Voice = JsonLines() if chosen.is_json else Lines(Terminal(), verbose)
+    with errors(chosen):
+        workspace = whole_of(find_project(chosen.file))
+        visitor = visit(partly=best_effort)
+        found = visitor.answering() if best_effort else visitor.inspect()
+        rows = timeline(visitor.past(found).histories(WHOLE_HISTORY))
+        current = next((row for row in rows if row.is_current), None)
+        wanted = goal(rows, generation)
+        with interruptions(visitor, voice):
+            report = visitor.roll_back(workspace, wanted, voice, best_effort=best_effort)
+    voice.pushed(report)
+    if report.ok and report.changed_files:
+        was = current.told.generation if current else report.generation - 1
+        voice.note(
+            "rolled-back",
+            f"generation {report.generation} is what {wanted} was; your own files stay as they "
+            "are.\n`monarch sync` brings them to the hosts again (so does a `--watch`, at the "
+            f"next save), `monarch sync rollback {was}` goes back to what was there",
+            generation=wanted, before=was,
+        )  # fmt: skip
+    elif report.ok:
+        voice.note("rolled-back", f"the hosts have what generation {wanted} was", generation=wanted)
+    sys.exit(0 if report.ok else 1)
+
+
+@click.command("diff")
+@click.argument("generation", required=False, type=click.IntRange(min=1))
+@click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
+@json_too
+@click.pass_obj
+def diff(chosen: Chosen, generation: int | None, exit_code: bool) -> None:
+    """How your files differ from what the hosts have, or had as GENERATION.
+
+    Lines with a `-` are there, those with a `+` are yours.
+    """
+    with errors(chosen):
+        workspace = whole_of(find_project(chosen.file))
+        visitor = visit(partly=True)
+        past = visitor.past(visitor.answering())
+        held = past.state(generation or 0)
+        scanner = Scanner(workspace)
+        scan = scanner.scan().over(held.manifest)
+
+    def theirs(entry: Entry) -> bytes | None:
+        try:
+            return past.content(entry)
+        except ContentGone:
+            return None
+
+    def ours(entry: Entry) -> bytes | None:
+        return bytes(scanner.contents.whole(entry))
+
+    name = f"gen {held.generation}"
+    with errors(chosen):
+        found = differences(held.manifest, scan.manifest, theirs, ours, name)
+        if chosen.is_json:
+            text = "\n".join(found)
+            unread = [problem.__dict__ for problem in scan.problems if problem.is_unreadable]
+            data = {
+                "generation": held.generation, "differs": bool(text), "diff": text,
+                "problems": unread,
+            }  # fmt: skip
+            JsonLines().say("diff", data)
+            sys.exit(1 if exit_code and text else 0)
+    terminal = Terminal()
+    any_found = False
+    for line in found:
+        any_found = True
+        shown = (
+            "\t".join(printable(part) for part in line.split("\t")) if terminal.is_live else line
+        )
+        colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+        terminal.line(shown, colour)
+    for problem in scan.problems:
+        if problem.is_unreadable:
+            click.echo(f"not compared: {problem}", err=True)
+    for line in silence(visitor):
+        click.echo(line, err=True)  # The rest can be given to `patch`.
+    sys.exit(1 if exit_code and any_found else 0)

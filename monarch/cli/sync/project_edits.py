@@ -1,0 +1,75 @@
+"""Edits of ``monarch.toml`` under a watch: another workspace, another job, mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from monarch.cli.project import PROJECT_FILE, Project, load_project
+from monarch.cli.sync.setting import workspace_of
+from monarch.cli.sync.voice import Voice
+from monarch.config_file import ConfigError
+from monarch.errors import MonarchError
+from monarch_sync import Workspace
+
+__all__ = ["SETTLE_SECONDS", "ProjectEdits"]
+
+SETTLE_SECONDS = 0.1  # so long a new project file stays as it is before it is believed
+
+
+class ProjectEdits:
+    """Follows one project's file, and tells what anybody has to know of it.
+
+    ``workspace`` is the one that it named last, without mistakes.
+    """
+
+    def __init__(self, project: Project, voice: Voice) -> None:
+        self.workspace: Workspace = workspace_of(project)
+        self._project = project
+        self._voice = voice
+        self._file = project.directory / PROJECT_FILE
+        self._mark = _mark(self._file)
+        self._unsettled = self._mark, 0.0  # what it was last seen to be, and since when
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether somebody is at it."""
+        return self._unsettled[0] != self._mark
+
+    def look(self, now: float) -> bool:
+        """Whether it names another workspace now. ``now``: seconds, by any clock that runs on."""
+        mark = _mark(self._file)
+        if mark == self._mark:
+            self._unsettled = mark, 0.0
+            return False
+        # Many editors empty a file before they write it, and an empty one means the defaults.
+        if mark != self._unsettled[0]:
+            self._unsettled = mark, now
+        if mark is not None and now - self._unsettled[1] < SETTLE_SECONDS:
+            return False
+        self._mark = mark
+        if mark is None:
+            self._voice.note("project", f"{PROJECT_FILE} is gone; going on with what it said")
+            return False
+        try:
+            project = load_project(str(self._file))
+            workspace = workspace_of(project)
+        except (ConfigError, MonarchError) as error:
+            self._voice.failed(f"{error}\n  going on with what {PROJECT_FILE} said before")
+            return False
+        if project.file.job != self._project.file.job:
+            self._voice.note(
+                "project",
+                f"[job] in {PROJECT_FILE} has changed; the hosts stay as they are until "
+                "`monarch apply`",
+            )
+        self._project = project
+        is_other, self.workspace = workspace != self.workspace, workspace
+        return is_other
+
+
+def _mark(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

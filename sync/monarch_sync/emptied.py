@@ -1,0 +1,46 @@
+"""Emptied: a folder of which nothing comes along any more, though hosts have files of it.
+
+Where a disk is not mounted, an empty folder stands in its place; a pattern too many leaves all of a
+folder out. To push that would empty the hosts, which few want. Who has seen files in the folder
+before knows better: they were deleted (see `identities` for a disk that is unmounted meanwhile).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from monarch_sync.errors import WorkspaceEmptied
+from monarch_sync.manifest import Manifest
+from monarch_sync.workspace import Folder, Workspace
+
+__all__ = ["bare_folders", "refuse_emptied"]
+
+
+def bare_folders(workspace: Workspace, manifest: Manifest) -> list[Folder]:
+    """The folders of a workspace of which a manifest has no file."""
+    return [
+        folder
+        for folder in workspace.folders
+        if next(_files_of(folder, workspace, manifest), None) is None
+    ]
+
+
+def refuse_emptied(workspace: Workspace, bare: Iterable[Folder], held: Manifest) -> None:
+    """Raise `WorkspaceEmptied` for the first of these folders that a host, which has ``held``, has
+    files of."""
+    for folder in bare:
+        num_files = sum(1 for _ in _files_of(folder, workspace, held))
+        if num_files:
+            raise WorkspaceEmptied(str(folder.local), num_files)
+
+
+def _files_of(folder: Folder, workspace: Workspace, manifest: Manifest) -> Iterator[str]:
+    """The files that lie where a folder lands, and not where another lands inside."""
+    inside = [
+        other.remote
+        for other in workspace.folders
+        if other.remote != folder.remote and folder.relative_of(other.remote) is not None
+    ]
+    for path in manifest.files_below(folder.remote):
+        if not any(path.startswith(f"{landing}/") for landing in inside):
+            yield path
