@@ -63,7 +63,7 @@ class Preparing:
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str]) -> None:
         self._agent = agent
-        self._reloader = Reloader(roots)
+        self._reloader = Reloader(roots, imported=agent.imported_texts)
 
     def close(self) -> None:
         self._reloader.close()

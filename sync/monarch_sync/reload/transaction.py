@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,13 +27,16 @@ class Reloader:
     """Reloads modules that were loaded from `roots`, now or later, when told that they changed.
 
     Make it before the modules are imported where possible: what a module runs is then known
-    from its import, and not from a file that may have changed since.
+    from its import, and not from a file that may have changed since. Or say it: `imported`
+    gives the texts that files had when their modules were imported, by `__file__`.
     """
 
-    def __init__(self, roots: Iterable[PathLike]) -> None:
+    def __init__(
+        self, roots: Iterable[PathLike], *, imported: Callable[[], Mapping[str, bytes]] = dict
+    ) -> None:
         if isinstance(roots, str | bytes | os.PathLike):
             raise TypeError(f"roots is a list of folders: [{roots!r}]")
-        self._process = Process()
+        self._process = Process(imported)
         self._sources, self._hook = self._process.sources, self._process.hook
         self._lock = self._process.lock
         self._roots: list[str] = []
