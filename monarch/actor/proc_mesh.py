@@ -149,6 +149,7 @@ class ProcMesh(Syncable, MeshTrait):
             place = Place(self._tree, members)
         ref = MeshRef(uid, name, cls, dense, self._procs, place, self._born)
         agent = process.current()
+        agent.remember_imports()
         agent.spawned_on[uid] = self
         owner, ancestors = current_owner()
         agent.supervisor.owned(

@@ -27,6 +27,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.reachable import way_in
 from monarch.runtime.secret import take_secret
 from monarch.runtime.unhandled_faults import UnhandledFaults
+from monarch.runtime.workspace.imported_texts import ImportedTexts
 from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
@@ -80,6 +81,8 @@ class ClientAgent(ProcAgent):
         self.links: dict[str, HostLink] = {}
         self.faults = UnhandledFaults(self.printer.flush)
         self._is_closed = False
+        self._imported = ImportedTexts()
+        self._imported.look()
         node.handle(Log, self._on_log)
         node.handle(Notice, self._on_notice)
         node.handle(LogWindow, self._on_log_window)
@@ -88,6 +91,12 @@ class ClientAgent(ProcAgent):
         self.host_agent.generation = lambda: self.generation
         for name, spawn in _made_on_demand.items():
             self.on_demand(f"{node.uid}.{name}", functools.partial(spawn, self))
+
+    def remember_imports(self) -> None:
+        self._imported.look()
+
+    def imported_texts(self) -> dict[str, bytes]:
+        return self._imported.texts()
 
     @property
     def is_closed(self) -> bool:

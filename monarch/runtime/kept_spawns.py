@@ -86,6 +86,16 @@ class KeptSpawns:
             spawns = [spawn for spawn in self._spawns.values() if proc in spawn.procs]
         return [spawn for spawn in spawns if self._is_alive(spawn.mesh, proc)]
 
+    def sent_whole(self) -> set[str]:
+        """The classes, with their modules, that were sent and not imported, of what lives."""
+        with self._lock:
+            spawns = [spawn for spawn in self._spawns.values() if spawn.arguments is not None]
+        return {
+            spawn.make(0).class_name
+            for spawn in spawns
+            if any(self._is_alive(spawn.mesh, proc) for proc in spawn.procs)
+        }
+
     def hold(self, proc: Uid) -> None:
         """What was sent to a proc so far has to be made again, what follows not."""
         self._held[proc] = self.on(proc)

@@ -114,6 +114,14 @@ class ProcAgent:
         """Whether this is the client, which nobody owns."""
         return False
 
+    def remember_imports(self) -> None:
+        """Call it before something is made that new code may change. Procs follow their imports
+        from their beginning."""
+
+    def imported_texts(self) -> dict[str, bytes]:
+        """What modules were imported from that nobody followed, by file."""
+        return {}
+
     @property
     def generation(self) -> int:
         """The generation of the workspace whose code runs here; 0 before the first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import sys
@@ -194,3 +195,31 @@ def test_naming_a_root_again_changes_nothing(project: Project) -> None:
     for _ in range(3):
         project.reloader.add_root(project.root)
     assert (project.reloader._roots, project.reloader._sources._roots) == roots
+
+
+def test_what_files_held_at_the_import_may_be_told(tmp_path: Path, project: Project) -> None:
+    """Two modules of one name, one after the other: the second is looked at as well."""
+    texts: dict[str, bytes] = {}
+    with Reloader([], imported=lambda: texts) as reloader:
+        for folder, text, after in (
+            ("one", "KEPT = []\nX = 1\n", 51),
+            ("two", "KEPT = []\nX = 10\n", 510),
+        ):
+            path = tmp_path / folder / "told_mod.py"
+            path.parent.mkdir()
+            path.write_text(text)
+            sys.modules.pop("told_mod", None)
+            sys.path.insert(0, str(path.parent))
+            try:
+                module = importlib.import_module("told_mod")
+            finally:
+                sys.path.remove(str(path.parent))
+            texts[str(path)] = text.encode()
+            kept = module.KEPT
+            path.write_text(text.replace("X = ", "X = 5"))
+            reloader.add_root(path.parent)
+            assert reloader.changed_paths()[:1] == [str(path)]
+            reloader.reload()
+            assert after == module.X
+            assert module.KEPT is kept, "of a known text, only what was edited runs again"
+    del sys.modules["told_mod"]

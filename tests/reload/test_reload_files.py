@@ -64,6 +64,36 @@ def test_file_becomes_a_package_and_back(project: Project) -> None:
     assert user.g() == "file again"
 
 
+def test_a_package_goes_to_another_folder_of_the_path(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = project.root / "other"
+    other.mkdir()
+    monkeypatch.syspath_prepend(str(other))
+    project.write("bag.deep", "COUNTS = [1]\ndef f():\n    return COUNTS\n")
+    deep = project.load("bag", "from . import deep\n").deep
+    kept, before = deep.COUNTS, project.root / "bag/deep.py"
+    (project.root / "bag").rename(other / "bag")
+    files = [base / "bag" / n for base in (project.root, other) for n in ("__init__.py", "deep.py")]
+    after = files[-1]
+    prepared = project.reloader.prepare(
+        {file: file.read_bytes() if file.exists() else None for file in files}
+    )
+    prepared.commit().undo()
+    assert deep.__file__ == str(before)
+
+    after.write_text("COUNTS = [1]\ndef f():\n    return len(COUNTS) + X\nX = 1\n")
+    report = project.reloader.reload(files)
+    assert report.verdicts["bag.deep"].action == "rerun"
+    assert deep.f() == 2
+    assert deep.COUNTS is kept
+    assert deep.__file__ == str(after)
+    assert sys.modules["bag"].__path__ == [str(other / "bag")]
+    after.write_text("def f():\n    return 'new'\n")
+    project.reloader.reload()
+    assert deep.f() == "new"
+
+
 def test_two_files_one_with_a_syntax_error_in_a_package(project: Project) -> None:
     (project.root / "pack").mkdir()
     project.write("pack", "from .a import f\nfrom .b import g\n")

@@ -12,6 +12,7 @@ import pytest
 from monarch.actor import HostMesh, ProcMesh
 from monarch.job import ProcessJob
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
+from monarch_sync import Workspace
 from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of, state_of
 
@@ -68,6 +69,34 @@ def test_a_module_renamed_under_a_live_actor(project: Project, hosts: HostMesh) 
     (project.root / "stepper.py").rename(project.root / "walker.py")
     assert project.sync(procs).ok
     assert steppers.step.call().get(timeout=30).values() == [(10, 2)] * 2
+
+
+def test_live_code_follows_its_files_to_where_another_mapping_lands_them(
+    project: Project, job: ProcessJob, hosts: HostMesh
+) -> None:
+    project.write("kit/__init__.py", "MADE = []\n")
+    project.write("kit/parts.py", "def weight():\n    return 1\n")
+    project.edit("stepper.py", "SCALE = 1", "from kit import MADE, parts\n\nSCALE = 1")
+    project.edit("stepper.py", "SCALE * 10", "SCALE * 10 * parts.weight() + len(MADE)")
+    project.edit("stepper.py", "self.count = 0", "self.count = 0\n        MADE.append(self)")
+    procs = hosts.spawn_procs(name="trainers")
+    assert project.sync(procs).ok
+    steppers = procs.spawn("stepper", project.load("stepper").Stepper)
+    assert steppers.step.call().get(timeout=30).values() == [(11, 1)] * 2
+
+    project.workspace = Workspace(dirs={project.root: "app"})
+    assert project.sync(procs).ok
+    for index, (_, _, file) in enumerate(steppers.where.call().get(timeout=30).values()):
+        assert file == f"{replica_of(job, index)}/app/stepper.py"
+    project.edit("kit/parts.py", "return 1", "from kit import spare\n    return spare.WEIGHT")
+    project.write("kit/spare.py", "WEIGHT = 3\n")
+    assert project.sync(procs).ok
+    assert steppers.step.call().get(timeout=30).values() == [(31, 2)] * 2
+
+    project.workspace = Workspace(dirs={project.root: ""})
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
+    assert project.sync(procs).ok
+    assert steppers.step.call().get(timeout=30).values() == [(61, 3)] * 2
 
 
 def test_a_file_edited_on_the_host_is_kept_beside(

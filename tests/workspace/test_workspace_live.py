@@ -52,6 +52,23 @@ NEW_ENDPOINT = """
 """
 
 
+def test_an_edit_before_the_first_push_reaches_the_program_too(
+    project: Project, procs: ProcMesh
+) -> None:
+    """Nobody has followed its imports until then."""
+    stepper = project.load("stepper")
+    steppers = procs.spawn("stepper", stepper.Stepper)
+    assert _values(steppers.step) == [(10, 1)] * 2
+    project.edit("stepper.py", "SCALE = 1", "SCALE = 7")
+    project.edit("stepper.py", "def step(self):", "def step(self, by):")
+    project.edit("stepper.py", "self.count += 1", "self.count += by")
+    project.write("stepper.py", (project.root / "stepper.py").read_text() + NEW_ENDPOINT)
+    assert project.sync(procs).ok
+    assert stepper.SCALE == 7
+    assert list(steppers.step.call(4).get(timeout=30).values()) == [(70, 5)] * 2
+    assert _values(steppers.total) == [5, 5]
+
+
 RELOADING = """
 from monarch.actor import Actor, endpoint
 

@@ -274,6 +274,55 @@ def test_a_script_s_class_and_its_globals(program: Any) -> None:
     assert run.wait() == 0
 
 
+EDITED_SCRIPT = """
+from pathlib import Path
+from monarch.actor import Actor, endpoint, this_host
+from monarch_sync import Workspace
+from stepper import Stepper
+
+RATE = 1
+
+class Trainer(Actor):
+    def __init__(self):
+        self.steps = 0
+
+    @endpoint
+    def step(self):
+        self.steps += 1
+        return self.steps * RATE
+
+if __name__ == "__main__":
+    procs = this_host().spawn_procs({"gpus": 2})
+    script = Path(__file__)
+    workspace = Workspace(dirs={script.parent: ""})
+    print("untold", procs.sync_workspace(workspace).get().notes, flush=True)
+    procs.spawn("gone", type("Gone", (Actor,), {"__module__": "__main__"})).stop().get()
+    procs.spawn("steppers", Stepper).initialized.get()
+    trainers = procs.spawn("trainers", Trainer)
+    print("first", trainers.step.call().get().values(), flush=True)
+    script.write_text(script.read_text().replace("RATE = 1", "RATE = 10", 1))
+    print("told", procs.sync_workspace(workspace).get().notes, flush=True)
+    print("second", trainers.step.call().get().values(), flush=True)
+    trainers.upgrade(Trainer).get()
+    print("third", trainers.step.call().get().values(), flush=True)
+"""
+
+
+def test_a_push_tells_of_actors_of_a_script_that_was_edited(program: Any, project: Project) -> None:
+    script = project.write("script.py", EDITED_SCRIPT)
+    run = program(f"import os, sys; os.execv(sys.executable, [sys.executable, {str(script)!r}])")
+    assert run.line("untold") == "[]"
+    assert run.line("first") == "[1, 1]"
+    told = run.line("told")
+    assert "live actors of Trainer keep the code" in told
+    assert "`await actors.upgrade(Trainer)`" in told
+    assert "Gone" not in told
+    assert "Stepper" not in told
+    assert run.line("second") == "[2, 2]"
+    assert run.line("third") == "[30, 30]"
+    assert run.wait() == 0
+
+
 def test_after_a_respawn_the_upgraded_class_is_made(project: Project) -> None:
     """A proc that gives way has the class that its mesh has by then, and the first arguments."""
     project.write("point.py", "class Point:\n    __slots__ = ('x',)\n")

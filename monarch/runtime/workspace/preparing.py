@@ -63,7 +63,7 @@ class Preparing:
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str]) -> None:
         self._agent = agent
-        self._reloader = Reloader(roots)
+        self._reloader = Reloader(roots, imported=agent.imported_texts)
 
     def close(self) -> None:
         self._reloader.close()
@@ -91,8 +91,9 @@ class Preparing:
     def _of_files(self, plan: ReloadPlan) -> Step:
         changes = self._changes(plan)
         local_paths = plan.local_paths if self._is_local(plan) else ()
-        for path in (*plan.paths.get(self._agent.host.uid, ()), *local_paths):
-            self._reloader.add_root(path)
+        folders = [*plan.paths.get(self._agent.host.uid, ()), *local_paths]
+        for folder in folders:
+            self._reloader.add_root(folder)
         is_root = self._agent.is_root
         # New code is tried here in any case, so that one that does not run ends nobody.
         mode = plan.mode if plan.mode in ("patch", "off") else "auto"
@@ -108,6 +109,7 @@ class Preparing:
                 for change in changes
                 if change.source and change.path not in texts and change.path.endswith(".py")
             },
+            folders=folders,
         )
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}

@@ -48,6 +48,7 @@ class PushWords:
         report.procs_respawned = outcome.replaced
         report.actors_respawned = outcome.replaced_actors
         report.num_procs = outcome.num_procs
+        report.notes += outcome.notes
 
     def of_host(self, host: HostInPush) -> HostReport:
         push = host.push

@@ -101,14 +101,19 @@ class RefusedFile(msgspec.Struct):
         return "\n".join([*lines, self.message])
 
 
+_LISTS = (
+    "modules", "functions", "classes", "reran", "respawn", "replaced", "problems", "notes",
+)  # fmt: skip
+
+
 class ReloadOutcome(msgspec.Struct):
     """What became of a step in a process and in those it owns. ``busy``: somebody else pushes.
 
     ``respawn`` says what a running process cannot take, and why; ``is_replaced`` that the process
     which answers gives way to a new one. ``replaced`` are all such, by their labels, and
     ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up
-    when it was too late to go back. ``late`` have not come to a fence or a halt in time, which may
-    be tried again.
+    when it was too late to go back, ``notes`` are to know beside. ``late`` have not come to a fence
+    or a halt in time, which may be tried again.
     """
 
     modules: list[str] = []
@@ -121,6 +126,7 @@ class ReloadOutcome(msgspec.Struct):
     replaced: list[str] = []
     replaced_actors: dict[str, int] = {}
     problems: list[str] = []
+    notes: list[str] = []
     num_procs: int = 0
     seconds: float = 0.0
     refused: list[RefusedFile] = []
@@ -129,7 +135,7 @@ class ReloadOutcome(msgspec.Struct):
 
     def add(self, other: ReloadOutcome) -> None:
         """Take in what another process says."""
-        for name in ("modules", "functions", "classes", "reran", "respawn", "replaced", "problems"):
+        for name in _LISTS:
             known = getattr(self, name)
             known.extend(item for item in getattr(other, name) if item not in known)
         for mine, others in (

@@ -54,8 +54,22 @@ class ReloadWords:
         return ReloadOutcome(
             num_procs=1, modules=report.modules, functions=report.functions,
             classes=report.classes, reran=report.reran, seconds=seconds,
-            actors=self._patched_actors(step, report),
+            actors=self._patched_actors(step, report), notes=self._left_behind(report),
         )  # fmt: skip
+
+    def _left_behind(self, report: ReloadReport) -> list[str]:
+        """What this process has spawned of classes that have no file where they run."""
+        sent = sorted(self._agent.kept_spawns.sent_whole())
+        names = [
+            name.rpartition(".")[2]
+            for name in sent
+            if any(name.startswith(f"{module}.") for module in report.modules)
+        ]
+        return [
+            f"live actors of {name} keep the code that they were sent, since no file of theirs is "
+            f"where they run: `await actors.upgrade({name})` gives them the new one"
+            for name in names
+        ]
 
     def refusal(self, error: ReloadError, more: str = "") -> RefusedFile:
         return RefusedFile(

@@ -47,8 +47,8 @@ Mode = Literal["auto", "patch", "respawn", "off"]
 class Process:
     """What all reloads of one reloader share; the generation counts commits and undos."""
 
-    def __init__(self) -> None:
-        self.sources = RunningSources()
+    def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
+        self.sources = RunningSources(imported)
         self.hook = ImportHook(self.sources)
         self.lock = threading.RLock()
         self.generation = 0

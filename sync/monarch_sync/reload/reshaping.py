@@ -1,10 +1,11 @@
-"""A module whose file becomes a package, or the other way round: `m.py`, `m/__init__.py`."""
+"""A module that gets another file: `m.py` becomes `m/__init__.py`, or the other way round, or goes
+to another import folder."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 from .flips import MISSING, Attribute
@@ -16,6 +17,16 @@ def other_shape(path: str) -> str:
     """Where the same module would be found if it were a package, or if it were none."""
     folder, name = os.path.split(path)
     return f"{folder}.py" if name == _INIT else os.path.join(path.removesuffix(".py"), _INIT)
+
+
+def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
+    """Where a module would be found if its file were not there, in one of these folders perhaps."""
+    yield other_shape(path)
+    if name == "__main__":
+        return
+    for folder in folders:
+        base = os.path.join(folder, *name.split("."))
+        yield from (os.path.join(base, _INIT), f"{base}.py")
 
 
 def reshaped(module: ModuleType, path: str) -> Iterator[Attribute]:

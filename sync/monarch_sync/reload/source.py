@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -75,9 +75,13 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 class RunningSources:
-    """The sources that the loaded modules under some roots run, by module name."""
+    """The sources that the loaded modules under some roots run, by module name.
 
-    def __init__(self) -> None:
+    `imported` gives texts by file, of what was loaded before it could be seen here.
+    """
+
+    def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
+        self._imported = imported
         self._roots: list[str] = []
         self._sources: dict[str, Source] = {}
         self._names: dict[str, list[str]] = {}  # real path -> modules loaded from it
@@ -88,19 +92,22 @@ class RunningSources:
         if real not in self._roots:  # Each push names its roots again.
             self._roots.append(real)
             self._elsewhere.clear()
-        elsewhere = self._elsewhere
+        elsewhere, imported = self._elsewhere, self._imported()
         # Copied in one step: a list of items may let other threads, which import, come between.
         for name, module in sys.modules.copy().items():
-            if name in self._sources or is_waiting(module):
+            if is_waiting(module):
                 continue
-            path = own_names(module).get("__file__")
+            path, known = own_names(module).get("__file__"), self._sources.get(name)
             if not isinstance(path, str) or path in elsewhere:
                 continue
+            if known is not None and (known.path == path or not os.path.isabs(path)):
+                continue  # One of another place was of that name, perhaps.
             if not self._has_folder_of(path):
                 elsewhere.add(path)
             elif self.owns(path):
+                text = imported.get(path)
                 try:
-                    text = read_text(path)
+                    text = read_text(path) if text is None else text
                 except OSError:
                     continue
                 self.record(name, Source(path, text, witnessed=False))

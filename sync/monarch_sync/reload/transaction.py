@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from .data_files import is_config
 from .errors import NeedsRespawn, ReloadError
 from .prepared import Mode, Prepared, Process
 from .report import ReloadReport, Verdict
-from .reshaping import other_shape
+from .reshaping import other_places, other_shape
 from .running_files import RunningFiles
 from .source import Source
 
@@ -27,13 +27,16 @@ class Reloader:
     """Reloads modules that were loaded from `roots`, now or later, when told that they changed.
 
     Make it before the modules are imported where possible: what a module runs is then known
-    from its import, and not from a file that may have changed since.
+    from its import, and not from a file that may have changed since. Or say it: `imported`
+    gives the texts that files had when their modules were imported, by `__file__`.
     """
 
-    def __init__(self, roots: Iterable[PathLike]) -> None:
+    def __init__(
+        self, roots: Iterable[PathLike], *, imported: Callable[[], Mapping[str, bytes]] = dict
+    ) -> None:
         if isinstance(roots, str | bytes | os.PathLike):
             raise TypeError(f"roots is a list of folders: [{roots!r}]")
-        self._process = Process()
+        self._process = Process(imported)
         self._sources, self._hook = self._process.sources, self._process.hook
         self._lock = self._process.lock
         self._roots: list[str] = []
@@ -121,11 +124,14 @@ class Reloader:
         mode: Mode = "auto",
         as_far_as_possible: bool = False,
         arriving: Mapping[str, str] | None = None,
+        folders: Sequence[str] = (),
     ) -> Prepared:
         """Compile, plan and run beside the live modules; None for a deleted file.
 
         `arriving` are more files that are not there yet, with where their texts lie until then.
-        They are looked at when new code imports them.
+        They are looked at when new code imports them. `folders` will come first on `sys.path`: a
+        module whose file goes while another of its name comes there, or elsewhere on `sys.path`,
+        is that from now on.
 
         Nothing visible changes. Raises ReloadError for code that does not compile or does not
         run, and with mode "patch" for what only a new process could take. A class that cannot
@@ -134,15 +140,13 @@ class Reloader:
         with self._lock, _collector_paused():
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
             arriving = {} if arriving is None else arriving
-            for path in [other_shape(path) for path, text in texts.items() if text is None]:
-                if path in arriving and path not in texts:
-                    texts[path] = Path(arriving[path]).read_bytes()
-            changed = self._compiled(texts)
+            moved = self._moved(texts, arriving, [*folders, *filter(None, sys.path)])
+            changed = self._compiled(texts, moved)
             prepared = Prepared(self._process, texts, mode)
             prepared.arriving = arriving
             prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
             prepared.patches_as_far_as_possible(as_far_as_possible)
-            prepared.verdicts.update(self._verdicts_without_a_run(texts))
+            prepared.verdicts.update(self._verdicts_without_a_run(texts, moved))
             if mode in ("off", "respawn"):
                 for name in changed if mode == "respawn" else ():
                     path = self._sources[name].path
@@ -159,14 +163,38 @@ class Reloader:
         names = self._sources.names_at(path)
         return bool(names) and all(self._sources[name].text == text for name in names)
 
-    def _compiled(self, texts: Mapping[str, bytes | None]) -> dict[str, Source]:
+    def _moved(
+        self,
+        texts: dict[str, bytes | None],
+        arriving: Mapping[str, str],
+        folders: Sequence[str],
+    ) -> dict[str, list[str]]:
+        """Modules by the file that is theirs from now on: the one they had is gone, and where
+        they would be found next is one of these. What arrives of them is added to the texts."""
+        untold = [other_shape(path) for path, text in texts.items() if text is not None]
+        gone = [path for path, text in texts.items() if text is None]
+        gone += [path for path in untold if path not in texts and not os.path.exists(path)]
+        moved: dict[str, list[str]] = {}
+        for before in gone:
+            for name in self._sources.names_at(before):
+                for place in other_places(name, before, folders):
+                    if place not in texts and place in arriving:
+                        texts[place] = Path(arriving[place]).read_bytes()
+                    if texts.get(place) is not None and not self._sources.names_at(place):
+                        moved.setdefault(place, []).append(name)
+                        break
+        return moved
+
+    def _compiled(
+        self, texts: Mapping[str, bytes | None], moved: Mapping[str, list[str]]
+    ) -> dict[str, Source]:
         """New sources by module, for the modules that are loaded and do change."""
         changed: dict[str, Source] = {}
         errors: list[ReloadError] = []
         for path, text in texts.items():
             if text is None or not path.endswith(".py"):
                 continue
-            names, renamed = self._sources.names_at(path), self._reshaped_to(path, texts)
+            names, renamed = self._sources.names_at(path), moved.get(path, [])
             spelled = self._sources[names[0]].path if names else path
             source = Source(spelled, text)
             names = [name for name in names if self._sources[name].text != text] + renamed
@@ -180,23 +208,17 @@ class Reloader:
             raise ReloadError.of_many(errors)
         return changed
 
-    def _reshaped_to(self, path: str, texts: Mapping[str, bytes | None]) -> list[str]:
-        """Modules that this file is for from now on: theirs is gone, and this one has its name."""
-        before = other_shape(path)
-        if texts.get(path) is None or self._sources.names_at(path) or not path.endswith(".py"):
-            return []
-        is_gone = texts[before] is None if before in texts else not os.path.exists(before)
-        return self._sources.names_at(before) if is_gone else []
-
-    def _verdicts_without_a_run(self, texts: Mapping[str, bytes | None]) -> dict[str, Verdict]:
+    def _verdicts_without_a_run(
+        self, texts: Mapping[str, bytes | None], moved: Mapping[str, list[str]]
+    ) -> dict[str, Verdict]:
         verdicts = {}
-        reshaped = {name for path in texts for name in self._reshaped_to(path, texts)}
+        have_moved = {name for names in moved.values() for name in names}
         for path, text in texts.items():
             names = self._sources.names_at(path)
-            if self._reshaped_to(path, texts):
+            if path in moved:
                 continue
             for name in names:
-                if name in reshaped:
+                if name in have_moved:
                     continue
                 if text is None:
                     reason = "deleted; its module runs on"

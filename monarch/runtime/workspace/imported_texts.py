@@ -1,0 +1,80 @@
+"""What a program's modules were imported from, where nobody follows its imports.
+
+A program that never gets a workspace need not pay for the reloader, and a folder is followed from
+its first push on. So what runs is known only from files, which may have been edited by then. They
+are read when the program spawns, soon after it has imported what it spawns.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["ImportedTexts"]
+
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_OURS = frozenset({"monarch", "monarch_sync"})
+
+
+class ImportedTexts:
+    """From any thread; what two find at once, is found."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, weakref.ref[ModuleType]] = {}
+        self._texts: dict[str, tuple[str, bytes]] = {}
+        self._stand: tuple[int, str, object] | None = None
+
+    def look(self) -> None:
+        """Read the files of what was imported since the last look; installed packages are left
+        out, and what cannot be read."""
+        stand = _stand()
+        if stand is not None and stand == self._stand:
+            return
+        for name, module in sys.modules.copy().items():
+            seen = self._seen.get(name)
+            if not isinstance(module, ModuleType) or (seen is not None and seen() is module):
+                continue
+            self._seen[name] = weakref.ref(module)
+            self._texts.pop(name, None)
+            path = _file_of(name, module)
+            if path:
+                try:
+                    self._texts[name] = path, Path(path).read_bytes()
+                except OSError:
+                    pass
+        self._stand = stand
+
+    def texts(self) -> dict[str, bytes]:
+        """The texts by file, of modules that are still the same."""
+        return {
+            path: text
+            for name, (path, text) in self._texts.copy().items()
+            if (module := self._seen[name]()) is not None and module is sys.modules.get(name)
+        }
+
+
+def _stand() -> tuple[int, str, object] | None:
+    """Differs when something was imported; ``None`` where something is, this moment."""
+    try:
+        last = next(reversed(sys.modules))
+        return len(sys.modules), last, weakref.ref(sys.modules[last])
+    except (KeyError, RuntimeError, TypeError):
+        return None
+
+
+def _file_of(name: str, module: ModuleType) -> str:
+    """Where it was imported from, if that is somebody's project rather than installed."""
+    if name.partition(".")[0] in _OURS:
+        return ""
+    try:
+        # Past the module's own `__getattr__`: a lazy one would load itself.
+        path = object.__getattribute__(module, "__dict__").get("__file__")
+    except AttributeError:
+        return ""
+    if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_LIBRARY):
+        return ""
+    return "" if any(part in path for part in _INSTALLED) else path
