@@ -7,11 +7,14 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from monarch_sync.entry import is_reserved
 from monarch_sync.errors import WorkspaceMissing
 
 Local = str | os.PathLike[str]
+
+_IMAGE = "${img_root}"  # torchx puts the place of an image there
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Workspace:
     `dirs` as a list lands each folder in its own name, as a mapping (local -> remote) where the
     mapping says; the remote "" is the replica's root itself. `ignore` adds patterns in
     `.gitignore` syntax, without `!`. `editable` has the author's editable installs come along (see
-    `monarch_sync.editable`). `env` is kept for programs that ask for it, and not used.
+    `monarch_sync.editable`). `env` is kept for programs that ask for it, and no push uses it.
 
     Raises `ValueError` for an empty local path, a remote path that is absolute or has `..`, two
     listed folders of one name, and for one folder or pattern in place of a list. A missing folder
@@ -157,6 +160,20 @@ class Workspace:
         Path(outdir).mkdir(parents=True, exist_ok=True)
         for folder in self.folders:
             shutil.copytree(folder.local, Path(outdir) / folder.remote, dirs_exist_ok=True)
+
+    def set_env_vars(self, appdef: Any) -> None:
+        """Have the roles of a torchx `AppDef` find what `merge` put into their image.
+
+        Sets `WORKSPACE_DIR`, and `CONDA_DIR` if the workspace has an `env`, where a role has none,
+        and adds the folders to its `PYTHONPATH`.
+        """
+        for role in appdef.roles:
+            root = role.env.setdefault("WORKSPACE_DIR", f"{_IMAGE}/workspace")
+            known = [path for path in role.env.get("PYTHONPATH", "").split(":") if path]
+            ours = [f"{root}/{folder.remote}" for folder in self.folders]
+            role.env["PYTHONPATH"] = ":".join(dict.fromkeys([*known, *ours]))
+            if self.env is not None:
+                role.env.setdefault("CONDA_DIR", f"{_IMAGE}/conda")
 
     def locate(self, remote: str) -> Iterator[Path]:
         """The local paths that may be behind a manifest path, first folder first."""

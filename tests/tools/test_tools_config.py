@@ -31,6 +31,43 @@ def test_a_workspace_can_be_copied_into_one_folder(tmp_path: Path) -> None:
     assert found == {"kept", "deep/one.py", "lib/two/deep/two.py"}
 
 
+class Roles:
+    """As much of a torchx ``AppDef`` as is looked at."""
+
+    def __init__(self, **env: str) -> None:
+        self.env = env
+        self.roles = [self]
+
+
+@pytest.mark.parametrize(
+    ("had", "gets"),
+    [
+        (
+            {},
+            {
+                "WORKSPACE_DIR": "${img_root}/workspace",
+                "PYTHONPATH": "${img_root}/workspace/:${img_root}/workspace/lib/two",
+                "CONDA_DIR": "${img_root}/conda",
+            },
+        ),
+        (
+            {"WORKSPACE_DIR": "/w", "PYTHONPATH": "/w/lib/two:/mine", "CONDA_DIR": "/c"},
+            {"WORKSPACE_DIR": "/w", "PYTHONPATH": "/w/lib/two:/mine:/w/", "CONDA_DIR": "/c"},
+        ),
+    ],
+)
+def test_roles_of_a_job_find_the_copy(had: dict[str, str], gets: dict[str, str]) -> None:
+    roles = Roles(**had)
+    Workspace({"one": "", "two": "lib/two"}, env=CondaEnvironment()).set_env_vars(roles)
+    assert roles.env == gets
+
+
+def test_without_an_environment_none_is_named() -> None:
+    roles = Roles()
+    Workspace(["one"]).set_env_vars(roles)
+    assert "CONDA_DIR" not in roles.env
+
+
 def test_a_workspace_that_is_not_there_is_not_copied(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     workspace = Workspace([tmp_path / "one", tmp_path / "two"])
@@ -45,7 +82,7 @@ def test_an_environment_has_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CondaEnvironment("/another").conda_prefix == "/another"
     assert CondaEnvironment("/another") == CondaEnvironment("/another") != CondaEnvironment()
     monkeypatch.delenv("CONDA_PREFIX")
-    with pytest.raises(RuntimeError, match="no conda environment is active"):
+    with pytest.raises(AssertionError, match="no conda environment is active"):
         CondaEnvironment().conda_prefix
 
 

@@ -23,8 +23,9 @@ class CondaEnvironment(Environment):
 
     @property
     def conda_prefix(self) -> str:
-        """Its folder. Raises ``RuntimeError`` where none was given and none is active."""
+        """Its folder. Raises ``AssertionError``, as Monarch does, where none was given and none is
+        active."""
         prefix = self._conda_prefix or os.environ.get("CONDA_PREFIX")
         if not prefix:
-            raise RuntimeError("no conda environment is active: activate one, or give its prefix")
+            raise AssertionError("no conda environment is active: activate one, or give its prefix")
         return prefix
