@@ -29,7 +29,8 @@ def with_unreadable(
     if scan.is_whole:
         return scan
     views, sharing = memory.views, memory.sharing
-    writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid)]
+    here = sharing.here()
+    writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid, here)]
     writing.sort(key=lambda address: views[address.uid].generation, reverse=True)
     found = (_state_of(address, memory, fleet) for address in writing)
     base = next((state for state in found if state is not None), memory.last)

@@ -91,9 +91,12 @@ class RunningSources:
         elsewhere = self._elsewhere
         # Copied in one step: a list of items may let other threads, which import, come between.
         for name, module in sys.modules.copy().items():
-            if name in self._sources or is_waiting(module):
+            if name in self._sources:
                 continue
-            path = own_names(module).get("__file__")
+            if type(module) is ModuleType:  # nearly all, and there may be thousands
+                path = module.__dict__.get("__file__")
+            else:
+                path = None if is_waiting(module) else own_names(module).get("__file__")
             if not isinstance(path, str) or path in elsewhere:
                 continue
             if not self._has_folder_of(path):
