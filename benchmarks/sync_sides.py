@@ -54,8 +54,12 @@ class Link:
         return len(head) + sum(map(len, blobs))
 
     def receive(self) -> tuple[int, bytes, list[bytearray]]:
-        index, num_bytes, num_blobs = _HEAD.unpack(self._exactly(_HEAD.size))
-        sizes = struct.unpack(f"<{num_blobs}Q", self._exactly(8 * num_blobs))
+        self._have(_HEAD.size)
+        index, num_bytes, num_blobs = _HEAD.unpack_from(self._buffer, self._at)
+        self._at += _HEAD.size
+        sizes: Sequence[int] = ()
+        if num_blobs:
+            sizes = struct.unpack(f"<{num_blobs}Q", self._exactly(8 * num_blobs))
         message = bytes(self._exactly(num_bytes))
         return index, message, [self._exactly(size) for size in sizes]
 
@@ -63,23 +67,31 @@ class Link:
         """Whether anything comes in so many seconds."""
         return self._end > self._at or bool(select.select([self._link], [], [], patience)[0])
 
-    def _exactly(self, size: int) -> bytearray:
-        if self._end - self._at < size <= _BUFFER_BYTES:
+    def _have(self, size: int) -> None:
+        """See that so many bytes are in the buffer, which has room for them."""
+        if self._at == self._end:
+            self._at = 0
+            self._end = self._more(self._buffer)
+        if self._end - self._at < size:
             self._view[: self._end - self._at] = self._view[self._at : self._end]
             self._at, self._end = 0, self._end - self._at
             while self._end < size:
                 self._end += self._more(self._view[self._end :])
-        here = min(size, self._end - self._at)
-        data = bytearray(size)
-        data[:here] = self._view[self._at : self._at + here]
-        self._at += here
-        if here < size:
-            view = memoryview(data)
-            while here < size:
-                here += self._more(view[here:])
+
+    def _exactly(self, size: int) -> bytearray:
+        at, end = self._at, self._at + size
+        if end <= self._end:
+            self._at = end
+            return self._buffer[at:end]
+        data, here = bytearray(size), self._end - at
+        data[:here] = self._view[at : self._end]
+        self._at = self._end
+        view = memoryview(data)
+        while here < size:
+            here += self._more(view[here:])
         return data
 
-    def _more(self, view: memoryview) -> int:
+    def _more(self, view: memoryview | bytearray) -> int:
         got = self._link.recv_into(view)
         if not got:
             raise EOFError

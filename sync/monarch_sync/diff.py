@@ -25,7 +25,8 @@ class Plan:
 
     ``removes`` are entries that give way (deleted, or replaced by another kind), deepest first;
     ``folders``, ``files``, ``links`` are to be made or replaced; ``modes`` only change their
-    permission bits. ``moved`` tells, for a new file whose content the old state had, from where.
+    permission bits. ``moved`` tells, for a new file whose content the old state had, from where;
+    ``before``, for a file that takes another's place, which one.
     ``folders_moved`` are whole folders that only have another name now, as (old, new); what is in
     them is in none of the others. They are first.
     """
@@ -37,6 +38,7 @@ class Plan:
     links: list[Entry] = field(default_factory=list)
     modes: list[Entry] = field(default_factory=list)
     moved: dict[str, str] = field(default_factory=dict)
+    before: dict[str, Entry] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -72,27 +74,36 @@ def diff(
             plan.modes.append(after)
         elif kind is Kind.FILE:
             plan.files.append(after)
+            if before is not None:
+                plan.before[path] = before
             if not is_here(after.digest):
                 fresh.append(after)
         elif kind is Kind.DIR:
             plan.folders.append(after)
         else:
             plan.links.append(after)
-    sources = old.paths_of(entry.digest for entry in fresh)
-    plan.moved = {
-        entry.path: sources[entry.digest]
-        for entry in fresh
-        if sources.get(entry.digest, entry.path) != entry.path
-    }
-    plan.removes.sort(key=lambda entry: entry.path.count("/"), reverse=True)
-    plan.folders.sort(key=lambda entry: entry.path.count("/"))
+    if fresh:
+        sources = old.paths_of(entry.digest for entry in fresh)
+        plan.moved = {
+            entry.path: sources[entry.digest]
+            for entry in fresh
+            if sources.get(entry.digest, entry.path) != entry.path
+        }
+    plan.removes.sort(key=_depth, reverse=True)
+    plan.folders.sort(key=_depth)
     return plan
+
+
+def _depth(entry: Entry) -> int:
+    return entry.path.count("/")
 
 
 def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
     """Folders, as high up as can be, that are gone and equal to one that is new, inside and out."""
-    if new.lineage and new.lineage[0] == old.digest and not _is_folder_gone(old, new):
-        return []
+    if new.lineage and new.lineage.base == old.digest:
+        touched = new.lineage.touched.values()
+        if not any(now is None and was is not None and was.is_dir for was, now in touched):
+            return []
     gone, pending = _gone_and_new_folders(old, new)
     pending.sort(key=_by_path, reverse=True)
     moved: list[tuple[str, str]] = []
@@ -110,12 +121,6 @@ def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
                 continue
         pending += sorted(_folders_in(path, child), key=_by_path, reverse=True)
     return moved
-
-
-def _is_folder_gone(old: Manifest, new: Manifest) -> bool:
-    assert new.lineage is not None
-    entries = ((old.get(path), path) for path in new.lineage[1])
-    return any(e is not None and e.is_dir and path not in new for e, path in entries)
 
 
 def _gone_and_new_folders(

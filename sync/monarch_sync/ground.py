@@ -31,6 +31,7 @@ class Ground:
         self._store = store
         self._stamps = stamps
         self._user = os.geteuid()
+        self._room = _MAX_PATH_BYTES - len(os.fsencode(f"{self.root}/"))
         self._real = {"": True}
         self._foreign: set[str] = set()
 
@@ -66,7 +67,8 @@ class Ground:
         and closed to us: to be found out before the commit, which could not be brought to an end.
         A folder of our own can be opened."""
         paths = [path for pair in plan.folders_moved for path in (*pair, f"{pair[0]}/..")]
-        paths += [entry.path for part in (plan.links, plan.removes) for entry in part]
+        if plan.links or plan.removes:
+            paths += [entry.path for part in (plan.links, plan.removes) for entry in part]
         for path in paths:
             self.is_real(parent_of(path))
         if not self._foreign:
@@ -81,20 +83,21 @@ class Ground:
     def check_short(self, plan: Plan, new: Manifest) -> None:
         """Raise ``OSError`` where a plan leads to a path that is too long here: in a new folder,
         which comes whole, it could be put there, and never be taken away."""
-        room = _MAX_PATH_BYTES - len(os.fsencode(f"{self.root}/"))
+        room = self._room
         for part in (plan.folders, plan.files, plan.links):
             for entry in part:
-                self._check_short(entry.path, room)
+                if _may_be_longer(entry.path, room):
+                    self._check_short(entry.path)
         for before, after in plan.folders_moved:
             if len(os.fsencode(after)) <= len(os.fsencode(before)):
                 continue  # It fits in where it is.
             for folder, node in new.folder(after).walk(after):
                 if _may_be_longer(folder, room - _MAX_NAME_BYTES - 1):
                     for name in node.children:
-                        self._check_short(f"{folder}/{name}", room)
+                        self._check_short(f"{folder}/{name}")
 
-    def _check_short(self, path: str, room: int) -> None:
-        if _may_be_longer(path, room) and len(os.fsencode(path)) > room:
+    def _check_short(self, path: str) -> None:
+        if len(os.fsencode(path)) > self._room:
             reason = os.strerror(errno.ENAMETOOLONG)
             raise OSError(errno.ENAMETOOLONG, reason, f"{self.root}/{path}")
 

@@ -35,6 +35,14 @@ class _Encoded(msgspec.Struct, array_like=True):
     rows: list[Row]
 
 
+class _Lineage(NamedTuple):
+    """The manifest that another was made from, by its digest, and what was put or taken out: what
+    stood at a path, and what does now. As a rule that is a difference."""
+
+    base: bytes
+    touched: dict[str, tuple[Entry | None, Entry | None]]
+
+
 class Change(NamedTuple):
     """What stands at a path where two manifests differ, before and now."""
 
@@ -59,7 +67,7 @@ class Manifest:
         self.digest_name = DIGEST_NAME
         counted = root.sum.to_bytes(16, "big") + root.num_entries.to_bytes(8, "big")
         self.digest = digest_bytes(DIGEST_NAME.encode() + counted)
-        self.lineage: tuple[bytes, frozenset[str]] | None = None
+        self.lineage: _Lineage | None = None
 
     @property
     def num_files(self) -> int:
@@ -150,18 +158,16 @@ class Manifest:
     def _compare(self, base: Manifest) -> list[Change]:
         if not len(base):
             return [Change(entry.path, None, entry) for entry in self]
-        if self.lineage and self.lineage[0] == base.digest:
-            mine, theirs = self.get, base.get
-            found = [(path, theirs(path), mine(path)) for path in self.lineage[1]]
+        if self.lineage and self.lineage.base == base.digest:
+            found = [Change(path, *pair) for path, pair in self.lineage.touched.items()]
         else:
             found = [
-                (path, before and before.entry and located(before.entry, path),
-                 now and now.entry and located(now.entry, path))
+                Change(path, _entry_at(path, before), _entry_at(path, now))
                 for path, before, now in differing(base.root, self.root)
-            ]  # fmt: skip
-        return [
-            Change(*one) for one in sorted(found, key=itemgetter(0)) if not _is_same(one[1], one[2])
-        ]
+            ]
+        if len(found) > 1:
+            found.sort(key=itemgetter(0))
+        return [one for one in found if not _is_same(one.before, one.now)]
 
     def changed_paths(self, base: Manifest) -> set[str]:
         """The paths at which this manifest and `base` differ."""
@@ -175,22 +181,24 @@ class Manifest:
         taken out and some entries put in or changed. Raises `BadManifest` for a folder that cannot
         move."""
         editor = Editor(self.root)
+        put = editor.put
         has_moved = False
         for old, new in moves:
             has_moved = True
             if not editor.move(old, new):
                 raise BadManifest(old, f"cannot become {new!r}: one of them is not as it should be")
-        touched = set()
-        for path in removed:
-            editor.put(path, None)
-            touched.add(path)
-        for entry in changed:
-            editor.put(entry.path, entry)
-            touched.add(entry.path)
+        touched: dict[str, tuple[Entry | None, Entry | None]] = {}
+        for path, now in (*((path, None) for path in removed), *((e.path, e) for e in changed)):
+            before = put(path, now)
+            if path in touched:
+                before = touched[path][0]  # it was put twice
+            elif before is not None and before.path != path:
+                before = located(before, path)
+            touched[path] = before, now
         made = Manifest.__new__(Manifest)
         made._hold(editor.finish())
         if not has_moved:
-            made.lineage = (self.digest, frozenset(touched))
+            made.lineage = _Lineage(self.digest, touched)
         return made
 
     def check(self, base: Manifest | None = None) -> None:
@@ -213,9 +221,12 @@ class Manifest:
                     # Nearly all are files, of which their folder tells all.
                     if is_deep or child.node is not None or entry is None or not entry.is_file:
                         yield join(folder, name), child
-        elif self.lineage and self.lineage[0] == base.digest:
-            paths = set(self.lineage[1])
-            paths.update(above for path in self.lineage[1] for above in folders_above(path))
+        elif self.lineage and self.lineage.base == base.digest:
+            paths: set[str] = set()
+            for path, (before, now) in self.lineage.touched.items():
+                # A file in a file's place lies as soundly as that.
+                if before is None or now is None or not (before.is_file and now.is_file):
+                    paths.update((path, *folders_above(path)))
             yield from ((path, self._child(path)) for path in paths)
         else:
             yield from ((path, now) for path, _, now in differing(base.root, self.root))
@@ -266,7 +277,7 @@ class Manifest:
 
 
 def _check(path: str, child: Child) -> None:
-    entry, node, _ = child
+    entry, node = child.entry, child.node
     if node is not None and (entry is None or not entry.is_dir):
         inside, has = next(_entries(node, path)).path, "has no entry"
         if entry is not None:
@@ -278,6 +289,10 @@ def _check(path: str, child: Child) -> None:
             raise BadManifest(path, fault)
     if is_too_deep(path):
         raise BadManifest(path, TOO_DEEP)
+
+
+def _entry_at(path: str, child: Child | None) -> Entry | None:
+    return None if child is None or child.entry is None else located(child.entry, path)
 
 
 def _entries(root: Node, above: str) -> Iterator[Entry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from monarch_sync.diff import Plan
 from monarch_sync.entry import to_wire
@@ -15,7 +15,8 @@ from monarch_sync.state_log import Journal
 __all__ = ["Pending"]
 
 
-class Pending(NamedTuple):
+@dataclass
+class Pending:
     """From ``old``, which is shown, to ``new``. ``is_told``: the stage says all that leads there.
     Once all content is there, ``journal`` is what the log will note."""
 
@@ -26,8 +27,8 @@ class Pending(NamedTuple):
     is_told: bool
     journal: Journal | None = None
 
-    def lined_up(self, boot: str) -> Pending:
-        """With what the commit will note, worked out ahead."""
+    def line_up(self, boot: str) -> None:
+        """Work out ahead what the commit will note."""
         stage, old, new = self.stage, self.old, self.new
         if self.is_told and (stage.base or not len(old)):
             journal = Journal(
@@ -38,17 +39,22 @@ class Pending(NamedTuple):
         journal.boot = boot
         journal.seconds = time.time()
         journal.takes_back = stage.takes_back
-        journal.folder_moves = encode_pairs(self.plan.folders_moved)
-        return self._replace(journal=journal)
+        if self.plan.folders_moved:
+            journal.folder_moves = encode_pairs(self.plan.folders_moved)
+        self.journal = journal
 
     def staged(self, where: Callable[[str], str]) -> Staged:
         """The answer to the author. ``where``: the place of a file's new content."""
         plan, new = self.plan, self.new
         files = [(to_wire(entry.path), to_wire(where(entry.path))) for entry in plan.files]
-        gone = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
-        files += [(to_wire(path), b"") for path in gone]
+        gone: list[str] = []
+        if plan.removes:
+            gone = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
+            files += [(to_wire(path), b"") for path in gone]
         num_written = len(plan.files) - len(plan.moved)
-        num_inside = sum(new.folder(after).num_files for _, after in plan.folders_moved)
+        num_inside = 0
+        for _, after in plan.folders_moved:
+            num_inside += new.folder(after).num_files
         num_moved = len(plan.moved) + num_inside
         return Staged(
             self.stage.generation, files, num_written, num_moved,

@@ -20,6 +20,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from monarch_sync.completion import FULL, Completion
@@ -64,6 +65,7 @@ _NO_SUCH_NAMES = (
     "file names are in {} there, which lacks a character of this one. Start that host's agent with "
     "PYTHONUTF8=1, or in a UTF-8 locale, as LANG=C.UTF-8"
 )
+_DIGEST = itemgetter(0)  # of a part
 _MAX_GENERATION = 1 << 53  # With a number that has no successor, nobody could push any more.
 
 
@@ -233,31 +235,34 @@ class Replica:
 
     def stage(self, stage: Stage, blobs: Sequence[Content]) -> Message:
         """Get a state ready beside the folder. Nothing visible changes."""
-        if stage.generation <= self.generation:
+        state = self._log.state
+        if stage.generation <= state.generation:
             return Refused(
-                "stale", f"generation {self.generation} is here already, pushed by {self.author}",
-                current=self.generation,
+                "stale", f"generation {state.generation} is here already, pushed by {state.author}",
+                current=state.generation,
             )  # fmt: skip
         if stage.generation > _MAX_GENERATION:
             return Refused("bad-generation", f"nobody has come as far as {stage.generation}")
         if not self._ground.is_there():
             self.root.mkdir(parents=True)
             self._completion.forget_missing()
-        if stage.base and stage.base != self.manifest.digest:
+        old = self.manifest
+        if stage.base and stage.base != old.digest:
             return Need([], whole=True)
         known = self._states.find(stage)
         try:
-            manifest = known or manifest_of(stage, self.manifest)
+            manifest = known or manifest_of(stage, old)
         except BadManifest as error:
             return Refused("bad-manifest", str(error), error.path, self.generation)
         if self._pending is not None:
             self._drop_stage()
         if not stage.base:
             self._completion.forget_missing()
-        plan = self._plan(manifest, stage)
+            old = self.manifest
+        plan = self._plan(old, manifest, stage)
         self._ground.check_short(plan, manifest)
-        self._pending = Pending(stage, self.manifest, manifest, plan, is_told=known is None)
-        self._staging.begin(plan, self.manifest)
+        self._pending = Pending(stage, old, manifest, plan, is_told=known is None)
+        self._staging.begin(plan, old)
         return self._go_on(self._pending, stage.blobs, blobs)
 
     def supply(self, supply: Supply, blobs: Sequence[Content]) -> Message:
@@ -267,19 +272,23 @@ class Replica:
             return _ANEW
         return self._go_on(pending, supply.blobs, blobs)
 
-    def _plan(self, new: Manifest, stage: Stage) -> Plan:
-        supplied = {blob.digest for blob in stage.blobs}
-        supplied.update(digest for blob in stage.blobs for digest, _ in blob.parts)
+    def _plan(self, old: Manifest, new: Manifest, stage: Stage) -> Plan:
+        supplied = set()
+        for blob in stage.blobs:
+            supplied.add(blob.digest)
+            supplied.update(map(_DIGEST, blob.parts))
         store = self._store
         # Who says what changed since the last state, has looked for folders that moved.
         moves = decode_pairs(stage.moves) if stage.base else None
-        plan = diff(self.manifest, new, moves, lambda d: d in supplied or store.has(d))
-        return plan if self._can_move(plan) else diff(self.manifest, new, ())
+        plan = diff(old, new, moves, lambda d: d in supplied or store.has(d))
+        return plan if self._can_move(plan) else diff(old, new, ())
 
     def _can_move(self, plan: Plan) -> bool:
         """Whether all folders that are to move have nothing in them but what is ours, and can."""
+        if not plan.folders_moved:
+            return True
         can_move, now = self._folders.can_move, self.manifest
-        mounts = mounted_inside(os.fspath(self.root)) if plan.folders_moved else set()
+        mounts = mounted_inside(os.fspath(self.root))
         return all(
             before not in mounts and can_move(before, now) for before, _ in plan.folders_moved
         )
@@ -299,7 +308,7 @@ class Replica:
         self._ground.check_open(pending.plan)
         self._ground.check_unmounted(pending.plan)
         self._staging.line_up(pending.plan.files)
-        self._pending = pending.lined_up(self._completion.boot)
+        pending.line_up(self._completion.boot)
         return pending.staged(self._where)
 
     def _where(self, path: str) -> str:
@@ -329,7 +338,9 @@ class Replica:
         plan = diff(self.manifest, pending.new, ())
         self._staging.salvage(plan, self.manifest)
         self._staging.gather(plan, pending.new)
-        return pending._replace(plan=plan).lined_up(self._completion.boot)
+        pending.plan = plan
+        pending.line_up(self._completion.boot)
+        return pending
 
     def abort(self, generation: int) -> Message:
         """Drop what was staged."""

@@ -49,6 +49,7 @@ class Staging:
         self._replaced: set[bytes] = set()
         self._salvaged: dict[bytes, str] = {}
         self._old = Manifest()
+        self._before: dict[str, Entry] = {}
         self.ready: dict[str, Ready] = {}
         self.swaps: dict[str, Swap] = {}
         self.tops: dict[str, str] = {}
@@ -63,11 +64,12 @@ class Staging:
         self._old = old
         for entry in plan.files:
             self._expected.setdefault(entry.digest, []).append(entry)
-        if len(old):
-            before = (old.get(entry.path) for entry in plan.files)
-            self._replaced.update(entry.digest for entry in before if entry is not None)
-        self._replaced.update(entry.digest for entry in plan.removes)
-        self._begin_folders(plan)
+        self._before = plan.before
+        self._replaced = {
+            entry.digest for part in (plan.before.values(), plan.removes) for entry in part
+        }
+        if plan.folders:
+            self._begin_folders(plan)
 
     def _begin_folders(self, plan: Plan) -> None:
         places: dict[str, str] = {}
@@ -123,12 +125,12 @@ class Staging:
             self._disk.put(place, content, mode)
             self.ready[path] = Ready(place)
             return
-        before, digest = self._ground.look(entry.path)
+        before, digest = self._ground.look(path)
         place, mtime = "", None
         if digest != entry.digest:
             place, mtime = self._new_place(), time_after(before)
             self._disk.put(place, content, mode, mtime)
-        self.ready[entry.path] = Ready(place, before, digest, mtime_ns=(mtime or 0) * SECOND_NS)
+        self.ready[path] = Ready(place, before, digest, mtime_ns=(mtime or 0) * SECOND_NS)
 
     def _add_pieces(self, blob: Blob, content: Content) -> None:
         entries = self._expected.get(blob.digest)
@@ -168,11 +170,9 @@ class Staging:
         found = self._ground.find(blob.base, self._old.path_of(blob.base))
         return None if found is None else found[0]
 
-    def fetch(self, entry: Entry, source: str | None, *, is_going: bool) -> bool:
-        """See that a content is to be had: it came, or it is on this host, in the store or at
+    def _fetch(self, entry: Entry, source: str | None, *, is_going: bool) -> bool:
+        """See that a content is to be had that did not come: it is on this host, in the store or at
         `source`. A file that `is_going` from its place only gets a second name."""
-        if entry.path in self.ready:
-            return True
         above = self.folders.get(parent_of(entry.path))
         if above is not None and source is None and not self._has(entry.digest):
             return False
@@ -225,11 +225,14 @@ class Staging:
         """See that every content of a plan is to be had; the digests of those that are not."""
         missing: dict[bytes, None] = {}
         moved = plan.moved
+        ready = self.ready
         # Not those in a folder that moves: they stay, by another name.
         going = {entry.path for entry in plan.removes if entry.path not in new}
         for entry in plan.files:
+            if entry.path in ready:
+                continue
             source = moved.get(entry.path)
-            if not self.fetch(entry, source, is_going=source in going):
+            if not self._fetch(entry, source, is_going=source in going):
                 missing[entry.digest] = None
         for entry in plan.removes:
             if entry.is_file:
@@ -264,7 +267,7 @@ class Staging:
             place, before, digest, is_stored, is_linked, patch, mtime_ns = self.ready[path]
             if before is None or digest is None or not place or is_linked or patch is not None:
                 continue
-            ours = self._old.get(path)
+            ours = self._before.get(path)
             if ours is not None and ours.digest == digest and entry.mode & 0o600 == 0o600:
                 full = f"{self._root}/{path}"
                 self.swaps[path] = Swap(
@@ -275,7 +278,7 @@ class Staging:
         """After a commit that was cut short: what is here is known by what it holds, whatever it
         was to be; some of it may have changed places already with what it replaces."""
         self.forget()
-        self.begin(Plan(files=plan.files, removes=plan.removes), old)
+        self.begin(Plan(files=plan.files, removes=plan.removes, before=plan.before), old)
         self._disk.finish_exchanges(self.folder)
         for path in self._files():
             if self._in_place.salvage(path):

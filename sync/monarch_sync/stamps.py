@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 import time
-from typing import NamedTuple
 
 from monarch_sync.digest import digest_bytes, digest_stream
 
@@ -22,11 +21,7 @@ _MAX_FILES = 500_000
 _SMALL_BYTES = 64 << 10
 
 
-class _Stamp(NamedTuple):
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    digest: bytes
+_Stamp = tuple[int, int, int, bytes]  # size, mtime_ns, ctime_ns, digest
 
 
 class Stamps:
@@ -68,9 +63,9 @@ class Stamps:
     def _put(self, status: os.stat_result, digest: bytes) -> None:
         if len(self._known) >= _MAX_FILES:
             self._known.clear()
-        self._known[status.st_dev, status.st_ino] = _Stamp(
-            status.st_size, status.st_mtime_ns, status.st_ctime_ns, digest
-        )
+        self._known[status.st_dev, status.st_ino] = (
+            status.st_size, status.st_mtime_ns, status.st_ctime_ns, digest,
+        )  # fmt: skip
 
 
 def lstat(path: str) -> os.stat_result | None:

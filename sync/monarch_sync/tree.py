@@ -10,7 +10,6 @@ takes an entry out of a tree gives it the right one (`located`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +18,7 @@ from monarch_sync.entry import Entry
 __all__ = ["EMPTY", "Child", "Node", "differing", "join", "located", "paths_of", "split"]
 
 
-class Child(NamedTuple):
+class Child(msgspec.Struct, frozen=True, gc=False):
     """What bears one name in a folder. ``node``: what is in it, if it is a folder with anything in
     it; where an entry is missing, or is no folder, a manifest is unsound. ``fold``: all of it."""
 

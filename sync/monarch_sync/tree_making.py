@@ -95,13 +95,17 @@ class Editor:
         self._nodes: dict[str, Node] = {"": root.copy()}
         self._touched: dict[str, dict[str, Child | None]] = {"": {}}
 
-    def put(self, path: str, entry: Entry | None) -> None:
-        """Have an entry at a path, or none; what is below stays."""
+    def put(self, path: str, entry: Entry | None) -> Entry | None:
+        """Have an entry at a path, or none, and tell which was there; what is below stays."""
         folder, name = split(path)
         node = self._nodes.get(folder) or self._open(folder)
         before = node.children.get(name)
         self._touched[folder].setdefault(name, before)
-        node.children[name] = Child(entry, before.node if before is not None else None, 0)
+        if before is None:
+            node.children[name] = Child(entry, None, 0)
+            return None
+        node.children[name] = Child(entry, before.node, 0)
+        return before.entry
 
     def move(self, old: str, new: str) -> bool:
         """Give a folder another name; False if there is none. To be done before all else."""
@@ -153,8 +157,8 @@ class Editor:
         children = node.children
         for name, before in touched.items():
             if before is not None:
-                entry, inner, fold = before
-                total -= fold
+                entry, inner = before.entry, before.node
+                total -= before.fold
                 if entry is not None:
                     num_entries -= 1
                     num_files -= entry.kind is _FILE
@@ -165,7 +169,7 @@ class Editor:
             child = children.get(name)
             if child is None:
                 continue
-            entry, inner, _ = child
+            entry, inner = child.entry, child.node
             if inner is not None and not inner.children:
                 inner = None
             if entry is None and inner is None:

@@ -225,3 +225,36 @@ def test_errors_survive_pickling(error: Exception) -> None:
 def test_rows_are_checked_by_type() -> None:
     with pytest.raises(BadManifest, match="cannot be read"):
         Manifest.decode(msgspec.msgpack.encode(("xxh3_128", [("text", 1)])))
+
+
+def with_content(path: str, content: bytes) -> Entry:
+    return Entry(path, Kind.FILE, 0o644, len(content), digest_bytes(content))
+
+
+def test_what_a_manifest_remembers_of_its_making_is_the_difference() -> None:
+    """Also where a path is named twice, or is put back as it was."""
+    d, x, y = Entry("d", Kind.DIR, 0o755), with_content("d/x", b"1"), with_content("d/y", b"2")
+    base = Manifest([d, x, y])
+    for changed, removed in [
+        ([with_content("d/x", b"3")], []),
+        ([with_content("d/x", b"3"), x], []),
+        ([with_content("d/x", b"3")], ["d/x", "d/x"]),
+        ([x], ["d/x", "d/y", "nowhere"]),
+        ([with_content("d", b"4")], ["d/x", "d/y"]),
+        ([], ["d/y", "d/x", "d"]),
+    ]:
+        made = base.replace(changed, removed)
+        assert made.lineage is not None
+        assert made.changes(base) == Manifest(made).changes(base)
+        made.check(base)
+
+
+def test_a_file_in_the_place_of_a_folder_that_is_not_empty_is_unsound() -> None:
+    base = Manifest([Entry("d", Kind.DIR, 0o755), with_content("d/x", b"1")])
+    for changed, removed in [
+        ([with_content("d", b"4")], []),
+        ([], ["d"]),
+        ([with_content("e/x", b"1")], []),
+    ]:
+        with pytest.raises(BadManifest):
+            base.replace(changed, removed).check(base)

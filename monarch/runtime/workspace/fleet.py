@@ -122,6 +122,7 @@ class Fleet:
         memory = self._memory
         generation = memory.generation + 1
         known = {address.uid for address in addresses}
+        here = memory.sharing.here()
         found = []
         for address in addresses:
             if address.uid == self._client:
@@ -130,7 +131,7 @@ class Fleet:
             view = memory.views.get(address.uid)
             if view is None or address.uid in self.failed:
                 continue
-            writer = memory.sharing.writer_for(address.uid)
+            writer = memory.sharing.writer_for(address.uid, here)
             if writer != HERE and writer not in known:
                 # It writes itself, or the one that did is not there: it may take over.
                 writer = memory.sharing.takes_over(address.uid)

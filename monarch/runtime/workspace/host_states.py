@@ -16,7 +16,8 @@ __all__ = ["host_states", "writing_hosts"]
 def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[ProcAddress]:
     """Those that write files of their own, the furthest on first."""
     views, sharing = memory.views, memory.sharing
-    writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid)]
+    here = sharing.here()
+    writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid, here)]
     return sorted(writing, key=lambda address: views[address.uid].generation, reverse=True)
 
 

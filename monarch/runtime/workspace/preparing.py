@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from monarch_sync.reload import (
     Verdict,
 )
 
-__all__ = ["Preparing", "Step"]
+__all__ = ["Preparing", "Step", "being_imported"]
 
 
 class Ready(Protocol):
@@ -98,7 +99,7 @@ class Preparing:
         # New code is tried here in any case, so that one that does not run ends nobody.
         mode = plan.mode if plan.mode in ("patch", "off") else "auto"
         # A module in the middle of its import counts as one that is yet to come.
-        modules = {name for name in list(sys.modules) if not _is_being_imported(name)}
+        modules = set(sys.modules) - being_imported()
         texts = self._sources(changes)
         ready = self._reloader.prepare(
             texts,
@@ -122,10 +123,11 @@ class Preparing:
     def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:
         """New texts of the files that this process has loaded, and of config files; the others
         are there when new code imports them."""
+        late = being_imported()  # see has_missed
         loaded = {
             os.path.realpath(source.path)
             for name, source in self._reloader.loaded()
-            if not _is_being_imported(name)  # it is late: see has_missed
+            if name not in late
         }
         return {
             change.path: _new_text(change)
@@ -152,9 +154,12 @@ class Preparing:
         return Step(plan, ClassUpgrade(live, staged, adds_globals=adds_globals, also=also), [])
 
 
-def _is_being_imported(name: str) -> bool:
-    spec = _attribute(sys.modules.get(name), "__spec__")
-    return bool(getattr(spec, "_initializing", False))
+def being_imported() -> set[str]:
+    """The modules in the middle of their import. Who imports one holds a lock of its name, so that
+    of thousands of modules only few need be asked."""
+    locks = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", sys.modules)
+    specs = {name: _attribute(sys.modules.get(name), "__spec__") for name in list(locks)}
+    return {name for name, spec in specs.items() if getattr(spec, "_initializing", False)}
 
 
 def _attribute(module: object, name: str) -> Any:

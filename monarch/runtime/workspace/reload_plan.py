@@ -136,8 +136,9 @@ class ReloadOutcome(msgspec.Struct):
     def add(self, other: ReloadOutcome) -> None:
         """Take in what another process says."""
         for name in _LISTS:
-            known = getattr(self, name)
-            known.extend(item for item in getattr(other, name) if item not in known)
+            if said := getattr(other, name):  # most say nothing
+                known = getattr(self, name)
+                known.extend(item for item in said if item not in known)
         for mine, others in (
             (self.actors, other.actors),
             (self.replaced_actors, other.replaced_actors),

@@ -44,13 +44,18 @@ class Sharing:
         if body.get("writes"):
             self._writers[self._ids[uid]] = uid
 
-    def writer_for(self, uid: Uid) -> Uid:
+    def here(self) -> str:
+        """The id of the workspace's own folder, if that is a host's too: for `writer_for`."""
+        folders = self._workspace.folders
+        is_one = len(folders) == 1 and not folders[0].remote
+        return folder_id(folders[0].local) if is_one else ""
+
+    def writer_for(self, uid: Uid, here: str) -> Uid:
         """Who writes the folder of a host: another one, ``HERE``, or nobody else ("")."""
         own = self._ids.get(uid, "")
         if not own:
             return ""
-        folders = self._workspace.folders
-        if len(folders) == 1 and not folders[0].remote and folder_id(folders[0].local) == own:
+        if own == here:
             return HERE
         writer = self._writers.get(own, "")
         return "" if writer == uid else writer

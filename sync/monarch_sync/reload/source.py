@@ -95,11 +95,13 @@ class RunningSources:
         elsewhere, imported = self._elsewhere, self._imported()
         # Copied in one step: a list of items may let other threads, which import, come between.
         for name, module in sys.modules.copy().items():
-            if is_waiting(module):
-                continue
-            path, known = own_names(module).get("__file__"), self._sources.get(name)
+            if type(module) is ModuleType:  # nearly all, and there may be thousands
+                path = module.__dict__.get("__file__")
+            else:
+                path = None if is_waiting(module) else own_names(module).get("__file__")
             if not isinstance(path, str) or path in elsewhere:
                 continue
+            known = self._sources.get(name)
             if known is not None and (known.path == path or not os.path.isabs(path)):
                 continue  # One of another place was of that name, perhaps.
             if not self._has_folder_of(path):
