@@ -67,7 +67,9 @@ class PlainDisplay:
     """A line for every message, and for every 20th step."""
 
     def message(self, text: str) -> None:
-        print(text, flush=True)
+        # In one piece: another thread may have something to tell in this moment, too.
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if step % _LINE_EVERY == 0 or step == num_steps:

@@ -14,10 +14,14 @@ def main() -> None:
         signal.signal(signal.SIGINT, _leave)
     # Takes most of the time until the command does something; nothing is there to tidy up yet.
     from monarch.cli.main import main as run_command
+    from monarch.cli.sync.ending import at_once_from_here
 
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    run_command()
+    try:
+        run_command()
+    finally:
+        at_once_from_here()
 
 
 def _leave(number: int, frame: object) -> None:

@@ -74,7 +74,6 @@ def main() -> None:
                 )
             status = 1
         told.end()
-    at_once_from_here()
     if told.fault:
         _say(f"cannot write to standard output: {told.fault}")
         status = status or 1

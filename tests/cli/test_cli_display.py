@@ -74,3 +74,19 @@ def test_the_loss_comes_first_and_numbers_are_short() -> None:
     assert ("samples/s", "12847") in cells
     assert ("lr", "2.4e-05") in cells
     assert "generation" not in dict(cells)
+
+
+def test_a_plain_line_goes_out_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is told to stop says so on another thread, maybe in the middle of it."""
+    pieces: list[str] = []
+
+    class Out(io.StringIO):
+        def write(self, text: str) -> int:
+            pieces.append(text)
+            return len(text)
+
+    monkeypatch.setattr("sys.stdout", Out())
+    display = PlainDisplay()
+    display.message("stopping")
+    display.metrics(20, 20, {"loss": 1.0})
+    assert pieces == ["stopping\n", "step 20/20  loss 1\n"]

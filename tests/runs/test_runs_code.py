@@ -114,5 +114,5 @@ def test_a_run_tells_in_a_line_of_a_change_of_many_files(
     os.utime(folder / "late", (hour_ago, hour_ago))
     record.metrics(3, 9, {"generation": 3.0})
     changes = [line for line in shown.messages if line.startswith("generation ")]
-    assert changes[0].startswith(r"generation 2 from step 2: a\nb, c\xff, f0000 and 4999 more, ")
+    assert changes[0].startswith(r"generation 2 from step 2: a\nb, c\xff, f0000 and 4,999 more, ")
     assert changes[1] == "generation 3 from step 3: late"
