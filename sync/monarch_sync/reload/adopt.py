@@ -15,7 +15,7 @@ from .flips import MISSING, Flip, Item
 from .graph import Kind, ModuleEdit
 from .kinds import is_a
 from .marks import ModulePlan, Plan
-from .patch import FunctionPatch, made_alike, moved_alike, wrapped_in
+from .patch import FunctionPatch, made_alike, moved_alike, parts_of, wrapped_in
 from .registrars import taken_away
 from .settle import rehome, replace_inside, sort_in_again
 from .source import Source
@@ -158,6 +158,8 @@ class Adoption:
             in_place = defined or value.__name__ == "<lambda>"
             if in_place and made_alike(live, value):
                 return self.functions.function(live, value)
+            if old is not None and new is not None and _is_decorated_anew(live, value, old, new):
+                self.functions.forward(live, value)
         elif is_a(live, type) and is_a(value, type):
             if defined and made_alike(live, value):
                 self.classes.patch(live, value, old, new)
@@ -291,6 +293,18 @@ def _has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None
     """
     last = edit.last_binders.get(statement.name or "")
     return last is not None and last != origin and last in edit.alignment.inherited
+
+
+def _is_decorated_anew(
+    live: FunctionType, staged: FunctionType, old: Statement, new: Statement
+) -> bool:
+    """Whether other decorators, or one more or less, make another function of one definition."""
+    return old.is_function and old.name == new.name and _wraps(live, old) and _wraps(staged, new)
+
+
+def _wraps(function: FunctionType, definition: Statement) -> bool:
+    parts = parts_of(function, function.__module__)
+    return any(is_a(p, FunctionType) and p.__qualname__ == definition.name for p in parts)
 
 
 def _registers_itself(statement: Statement, live: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 import sys
 from bisect import bisect_right
 from collections import defaultdict
@@ -180,6 +181,8 @@ def kind_of(value: object) -> Kind:
 
 def _is_data(value: object) -> bool:
     kind = type(value)
+    if issubclass(kind, enum.Enum):
+        return True
     if kind in (tuple, frozenset) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return all(map(_is_data, cast("tuple[object, ...]", value)))
     return kind in _DATA

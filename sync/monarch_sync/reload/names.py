@@ -8,7 +8,7 @@ one sits in a function body and happens when somebody calls it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,6 +17,7 @@ class Use(Enum):
     """How an eager read depends on what the name holds."""
 
     HELD = "held"  # kept or compared: follows by identity
+    WITHIN = "within"  # read in a lambda, which may be called at once
     PASSED = "passed"  # argument of a call whose result is bound
     CALLED = "called"
     BASE = "base"  # base class
@@ -113,7 +114,12 @@ class _Reader:
         for child in node.body:
             body.statement(child)
         own = body.binds | {WHOLE}  # `vars()` in a class body is about the class
-        self.eager |= {(name, use) for name, use in body.eager if root_of(name) not in own}
+        imported = imported_by(node.body)
+        self.eager |= {(name, Use.HELD) for name in imported.values()}
+        for name, use in body.eager:
+            name = from_import(name, imported)
+            if root_of(name) not in own:
+                self.eager.add((name, use))
         self.deferred |= body.deferred
 
     def _decorators(self, nodes: list[ast.expr]) -> None:
@@ -142,22 +148,39 @@ class _Reader:
             self._getattr(node)
             if _reads_all(node):
                 self.eager.add((WHOLE, Use.HELD))
+            called = list(_called_by(node))
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-                self._expression(argument, self._argument)
+                self._expression(argument, Use.CALLED if argument in called else self._argument)
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             self._expression(node.value, Use.USED)
             self._expression(node.slice, Use.HELD)
-        elif isinstance(node, (ast.Lambda, *_Comprehension)):
-            # A lambda may be called by the very statement that makes it: its reads count now.
-            self.eager |= {(name, Use.HELD) for name in _free([node], set())}
-            for generator in getattr(node, "generators", ()):
-                self._looped(generator.iter)
+        elif isinstance(node, ast.Lambda):
+            # It may be called by the very statement that makes it: its reads count now.
+            self.eager |= {(name, Use.WITHIN) for name in _free([node], set())}
+        elif isinstance(node, _Comprehension):
+            self._comprehension(node)
         elif isinstance(node, ast.NamedExpr):
             self.binds.add(node.target.id)
             self._expression(node.value, Use.HELD)
         else:
             for child in ast.iter_child_nodes(node):
                 self._expression(child, Use.HELD)
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    ) -> None:
+        inner = _Reader(self._argument)
+        for generator in node.generators:
+            inner._expression(generator.target, Use.HELD)
+            inner._looped(generator.iter)
+            for condition in generator.ifs:
+                inner._expression(condition, Use.HELD)
+        own = set(inner.binds)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                inner._expression(child, Use.HELD)
+        self.binds |= inner.binds - own  # by `:=`
+        self.eager |= {(name, use) for name, use in inner.eager if root_of(name) not in own}
 
     def _looped(self, node: ast.expr) -> None:
         """`for cls in (A, B)` looks into each."""
@@ -180,6 +203,19 @@ def _by_getattr(node: ast.Call) -> str | None:
         if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
             return f"{owner}.{name.value}"
     return None
+
+
+_CALLERS = ("map", "filter", "reduce", "starmap", "accumulate")
+_CALLERS_BY_KEY = ("sorted", "min", "max", "groupby")
+
+
+def _called_by(node: ast.Call) -> Iterator[ast.expr]:
+    """Arguments that a function of the standard library calls."""
+    name = (dotted(node.func) or "").rpartition(".")[2]
+    if name in _CALLERS:
+        yield from node.args[:2]
+    if name in _CALLERS_BY_KEY:
+        yield from (keyword.value for keyword in node.keywords if keyword.arg == "key")
 
 
 _READ_ALL = ("globals", "vars", "locals", "dir")
@@ -283,7 +319,7 @@ def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
             loads |= _free(node.body, set())
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             stores.update(imported_names(node))
-            imported.update(_imported_here(node))
+            imported.update(imported_by([node]))
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             declared.update(node.names)
         else:
@@ -292,11 +328,7 @@ def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
                 stores.add(bound)
             pending.extend(ast.iter_child_nodes(node))
     # A function that imports reads what it imports when it is called.
-    taken = {
-        imported[root_of(name)] + name.removeprefix(root_of(name))
-        for name in loads
-        if root_of(name) in imported
-    }
+    taken = {from_import(name, imported) for name in loads if root_of(name) in imported}
     return taken | {name for name in loads if root_of(name) not in stores - declared}
 
 
@@ -304,13 +336,23 @@ WHOLE = "__dict__"
 ABSOLUTE = ">"  # in front of a dotted name that starts at a module, not at a name of this one
 
 
-def _imported_here(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Local names with what they stand for: `>pack.module.name`, `>.sibling.name`."""
-    for alias in node.names:
+    found: dict[str, str] = {}
+    for node in nodes:
         if isinstance(node, ast.Import):
-            whole = alias.name if alias.asname else root_of(alias.name)
-            yield alias.asname or whole, ABSOLUTE + whole
-        elif alias.name != "*":
+            for alias in node.names:
+                whole = alias.name if alias.asname else root_of(alias.name)
+                found[alias.asname or whole] = ABSOLUTE + whole
+        elif isinstance(node, ast.ImportFrom):
             owner = "." * node.level + (node.module or "")
             dot = "" if owner.endswith(".") else "."
-            yield alias.asname or alias.name, f"{ABSOLUTE}{owner}{dot}{alias.name}"
+            names = [alias for alias in node.names if alias.name != "*"]
+            found.update((a.asname or a.name, f"{ABSOLUTE}{owner}{dot}{a.name}") for a in names)
+    return found
+
+
+def from_import(name: str, imported: Mapping[str, str]) -> str:
+    """The dotted name by its module, where its first part was imported."""
+    root = root_of(name)
+    return imported[root] + name.removeprefix(root) if root in imported else name

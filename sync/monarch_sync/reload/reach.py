@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from .graph import ImportGraph, Kind, ModuleEdit, Origin
 from .marks import RUNS_AGAIN, Mark, ModulePlan
 from .members import are_operators, changed_members
-from .names import WHOLE, Use, dotted, root_of
+from .names import WHOLE, FunctionNode, Use, dotted, root_of
 from .statements import Statement
 
+_BEHAVIOUR = (Mark.CALLING, Mark.FUNCTION, Mark.FLOWING)
 _MAX_HOPS = 2
 """What calls an edited function is followed through so many other modules. Everything is called by
 way of everything else in the end, and each module that is looked at takes its time."""
@@ -43,6 +44,12 @@ class Reach:
                 continue  # they follow their class
             elif mark is not None and use in RUNS_AGAIN[mark]:
                 yield name
+            elif mark in _BEHAVIOUR and declared in (Use.PASSED, Use.WITHIN):
+                if makes_data:  # which holds nothing that was passed: it was called, or looked at
+                    yield name
+            elif mark is Mark.KEPT and declared is Use.USED:
+                if makes_data:  # `Class(1).method()`
+                    yield name
             elif mark is Mark.SHAPE and use is Use.CALLED:
                 if makes_data:  # a named tuple has its values, and nothing else
                     yield name
@@ -53,7 +60,9 @@ class Reach:
             elif name == WHOLE:
                 if not self._found_by(edit, statement).isdisjoint(self._values(module)):
                     yield name
-            elif self._forces(module, name, use) and not (makes_objects and use is Use.USED):
+            elif self._forces(module, name, declared, use) and not (
+                makes_objects and use is Use.USED
+            ):
                 yield name
 
     def _found_by(self, edit: ModuleEdit, statement: Statement) -> set[str]:
@@ -74,18 +83,33 @@ class Reach:
             cls in types.get(bound, ())[:1] for bound in statement.binds
         )
 
-    def _forces(self, module: str, dotted: str, use: Use) -> bool:
+    def _forces(self, module: str, dotted: str, declared: Use, use: Use) -> bool:
         """Whether it reads a changed member, or a module whose names changed as a whole."""
+        is_held = declared in (Use.HELD, Use.PASSED)
         owner, name, rest = self.graph.resolve(module, dotted)
         members = self.members_of(owner, name)
         if rest and rest[0] in members:
-            return True
+            return not (is_held and len(rest) == 1 and self._is_method(owner, name, rest[0]))
         if members and not rest and are_operators(members):
             return use not in (Use.PASSED, Use.BASE) and name in self.types(owner)
         whole = self.graph.module_of(module, dotted)
         if whole is not None and use in (Use.PASSED, Use.USED):
             return bool(self._values(whole))
         return name == WHOLE and bool(self._values(owner))
+
+    def _is_method(self, module: str, name: str, member: str) -> bool:
+        """Whether a member of a kept instance is a bound method, which follows by itself."""
+        for owner, cls in self.types(module).get(name, ()):
+            edit = self.plans[owner].edit if owner in self.plans else None
+            for index in edit.binders.get(cls, ()) if edit is not None else ():
+                body = edit.new[index].body if edit is not None and edit.new[index].is_class else ()
+                found = [statement for statement in body if member in statement.binds]
+                if found:
+                    return all(
+                        isinstance(s.node, FunctionNode) and not s.node.decorator_list
+                        for s in found
+                    )
+        return False
 
     def _runs(self, module: str, dotted: str) -> bool:
         """Whether the statement runs again that binds the name."""
