@@ -22,6 +22,7 @@ from .patch import FunctionPatch, is_compiled, parts_of, same_behaviour
 from .source import Source
 from .stars import Exports
 from .statements import Statement
+from .tables import Tables
 
 
 class LiveModule:
@@ -135,6 +136,7 @@ def _edit(
         compiled=frozenset(key for key, value in dict(live).items() if is_compiled(value)),
         modules={k: v.__name__ for k, v in dict(live).items() if type(v) is ModuleType},
         origins=dict(_origins(new, module)),
+        tables=Tables(live),
     )
 
 

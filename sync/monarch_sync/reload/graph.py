@@ -12,6 +12,7 @@ from functools import cached_property
 from .alignment import Alignment
 from .names import ABSOLUTE, root_of
 from .statements import Statement
+from .tables import Held
 
 # Where an imported name comes from: a module, and its name there, or None for the module itself.
 Origin = tuple[str, str | None]
@@ -47,6 +48,9 @@ class ModuleEdit:
     """Of names that hold modules: which ones."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Of names that an `if` or `try` imports from several places: where they come from."""
+
+    tables: Mapping[str, frozenset[Held]] = field(default_factory=dict)
+    """By dotted names of containers, what they hold."""
 
     exports_others: bool = False  # a star import of it will bring other names
 

@@ -31,6 +31,8 @@ class Names:
     binds: frozenset[str]
     eager: frozenset[tuple[str, Use]]
     deferred: frozenset[str]
+    items: frozenset[tuple[str, str, Use]] = frozenset()
+    """Of what containers hold: (container, attribute that is read of an entry, how)."""
 
     @property
     def all(self) -> frozenset[str]:
@@ -40,7 +42,13 @@ class Names:
 def names_of(node: ast.stmt) -> Names:
     reader = _Reader(argument=Use.HELD if isinstance(node, ast.Expr) else Use.PASSED)
     reader.statement(node)
-    return Names(frozenset(reader.binds), frozenset(reader.eager), frozenset(reader.deferred))
+    reader.note_entries(reader.eager)
+    return Names(
+        frozenset(reader.binds),
+        frozenset(reader.eager),
+        frozenset(reader.deferred),
+        frozenset(reader.items),
+    )
 
 
 def dotted(node: ast.expr) -> str | None:
@@ -69,6 +77,21 @@ class _Reader:
         self.binds: set[str] = set()
         self.eager: set[tuple[str, Use]] = set()
         self.deferred: set[str] = set()
+        self.items: set[tuple[str, str, Use]] = set()
+        self._entries: dict[str, set[str]] = {}  # by loop variable, the containers it runs through
+
+    def note_entries(self, eager: Iterable[tuple[str, Use]]) -> None:
+        """What is read of loop variables is read of what containers hold."""
+        for name, use in eager:
+            for container in self._entries.get(root_of(name), ()):
+                self.items.add((container, name.partition(".")[2].partition(".")[0], use))
+
+    def _runs_through(self, target: ast.expr, node: ast.expr) -> None:
+        containers: set[str] = set()
+        for name in _containers(node):
+            containers |= self._entries.get(name, {name})
+        for variable in _stored(target):
+            self._entries[variable] = containers
 
     def statement(self, node: ast.AST) -> None:
         if isinstance(node, FunctionNode):
@@ -84,6 +107,7 @@ class _Reader:
             self._expression(node.value, Use.HELD)
         elif isinstance(node, (ast.For, ast.AsyncFor)):
             self._looped(node.iter)
+            self._runs_through(node.target, node.iter)
             self._expression(node.target, Use.HELD)
             for statement in [*node.body, *node.orelse]:
                 self.statement(statement)
@@ -121,6 +145,8 @@ class _Reader:
             if root_of(name) not in own:
                 self.eager.add((name, use))
         self.deferred |= body.deferred
+        body.note_entries(body.eager)
+        self.items |= {item for item in body.items if root_of(item[0]) not in own}
 
     def _decorators(self, nodes: list[ast.expr]) -> None:
         for node in nodes:
@@ -143,8 +169,10 @@ class _Reader:
                 self.eager.add((name, use))
             else:
                 self._expression(node.value, Use.USED)
+                self._read_entries(node, use)
         elif isinstance(node, ast.Call):
             self._expression(node.func, Use.USED if use is Use.USED else Use.CALLED)
+            self._call_entries(node, use)
             self._getattr(node)
             if _reads_all(node):
                 self.eager.add((WHOLE, Use.HELD))
@@ -170,7 +198,9 @@ class _Reader:
         self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
     ) -> None:
         inner = _Reader(self._argument)
+        inner._entries.update(self._entries)
         for generator in node.generators:
+            inner._runs_through(generator.target, generator.iter)
             inner._expression(generator.target, Use.HELD)
             inner._looped(generator.iter)
             for condition in generator.ifs:
@@ -181,6 +211,29 @@ class _Reader:
                 inner._expression(child, Use.HELD)
         self.binds |= inner.binds - own  # by `:=`
         self.eager |= {(name, use) for name, use in inner.eager if root_of(name) not in own}
+        inner.note_entries(inner.eager)
+        self.items |= {item for item in inner.items if root_of(item[0]) not in own}
+
+    def _call_entries(self, node: ast.Call, use: Use) -> None:
+        """`TABLE["a"]()`, and what a call may reach: `dispatch(x)`, `table.get()`, `run(STEPS)`."""
+        name = dotted(node.func)
+        if name is None:
+            inner = Use.USED if use is Use.USED else Use.CALLED
+            if not isinstance(node.func, ast.Attribute):
+                self.items |= {(one, "", inner) for one in _containers(node.func)}
+        else:
+            self.items.add((name, "", Use.CALLED))
+            self.items.add((name.rpartition(".")[0] or name, "", Use.WITHIN))
+        called_on = node.args[1:] if list(_called_by(node)) else []
+        self.items |= {(one, "", Use.CALLED) for part in called_on for one in _containers(part)}
+        for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+            if (passed := dotted(argument)) is not None:
+                self.items.add((passed, "", Use.PASSED))
+
+    def _read_entries(self, node: ast.Attribute, use: Use) -> None:
+        """`TABLE["a"].size`"""
+        if isinstance(node.value, (ast.Subscript, ast.Call)):
+            self.items |= {(one, node.attr, use) for one in _containers(node.value)}
 
     def _looped(self, node: ast.expr) -> None:
         """`for cls in (A, B)` looks into each."""
@@ -203,6 +256,23 @@ def _by_getattr(node: ast.Call) -> str | None:
         if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
             return f"{owner}.{name.value}"
     return None
+
+
+def _containers(node: ast.expr) -> Iterator[str]:
+    """Where the parts of an expression come from: `enumerate(TABLE)`, `TABLE.values()`."""
+    name = dotted(node)
+    if name is not None:
+        yield name
+    elif isinstance(node, (ast.Subscript, ast.Starred)):
+        yield from _containers(node.value)
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        for part in node.elts:
+            yield from _containers(part)
+    elif isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute):
+            yield from _containers(node.func.value)
+        for argument in node.args:
+            yield from _containers(argument)
 
 
 _CALLERS = ("map", "filter", "reduce", "starmap", "accumulate")

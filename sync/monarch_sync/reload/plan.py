@@ -223,6 +223,8 @@ class _Planner:
                 return Mark.INSTANCE
             if statement.is_holder and (mark := self._mark_of_holder(edit, statement, name)):
                 return mark
+            if self._reach.holds_what_changed(edit.name, name):
+                return Mark.CALLING
             return Mark.KEPT if self._reach.members_of(edit.name, name) else None
         origin = edit.alignment.source_of(index)
         kinds = _CLASSES if statement.is_class else (Kind.FUNCTION,)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import linecache
 import os
-import re
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .held_back import left_behind
 from .holders import holders
+from .importers import Importers
 from .marks import Mark, Plan
 from .operators import leave_out
 from .patch import FunctionPatch, parts_of
@@ -101,7 +101,7 @@ class Prepared:
         if data:
             edits = self._rereading(edits, data, exports)
         known = [name for name, _ in running.loaded()]
-        self._plan = make_plan(edits, _Importers(running, changed, exports), known)
+        self._plan = make_plan(edits, Importers(running, changed, exports), known)
         self._sources = dict(changed)
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
@@ -302,43 +302,3 @@ def _caches_of(plan: Plan) -> Iterator[Callable[[], None]]:
             for part in parts_of(vars(module).get(key), name):
                 if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
                     yield part.cache_clear
-
-
-class _Importers:
-    """Finds the loaded modules that may take names from a module: their text mentions both."""
-
-    def __init__(self, sources: RunningSources, known: Collection[str], exports: Exports) -> None:
-        self._sources = sources
-        self._known = set(known)
-        self._exports = exports
-
-    def __call__(self, module: str, names: Collection[str]) -> Iterator[ModuleEdit]:
-        last = module.rpartition(".")[2].encode()
-        taken_whole = _taken_whole(last)
-        wanted = [name.encode() for name in names]
-        for name, loaded in self._sources.loaded():
-            if name in self._known:
-                continue
-            source = self._sources[name]
-            text = source.text
-            if not (last in text or b"from ." in text):
-                continue
-            takes_any = b"import *" in text or "__getattr__" in names
-            if takes_any or any(one in text for one in wanted) or taken_whole(text):
-                self._known.add(name)
-                try:
-                    yield unedited(name, loaded, source, self._exports)
-                except (SyntaxError, ValueError):
-                    continue  # already broken on disk when we first looked
-
-
-def _taken_whole(last: bytes) -> Callable[[bytes], bool]:
-    """Whether a text hands on a module by the last part of its name: `vars(m)`, `m.__dict__`."""
-    renamed = re.compile(rb"\b%b\s+as\s+(\w+)" % last)
-
-    def is_taken(text: bytes) -> bool:
-        names = b"|".join({last, *renamed.findall(text)})
-        whole = rb"[(,=]\s*(?:%b)\s*[,)]|\b(?:%b)\.__dict__" % (names, names)
-        return last in text and re.search(whole, text) is not None
-
-    return is_taken

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from .graph import ImportGraph, Kind, ModuleEdit, Origin
 from .marks import RUNS_AGAIN, Mark, ModulePlan
 from .members import are_operators, changed_members
-from .names import WHOLE, FunctionNode, Use, dotted, root_of
+from .names import ABSOLUTE, WHOLE, FunctionNode, Use, dotted, root_of
 from .statements import Statement
+from .tables import Held
 
 _BEHAVIOUR = (Mark.CALLING, Mark.FUNCTION, Mark.FLOWING)
 _MAX_HOPS = 2
@@ -33,7 +34,7 @@ class Reach:
         binds = statement.binds
         makes_data = bool(binds) and all(edit.kinds.get(n) is Kind.DATA for n in binds)
         makes_objects = not binds or not binds.isdisjoint(edit.types)
-        for name, declared in statement.names.eager:
+        for name, declared in self.reads(module, statement):
             mark, use = self.mark_and_use(module, name, declared)
             is_told = use is Use.USED and declared is Use.CALLED and _is_told(statement, name)
             if mark is Mark.FUNCTION and (is_told or use is Use.REGISTERS):
@@ -64,6 +65,38 @@ class Reach:
                 makes_objects and use is Use.USED
             ):
                 yield name
+
+    def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
+        """What it reads when it runs, by name and by way of containers."""
+        yield from statement.names.eager
+        for container, attribute, use in statement.names.items:
+            for held in self.held(module, container):
+                name = f"{ABSOLUTE}{held.module}.{held.name}"
+                part = held.member or attribute
+                if not held.is_instance:
+                    yield (f"{name}.{part}" if part else name), use
+                elif not part and use is not Use.CALLED:
+                    yield name, use
+                elif self._differs(held, part or "__call__"):
+                    yield f"{name}.{part or '__call__'}", use
+
+    def held(self, module: str, container: str) -> frozenset[Held]:
+        """Definitions in a container, of modules that are looked at."""
+        tables = self.plans[module].edit.tables if module in self.plans else {}
+        found = tables[container] if tables else frozenset()
+        return frozenset(held for held in found if held.module in self.plans)
+
+    def _differs(self, held: Held, member: str) -> bool:
+        mark = self.mark_of(held.module, held.name)
+        return mark in (Mark.SHAPE, Mark.VALUE) or member in self.members_of(held.module, held.name)
+
+    def holds_what_changed(self, module: str, container: str) -> bool:
+        """Whether something in it behaves differently; who calls that calls new code."""
+        return any(
+            self.mark_of(held.module, held.name) is not None
+            or self.members_of(held.module, held.name)
+            for held in self.held(module, container)
+        )
 
     def _found_by(self, edit: ModuleEdit, statement: Statement) -> set[str]:
         """Names of its module that a statement finds when it runs, and that it found once."""
