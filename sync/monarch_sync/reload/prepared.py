@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
@@ -36,6 +37,7 @@ from .reshaping import reshaped
 from .source import ImportHook, RunningSources, Source, forget_bytecode, real_path
 from .stage import Stage
 from .stars import Exports
+from .strays import Stray, strays_of
 
 # Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
 # in the reverse order.
@@ -98,6 +100,7 @@ class Prepared:
                 self._places.apply(reshaped(sys.modules[name], source.path))
         exports = Exports(running, changed)
         edits = [edited(live[name], source, exports) for name, source in changed.items()]
+        strays = list(self._make_again(edits, live, changed, exports))
         if data:
             edits = self._rereading(edits, data, exports)
         known = [name for name, _ in running.loaded()]
@@ -105,6 +108,11 @@ class Prepared:
         self._sources = dict(changed)
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
+        for name, stray in strays:
+            if stray.removal is not None:
+                self._adoption.bindings.append(stray.removal)
+            else:
+                self._adoption.refused.setdefault(name, {})[stray.title] = stray.reason
         if any(plan.is_staged for plan in self._plan.modules.values()):
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
@@ -132,6 +140,35 @@ class Prepared:
         self._judge(changed)
         self._report.threads = self._stage.outside.threads
         self._caches = list(_caches_of(self._plan))
+
+    def _make_again(
+        self,
+        edits: list[ModuleEdit],
+        live: Mapping[str, LiveModule],
+        changed: Mapping[str, Source],
+        exports: Exports,
+    ) -> Iterator[tuple[str, Stray]]:
+        """Have the plan make again what edited modules assigned to others and assign no more.
+
+        Gives what is left, with the module that assigned it.
+        """
+        running = self._process.sources
+        anew: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        texts = [source.text for source in changed.values()]
+        for edit in edits:
+            for stray in strays_of(edit, running, texts):
+                if stray.place is None:
+                    yield edit.name, stray
+                else:
+                    name, cls, inside = stray.place
+                    anew[name].append((cls, inside))
+        for name, places in anew.items():
+            if name in changed:
+                index = next(i for i, edit in enumerate(edits) if edit.name == name)
+                edits[index] = edited(live[name], changed[name], exports, places)
+            else:
+                module = sys.modules[name]
+                edits.append(unedited(name, module, running[name], exports, places))
 
     def _rereading(
         self, edits: list[ModuleEdit], data: Collection[str], exports: Exports
