@@ -115,6 +115,14 @@ def test_undo_brings_the_assignment_back(project: Project) -> None:
     assert (owner.FLAG, c.f()) == (5, 2)
 
 
+def test_undo_puts_an_entry_where_it_was(project: Project) -> None:
+    module = project.load("stray_table", "TABLE = {}\nTABLE['a'] = 1\nTABLE['b'] = 2\n")
+    report = project.edit("stray_table", "TABLE = {}\nTABLE['b'] = 2\n")
+    assert module.TABLE == {"b": 2}
+    report.undo()
+    assert list(module.TABLE) == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     "line",
     ["json.stray_flag = 1", "config.rate = 2", "TABLE['a'] = 2"],
@@ -137,6 +145,16 @@ def test_what_nobody_knows_asks_for_a_new_process(line: str, project: Project) -
     project.write(f"stray_user_{number}", text.replace("X = 1", "X = 3") + f"{line}\n")
     project.reloader.reload()
     assert user.X == 3
+
+
+def test_a_wrapper_that_passes_for_what_it_wraps_asks_for_a_new_process(project: Project) -> None:
+    text = "import functools\nclass A:\n    def f(self):\n        return 'own'\nown = A.f\n"
+    text += "@functools.wraps(own)\ndef loud(self):\n    return own(self) + '!'\n"
+    module = project.load("stray_wraps", f"{text}A.f = loud\n")
+    project.write("stray_wraps", text)
+    with pytest.raises(NeedsRespawn, match=r"A\.f = loud"):
+        project.reloader.reload()
+    assert module.A().f() == "own!"
 
 
 def test_what_has_another_value_by_now_is_nobody_s_any_more(project: Project) -> None:

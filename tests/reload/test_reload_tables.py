@@ -156,6 +156,21 @@ CASES = [
             )
         ],
     ),
+    Case(
+        "what_was_made_of_listed_objects_lives_on",
+        {
+            "~a": "class Net:\n    def __init__(self):\n        self.weights = [1]\n    def parameters(self):\n        return self.weights\n    def forward(self):\n        return 'old'\nclass Optimizer:\n    def __init__(self, what):\n        self.what, self.steps = what, 0\nNETS = [Net(), Net()]\noptimizer = Optimizer([w for net in NETS for w in net.parameters()])\nsecond = Optimizer([net.parameters() for net in NETS])\n"
+        },
+        "import ~a as m; nets, kept = m.NETS, [m.optimizer, m.second]; kept[0].steps = 5\ndef same(): return [m.optimizer, m.second] == kept and m.NETS is nets",
+        [
+            Step({"~a": [("'old'", "'new'")]}, "assert same() and nets[0].forward() == 'new'"),
+            Step(
+                {"~a": [("class Net:", "class Net:\n    scale = 2")]},
+                "assert same() and nets[0].scale == 2",
+            ),
+            Step({"~a": [("return self.weights", "return self.weights[:1]")]}, "assert same()"),
+        ],
+    ),
 ]
 
 

@@ -33,7 +33,7 @@ class Reach:
         edit = self.plans[module].edit
         binds = statement.binds
         makes_data = bool(binds) and all(edit.kinds.get(n) is Kind.DATA for n in binds)
-        makes_objects = not binds or not binds.isdisjoint(edit.types)
+        makes_objects = _makes_objects(edit, statement)
         for name, declared in self.reads(module, statement):
             mark, use = self.mark_and_use(module, name, declared)
             is_told = use is Use.USED and declared is Use.CALLED and _is_told(statement, name)
@@ -69,7 +69,9 @@ class Reach:
     def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
         """What it reads when it runs, by name and by way of containers."""
         yield from statement.names.eager
+        makes_objects = _makes_objects(self.plans[module].edit, statement)
         for container, attribute, use in statement.names.items:
+            does = use in (Use.CALLED, Use.USED)
             for held in self.held(module, container):
                 name = f"{ABSOLUTE}{held.module}.{held.name}"
                 part = held.member or attribute
@@ -77,7 +79,7 @@ class Reach:
                     yield (f"{name}.{part}" if part else name), use
                 elif not part and use is not Use.CALLED:
                     yield name, use
-                elif self._differs(held, part or "__call__"):
+                elif not (does and makes_objects) and self._differs(held, part or "__call__", does):
                     yield f"{name}.{part or '__call__'}", use
 
     def held(self, module: str, container: str) -> frozenset[Held]:
@@ -86,9 +88,11 @@ class Reach:
         found = tables[container] if tables else frozenset()
         return frozenset(held for held in found if held.module in self.plans)
 
-    def _differs(self, held: Held, member: str) -> bool:
+    def _differs(self, held: Held, member: str, is_called: bool) -> bool:
+        """Whether a member of a kept instance behaves differently, or is a value that may."""
         mark = self.mark_of(held.module, held.name)
-        return mark in (Mark.SHAPE, Mark.VALUE) or member in self.members_of(held.module, held.name)
+        is_shaped = mark in (Mark.SHAPE, Mark.VALUE) and not is_called
+        return is_shaped or member in self.members_of(held.module, held.name)
 
     def holds_what_changed(self, module: str, container: str) -> bool:
         """Whether something in it behaves differently; who calls that calls new code."""
@@ -252,6 +256,10 @@ class Reach:
         return "__getattr__" in edit.kinds and not (
             name in edit.kinds or any(name in statement.binds for statement in edit.new)
         )
+
+
+def _makes_objects(edit: ModuleEdit, statement: Statement) -> bool:
+    return not statement.binds or not statement.binds.isdisjoint(edit.types)
 
 
 def _is_told(statement: Statement, name: str) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from .flips import MISSING, Item
+from .flips import MISSING, Action
 from .graph import ModuleEdit
 from .kinds import is_a, own_names
+from .registries import Registry, change
 from .source import RunningSources
 from .statements import Statement
 from .targets import targets_of, value_of
@@ -29,7 +30,7 @@ class Stray:
     line: int
     title: str
     place: tuple[str, str, str] | None = None
-    removal: Item | None = None
+    removal: Action | None = None
 
     @property
     def reason(self) -> str:
@@ -56,7 +57,7 @@ def strays_of(edit: ModuleEdit, sources: RunningSources, texts: Iterable[bytes])
 def _stray(old: Statement, owner: Any, key: Any, is_item: bool, sources: RunningSources) -> Stray:
     if is_item:
         is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
-        return Stray(old.first, old.title, removal=Item(owner, key) if is_ours else None)
+        return Stray(old.first, old.title, removal=_without(owner, key) if is_ours else None)
     if is_a(owner, ModuleType):
         name = own_names(owner).get("__name__", "")
         place = (name, "", key)
@@ -65,8 +66,14 @@ def _stray(old: Statement, owner: Any, key: Any, is_item: bool, sources: Running
         place = (name, owner.__qualname__, key)
     else:
         return Stray(old.first, old.title)
+    if "__wrapped__" in own_names(vars(owner).get(key)):
+        return Stray(old.first, old.title)  # it passes for what it wraps, which others may hold
     is_ours = name in sources and (not place[1] or _defines(sources[name].statements, place[1]))
     return Stray(old.first, old.title, place=place if is_ours else None)
+
+
+def _without(owner: dict[Any, Any], key: Any) -> Action:
+    return Action(lambda: change(Registry(owner), lambda entries: entries.pop(key, None)))
 
 
 def as_if(
