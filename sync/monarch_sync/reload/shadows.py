@@ -11,10 +11,12 @@ import functools
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from types import MethodType
 from typing import Any
 
 from .differences import Difference
+from .statements import Statement
 
 _COPIED = frozenset({dict, OrderedDict, defaultdict, list, set, deque})
 _CONTAINERS = _COPIED | {tuple, frozenset}
@@ -24,24 +26,35 @@ Namespaces = Mapping[str, dict[str, Any]]
 
 
 class Shadows:
-    """`names` are those of containers, by module; `twins` the staged definitions, by the ids of the
-    live ones; `as_one_of` makes an instance look like one of a staged class, or gives it back."""
+    """`names` are those of containers, by module, and `read_late` what functions read.
+
+    `twins` are the staged definitions, by the ids of the live ones. `as_one_of` makes an instance
+    look like one of a staged class, or gives it back.
+    """
 
     def __init__(
-        self, names: Mapping[str, set[str]], as_one_of: Callable[[Any, type], Any]
+        self,
+        names: Mapping[str, set[str]],
+        read_late: AbstractSet[str],
+        as_one_of: Callable[[Any, type], Any],
     ) -> None:
         self._names = names
+        self._read_late = read_late
         self._as_one_of = as_one_of
         self.twins: dict[int, Any] = {}
         self.cast: list[tuple[Any, Any]] = []  # shadows, each with the live container
 
     @contextlib.contextmanager
-    def in_place(self, namespaces: Namespaces) -> Iterator[None]:
+    def in_place(self, namespaces: Namespaces, statement: Statement) -> Iterator[None]:
         """While a statement runs."""
+        # Decorators register; they do not look into what is there.
+        looks = bool(statement.names.items) or not statement.is_function
+        read = {part for name, _ in statement.names.eager for part in name.split(".")}
+        wanted = (read | self._read_late) if looks and self.twins else set()
         shown: dict[int, tuple[Any, Any, Any]] = {}
         places: list[tuple[dict[str, Any], str, Any]] = []
-        for module, names in self._names.items() if self.twins else ():
-            for name in names:
+        for module, names in self._names.items():
+            for name in names & wanted:
                 live = vars(sys.modules[module]).get(name)
                 if namespaces[module].get(name) is not live:
                     continue

@@ -75,7 +75,7 @@ class Stage:
             "issubclass": functools.partial(self._check, issubclass),
         }
         self._open = True
-        self._shadows = Shadows({}, _copied)
+        self._shadows = Shadows({}, set(), _copied)
 
     def run(
         self, plan: Plan, sources: dict[str, Source], ours: Iterable[tuple[str, ModuleType]]
@@ -91,7 +91,9 @@ class Stage:
             marks = module_plan.marks.items()
             self._kept += [(name, key) for key, m in marks if m in (Mark.KEPT, Mark.INSTANCE)]
         names = {name: p.shadowed for name, p in involved.items() if p.shadowed}
-        self._shadows = Shadows(names, self._in_disguise)
+        statements = [s for p in involved.values() for s in p.edit.new] if names else []
+        late = {part for s in statements for name in s.names.deferred for part in name.split(".")}
+        self._shadows = Shadows(names, late, self._in_disguise)
         lookout = Lookout(ours, self.outside.loggers)
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
@@ -148,7 +150,7 @@ class Stage:
             try:
                 with contextlib.nullcontext() if statement.is_inert else lookout.looking(targets):
                     live = vars(module).get(statement.name or "")
-                    with self._shadows.in_place(self.namespaces):
+                    with self._shadows.in_place(self.namespaces, statement):
                         self._execute(run, namespace, live, name, lookout)
             except (Exception, SystemExit) as error:
                 raise ReloadError.of_exception(
