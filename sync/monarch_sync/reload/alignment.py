@@ -9,7 +9,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
-from .names import FunctionNode, Use, dotted, from_import, imported_by, root_of
+from .names import Use
+from .spelling import FunctionNode, dotted, from_import, imported_by, root_of
 from .statements import Statement
 
 

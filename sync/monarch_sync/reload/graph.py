@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 
 from .alignment import Alignment
-from .names import ABSOLUTE, root_of
+from .spelling import ABSOLUTE, root_of
 from .statements import Statement
 from .tables import Held
 

@@ -8,8 +8,8 @@ from functools import cached_property
 
 from .edits import unedited
 from .graph import ModuleEdit
-from .names import root_of
 from .source import RunningSources
+from .spelling import root_of
 from .stars import Exports
 from .statements import Statement
 from .tables import holders

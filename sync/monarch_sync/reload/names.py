@@ -8,9 +8,29 @@ one sits in a function body and happens when somebody calls it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+
+from .scopes import (
+    Comprehension,
+    bound_by_pattern,
+    free_names,
+    header_of,
+    parameters_of,
+    stored,
+)
+from .spelling import (
+    WHOLE,
+    FunctionNode,
+    by_getattr,
+    dotted,
+    from_import,
+    imported_by,
+    imported_names,
+    of_imported,
+    root_of,
+)
 
 
 class Use(Enum):
@@ -51,26 +71,6 @@ def names_of(node: ast.stmt) -> Names:
     )
 
 
-def dotted(node: ast.expr) -> str | None:
-    """`a.b.c` for an attribute chain that starts at a name."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return None
-    parts.append(node.id)
-    return ".".join(reversed(parts))
-
-
-def root_of(name: str) -> str:
-    return name.partition(".")[0]
-
-
-FunctionNode = (ast.FunctionDef, ast.AsyncFunctionDef)
-_Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
 class _Reader:
     def __init__(self, argument: Use) -> None:
         self._argument = argument
@@ -90,7 +90,7 @@ class _Reader:
         containers: set[str] = set()
         for name in _containers(node):
             containers |= self._entries.get(name, {name})
-        for variable in _stored(target):
+        for variable in stored(target):
             self._entries[variable] = containers
 
     def statement(self, node: ast.AST) -> None:
@@ -114,7 +114,7 @@ class _Reader:
         elif isinstance(node, ast.expr):
             self._expression(node, Use.HELD)
         else:
-            name = _bound_by_pattern(node)
+            name = bound_by_pattern(node)
             if name:
                 self.binds.add(name)
             for child in ast.iter_child_nodes(node):
@@ -123,9 +123,9 @@ class _Reader:
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.binds.add(node.name)
         self._decorators(node.decorator_list)
-        for expression in _header(node):
+        for expression in header_of(node):
             self._expression(expression, Use.HELD)
-        self.deferred |= _free(node.body, _parameters(node.args))
+        self.deferred |= free_names(node.body, parameters_of(node.args))
 
     def _class(self, node: ast.ClassDef) -> None:
         self.binds.add(node.name)
@@ -164,7 +164,7 @@ class _Reader:
             else:
                 self.binds.add(node.id)
         elif isinstance(node, ast.Attribute):
-            name = dotted(node) or _of_imported(node)
+            name = dotted(node) or of_imported(node)
             if name is not None:
                 self.eager.add((name, use))
             else:
@@ -184,8 +184,8 @@ class _Reader:
             self._expression(node.slice, Use.HELD)
         elif isinstance(node, ast.Lambda):
             # It may be called by the very statement that makes it: its reads count now.
-            self.eager |= {(name, Use.WITHIN) for name in _free([node], set())}
-        elif isinstance(node, _Comprehension):
+            self.eager |= {(name, Use.WITHIN) for name in free_names([node], set())}
+        elif isinstance(node, Comprehension):
             self._comprehension(node)
         elif isinstance(node, ast.NamedExpr):
             self.binds.add(node.target.id)
@@ -245,17 +245,9 @@ class _Reader:
 
     def _getattr(self, node: ast.Call) -> None:
         """`getattr(m, "C")` reads what `m.C` reads."""
-        name = _by_getattr(node)
+        name = by_getattr(node)
         if name is not None:
             self.eager.add((name, Use.HELD))
-
-
-def _by_getattr(node: ast.Call) -> str | None:
-    if dotted(node.func) == "getattr" and len(node.args) > 1:
-        owner, name = dotted(node.args[0]), node.args[1]
-        if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
-            return f"{owner}.{name.value}"
-    return None
 
 
 def _containers(node: ast.expr) -> Iterator[str]:
@@ -296,133 +288,3 @@ def _reads_all(node: ast.Call) -> bool:
     """Whether it may look at every name of its own module."""
     function, num = dotted(node.func), len(node.args)
     return (num == 0 and function in _READ_ALL) or (num == 1 and function in _RUN_TEXT)
-
-
-_IMPORTERS = ("importlib.import_module", "import_module", "__import__")
-
-
-def _of_imported(node: ast.Attribute) -> str | None:
-    """`>m.C` for `import_module("m").C`, whichever way the module is imported."""
-    parts = [node.attr]
-    inner = node.value
-    while isinstance(inner, ast.Attribute):
-        parts.append(inner.attr)
-        inner = inner.value
-    if not isinstance(inner, ast.Call) or dotted(inner.func) not in _IMPORTERS or not inner.args:
-        return None
-    name = inner.args[0]
-    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
-        return None
-    whole = root_of(name.value) if dotted(inner.func) == "__import__" else name.value
-    return ABSOLUTE + ".".join([whole, *reversed(parts)])
-
-
-def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    for alias in node.names:
-        yield alias.asname or (root_of(alias.name) if isinstance(node, ast.Import) else alias.name)
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    for child in ast.walk(node):
-        if isinstance(child, ast.Name) and not isinstance(child.ctx, ast.Load):
-            yield child.id
-
-
-def _bound_by_pattern(node: ast.AST) -> str | None:
-    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
-        return node.name
-    return node.rest if isinstance(node, ast.MatchMapping) else None
-
-
-def _header(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
-    """What runs when the `def` runs, decorators apart."""
-    yield from node.args.defaults
-    yield from (default for default in node.args.kw_defaults if default is not None)
-    for argument in _arguments(node.args):
-        if argument.annotation is not None:
-            yield argument.annotation
-    if node.returns is not None:
-        yield node.returns
-
-
-def _arguments(node: ast.arguments) -> list[ast.arg]:
-    extra = [argument for argument in (node.vararg, node.kwarg) if argument is not None]
-    return [*node.posonlyargs, *node.args, *node.kwonlyargs, *extra]
-
-
-def _parameters(node: ast.arguments) -> set[str]:
-    return {argument.arg for argument in _arguments(node)}
-
-
-def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
-    """Dotted names that a function scope takes from outside itself."""
-    loads: set[str] = set()
-    stores = set(local)
-    declared: set[str] = set()
-    imported: dict[str, str] = {}
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Name):
-            (loads if isinstance(node.ctx, ast.Load) else stores).add(node.id)
-        elif isinstance(node, ast.Attribute) and (name := dotted(node)) is not None:
-            loads.add(name)
-        elif isinstance(node, ast.Attribute) and (name := _of_imported(node)) is not None:
-            imported[name] = name
-            loads.add(name)
-        elif isinstance(node, ast.Call) and (read := _by_getattr(node)) is not None:
-            loads.add(read)
-            pending.extend([node.args[0], *node.args[2:]])
-        elif isinstance(node, FunctionNode):
-            stores.add(node.name)
-            pending.extend([*node.decorator_list, *_header(node)])
-            loads |= _free(node.body, _parameters(node.args))
-        elif isinstance(node, ast.Lambda):
-            pending.extend(d for d in [*node.args.defaults, *node.args.kw_defaults] if d)
-            loads |= _free([node.body], _parameters(node.args))
-        elif isinstance(node, _Comprehension):
-            targets = {name for part in node.generators for name in _stored(part.target)}
-            loads |= _free(ast.iter_child_nodes(node), targets)
-        elif isinstance(node, ast.ClassDef):
-            stores.add(node.name)
-            pending.extend([*node.decorator_list, *node.bases, *node.keywords])
-            loads |= _free(node.body, set())
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            stores.update(imported_names(node))
-            imported.update(imported_by([node]))
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            declared.update(node.names)
-        else:
-            bound = _bound_by_pattern(node)
-            if bound:
-                stores.add(bound)
-            pending.extend(ast.iter_child_nodes(node))
-    # A function that imports reads what it imports when it is called.
-    taken = {from_import(name, imported) for name in loads if root_of(name) in imported}
-    return taken | {name for name in loads if root_of(name) not in stores - declared}
-
-
-WHOLE = "__dict__"
-ABSOLUTE = ">"  # in front of a dotted name that starts at a module, not at a name of this one
-
-
-def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Local names with what they stand for: `>pack.module.name`, `>.sibling.name`."""
-    found: dict[str, str] = {}
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                whole = alias.name if alias.asname else root_of(alias.name)
-                found[alias.asname or whole] = ABSOLUTE + whole
-        elif isinstance(node, ast.ImportFrom):
-            owner = "." * node.level + (node.module or "")
-            dot = "" if owner.endswith(".") else "."
-            names = [alias for alias in node.names if alias.name != "*"]
-            found.update((a.asname or a.name, f"{ABSOLUTE}{owner}{dot}{a.name}") for a in names)
-    return found
-
-
-def from_import(name: str, imported: Mapping[str, str]) -> str:
-    """The dotted name by its module, where its first part was imported."""
-    root = root_of(name)
-    return imported[root] + name.removeprefix(root) if root in imported else name

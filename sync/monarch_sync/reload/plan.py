@@ -18,8 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from .alignment import changed_functions, differ_in_bodies_only
 from .graph import ImportGraph, Kind, ModuleEdit, absolute_name, imports_of
 from .marks import Mark, ModulePlan, Plan
-from .names import Use, dotted, root_of
+from .names import Use
 from .reach import Reach
+from .spelling import dotted, root_of
 from .statements import Statement
 from .targets import targets_of
 from .twins import choose_twins

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from .graph import ImportGraph, Kind, ModuleEdit, Origin
 from .marks import RUNS_AGAIN, Mark, ModulePlan
 from .members import are_operators, changed_members
-from .names import ABSOLUTE, WHOLE, FunctionNode, Use, dotted, root_of
+from .names import Use
+from .spelling import ABSOLUTE, WHOLE, FunctionNode, dotted, root_of
 from .statements import Statement
 from .tables import Held
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from .flips import MISSING, Action
-from .names import FunctionNode
+from .spelling import FunctionNode
 from .staged_module import StagedModule
 
 
