@@ -7,10 +7,13 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from monarch_sync.reload import Prepared, Reloader, ReloadReport
+from monarch_sync.reload import Prepared, Reloader, ReloadError, ReloadReport
+
+from .matrix_cases import Case, ask
 
 
 class Project:
@@ -55,6 +58,37 @@ class Project:
             for name, source in sources.items()
         }
         return self.reloader.prepare(texts)
+
+
+def walk(case: Case, project: Project) -> None:
+    """Ask a case's questions, step by step; after a refusal its files are as they were."""
+    texts: dict[str, str | None] = {**case.texts("own")}
+    for name in sorted(texts, key=lambda name: name.endswith(".__init__"), reverse=True):
+        _save(project, name, texts[name])
+    space: dict[str, Any] = {}
+    ask(case.own(case.before, "own"), space)
+    for step in case.steps:
+        changed = case.edited(texts, step, "own")
+        paths = [_save(project, name, text) for name, text in changed.items()]
+        if step.refused:
+            with pytest.raises(ReloadError, match=step.refused):
+                project.reloader.reload(paths)
+            for name in changed:
+                _save(project, name, texts.get(name))
+        else:
+            project.reloader.reload(paths)
+            texts.update(changed)
+        ask(case.own(step.after, "own"), space)
+
+
+def _save(project: Project, name: str, text: str | None) -> Path:
+    path = project.root.joinpath(*name.split(".")).with_suffix(".py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+    return path
 
 
 @pytest.fixture

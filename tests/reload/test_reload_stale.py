@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from .conftest import Project
-from .matrix_cases import Case, Step, ask
+from .conftest import Project, walk
+from .matrix_cases import Case, Step
 
 CASES = [
     Case(
@@ -1012,22 +1010,4 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_nothing_is_stale(case: Case, project: Project) -> None:
-    written = case.texts("own")
-    texts: dict[str, str | None] = {**written}
-    for name in sorted(written, key=lambda name: name.endswith(".__init__"), reverse=True):
-        _write(project, name, written[name])
-    space: dict[str, Any] = {}
-    ask(case.own(case.before, "own"), space)
-    for step in case.steps:
-        changed = case.edited(texts, step, "own")
-        texts.update(changed)
-        paths = [_write(project, name, text) for name, text in changed.items() if text]
-        project.reloader.reload(paths)
-        ask(case.own(step.after, "own"), space)
-
-
-def _write(project: Project, name: str, text: str) -> Any:
-    path = project.root.joinpath(*name.split(".")).with_suffix(".py")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
+    walk(case, project)

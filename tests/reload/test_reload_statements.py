@@ -39,12 +39,12 @@ def single(text: str) -> ast.stmt:
         ("f(c)", set(), {("f", Use.CALLED), ("c", Use.HELD)}, set()),
         ("x = A().m()", {"x"}, {("A", Use.USED)}, set()),
         ("import a.b, c as d", {"a", "d"}, set(), set()),
-        ("x: T = [i for i in n if i != k]", {"x"}, {("T", Use.HELD), ("n", Use.USED), ("n", Use.HELD), ("k", Use.HELD)}, set()),  # noqa: E501
+        ("x: T = [i for i in n if i != k]", {"x"}, {("T", Use.HELD), ("n", Use.USED), ("k", Use.HELD)}, set()),  # noqa: E501
         ("def f(a, b=c) -> r:\n  d = a + e\n  global g\n  g = 1\n  return d + g", {"f"}, {("c", Use.HELD), ("r", Use.HELD)}, {"e", "g"}),  # noqa: E501
         ("@d(x)\nclass K(B, m=M):\n  a = b\n  c = a\n  def f(self): return q.r", {"K"}, {("d", Use.USED), ("x", Use.HELD), ("B", Use.BASE), ("M", Use.BASE), ("b", Use.HELD)}, {"q.r"}),  # noqa: E501
         ("with open(p) as fh:\n  t = fh", {"fh", "t"}, {("open", Use.CALLED), ("p", Use.PASSED), ("fh", Use.HELD)}, set()),  # noqa: E501
         ("try:\n  import x\nexcept E as e:\n  x = None", {"x", "e"}, {("E", Use.HELD)}, set()),
-        ("f = lambda v: v + w", {"f"}, {("w", Use.HELD)}, set()),
+        ("f = lambda v: v + w", {"f"}, {("w", Use.WITHIN)}, set()),
         ("for i in s: pass", {"i"}, {("s", Use.USED)}, set()),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from .flips import MISSING, Flip, Item
 from .graph import Kind, ModuleEdit
 from .kinds import is_a
 from .marks import ModulePlan, Plan
-from .patch import FunctionPatch, made_alike, moved_alike, wrapped_in
+from .patch import FunctionPatch, made_alike, moved_alike, parts_of, wrapped_in
 from .registrars import taken_away
 from .settle import rehome, replace_inside, sort_in_again
 from .source import Source
@@ -118,9 +118,13 @@ class Adoption:
         yield from self._bound_unseen(name, edit, live_names)
         for bound in edit.gone - staged.keys():  # what a star import brings is not gone
             yield live_names, bound, MISSING
-        for old in edit.old:
-            if old.name in edit.gone and _registers_itself(old, live_names.get(old.name)):
-                self.gone.append(live_names.get(old.name))
+        for index, old in enumerate(edit.old):
+            if old.name in edit.gone:
+                if _registers_itself(old, live_names.get(old.name)):
+                    self.gone.append(live_names.get(old.name))
+            elif module is not None and old.is_function and _was_one_of_several(edit, index):
+                found = module.functions.get((old.name or "", old.first), ())
+                self.gone += [one for one in found if _registers_itself(old, one)]
 
     def _same_place(self, module: LiveModule, old: Statement, value: Any) -> None:
         """The live function is found by where it stands, not by its name."""
@@ -158,6 +162,8 @@ class Adoption:
             in_place = defined or value.__name__ == "<lambda>"
             if in_place and made_alike(live, value):
                 return self.functions.function(live, value)
+            if old is not None and new is not None and _is_decorated_anew(live, value, old, new):
+                self.functions.forward(live, value)
         elif is_a(live, type) and is_a(value, type):
             if defined and made_alike(live, value):
                 self.classes.patch(live, value, old, new)
@@ -290,7 +296,31 @@ def _has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None
     `def _` may stand there many times, each with a decorator that registers it.
     """
     last = edit.last_binders.get(statement.name or "")
-    return last is not None and last != origin and last in edit.alignment.inherited
+    if last is None or last == origin:
+        return False
+    return last in edit.alignment.inherited or bool(
+        getattr(edit.old[last].node, "decorator_list", ())
+    )
+
+
+def _is_decorated_anew(
+    live: FunctionType, staged: FunctionType, old: Statement, new: Statement
+) -> bool:
+    """Whether other decorators, or one more or less, make another function of one definition."""
+    return old.is_function and old.name == new.name and _wraps(live, old) and _wraps(staged, new)
+
+
+def _wraps(function: FunctionType, definition: Statement) -> bool:
+    parts = parts_of(function, function.__module__)
+    return any(is_a(p, FunctionType) and p.__qualname__ == definition.name for p in parts)
+
+
+def _was_one_of_several(edit: ModuleEdit, index: int) -> bool:
+    """Whether a definition is gone while others of its name are there, as with `def _`."""
+    others = edit.binders.get(edit.old[index].name or "", ())
+    return index not in edit.alignment.inherited and all(
+        edit.new[other].is_definition for other in others
+    )
 
 
 def _registers_itself(statement: Statement, live: Any) -> bool:

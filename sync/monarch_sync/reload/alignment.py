@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
-from .names import FunctionNode, Use, dotted, root_of
+from .names import Use
+from .spelling import FunctionNode, dotted, from_import, imported_by, root_of
 from .statements import Statement
 
 
@@ -176,7 +178,7 @@ def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statemen
         yield old, new
 
 
-def kept_class_values(old: Statement, new: Statement, changed: Collection[str]) -> set[str]:
+def kept_class_values(old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
     """Names that statements of a class body bind which need not run again, definitions apart.
 
     `changed` are the dotted names from outside whose values are not what they were.
@@ -185,9 +187,14 @@ def kept_class_values(old: Statement, new: Statement, changed: Collection[str]) 
     kept: set[str] = set()
     fresh: set[str] = set()  # bound to something else in this body
     edited: set[str] = set()  # definitions of this body that behave differently
+    imported: dict[str, str] = {}
     for index, statement in enumerate(new.body):
-        follows = any(
-            name in changed or root_of(name) in fresh or (root_of(name) in edited and use in _CALLS)
+        here = imported_by([statement.node])
+        imported.update(here)
+        follows = not changed.isdisjoint(here.values()) or any(
+            from_import(name, imported) in changed
+            or root_of(name) in fresh
+            or (root_of(name) in edited and use in _CALLS)
             for name, use in statement.names.eager
         )
         if statement.is_definition:

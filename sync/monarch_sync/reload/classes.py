@@ -7,7 +7,8 @@ import collections.abc
 import enum
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from types import FunctionType
 from typing import Any, Protocol, cast
 
@@ -67,7 +68,7 @@ def _shape(cls: type) -> tuple[Any, ...]:
     )
 
 
-def kept_names(live: type, old: Statement, new: Statement, changed: Collection[str]) -> set[str]:
+def kept_names(live: type, old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
     """Attributes of which the live value is kept; those of an Enum are its members."""
     if is_a(live, enum.EnumMeta):
         return set()
@@ -118,7 +119,9 @@ class ClassPatch:
         self.patched: list[type] = []
         self.refused: dict[str, str] = {}
         self.is_partial = False  # refused classes take what they can
-        self.changed: Collection[str] = ()  # names from outside that the class body reads anew
+        self.changed: AbstractSet[str] = (
+            frozenset()
+        )  # names from outside that the class body reads anew
         self._moving = ("", "")  # the module where the class was, and where it is
 
     def patch(self, live: type, staged: type, old: Statement | None, new: Statement | None) -> None:

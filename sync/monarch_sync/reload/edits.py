@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import enum
 import sys
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, cast
@@ -21,6 +22,8 @@ from .patch import FunctionPatch, is_compiled, parts_of, same_behaviour
 from .source import Source
 from .stars import Exports
 from .statements import Statement
+from .strays import as_if
+from .tables import Tables
 
 
 class LiveModule:
@@ -59,10 +62,20 @@ class LiveModule:
         )
 
 
-def unedited(name: str, module: ModuleType, source: Source, exports: Exports) -> ModuleEdit:
-    """A module that may have to follow the edit of another one."""
-    old = new = source.statements
-    alignment = _identity(len(old))
+def unedited(
+    name: str,
+    module: ModuleType,
+    source: Source,
+    exports: Exports,
+    anew: Collection[tuple[str, str]] = (),
+) -> ModuleEdit:
+    """A module that may have to follow the edit of another one.
+
+    `anew` are names to be made again, each with the class that it is in or nothing.
+    """
+    new = source.statements
+    old = as_if(new, anew)
+    alignment = align(old, new) if anew else _identity(len(old))
     if b"import *" in source.text:
         package = _package(module)
         old, new = exports.split_before(old, package), exports.split_after(new, package)
@@ -70,10 +83,12 @@ def unedited(name: str, module: ModuleType, source: Source, exports: Exports) ->
     return replace(_edit(name, module, old, new, alignment), exports_others=exports.differ(name))
 
 
-def edited(live: LiveModule, new: Source, exports: Exports) -> ModuleEdit:
+def edited(
+    live: LiveModule, new: Source, exports: Exports, anew: Collection[tuple[str, str]] = ()
+) -> ModuleEdit:
     known = live.source.witnessed or live.runs_its_source()
     package = _package(live.module)
-    old = live.source.statements if known else ()
+    old = as_if(live.source.statements, anew) if known else ()
     statements = new.statements
     # Not by their names: what an unchanged statement binds and reads is known from before.
     if b"import *" in live.source.text or b"import *" in new.text:
@@ -134,6 +149,7 @@ def _edit(
         compiled=frozenset(key for key, value in dict(live).items() if is_compiled(value)),
         modules={k: v.__name__ for k, v in dict(live).items() if type(v) is ModuleType},
         origins=dict(_origins(new, module)),
+        tables=Tables(live),
     )
 
 
@@ -180,6 +196,8 @@ def kind_of(value: object) -> Kind:
 
 def _is_data(value: object) -> bool:
     kind = type(value)
+    if issubclass(kind, enum.Enum):
+        return True
     if kind in (tuple, frozenset) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return all(map(_is_data, cast("tuple[object, ...]", value)))
     return kind in _DATA

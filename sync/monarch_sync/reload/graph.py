@@ -10,8 +10,9 @@ from enum import Enum
 from functools import cached_property
 
 from .alignment import Alignment
-from .names import ABSOLUTE, root_of
+from .spelling import ABSOLUTE, root_of
 from .statements import Statement
+from .tables import Held
 
 # Where an imported name comes from: a module, and its name there, or None for the module itself.
 Origin = tuple[str, str | None]
@@ -47,6 +48,9 @@ class ModuleEdit:
     """Of names that hold modules: which ones."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Of names that an `if` or `try` imports from several places: where they come from."""
+
+    tables: Mapping[str, frozenset[Held]] = field(default_factory=dict)
+    """By dotted names of containers, what they hold."""
 
     exports_others: bool = False  # a star import of it will bring other names
 
@@ -178,6 +182,27 @@ class ImportGraph:
             self._targets[module] = named | self._whole[module]
         return self._targets[module]
 
+    def _imported_late(self, module: str) -> set[str]:
+        """The modules that functions import when they are called, if those can do without it."""
+        found = {
+            self.resolve(module, dotted)[0]
+            for statement in self._edits[module].new
+            for dotted in statement.names.deferred
+            if dotted.startswith(ABSOLUTE)
+        }
+        return {one for one in found if one in self._sources and module not in self._needs(one)}
+
+    def _needs(self, module: str) -> set[str]:
+        """A module, and all that it takes names from, near and far."""
+        found: set[str] = set()
+        pending = [module]
+        while pending:
+            one = pending.pop()
+            if one not in found and one in self._sources:
+                found.add(one)
+                pending += self.targets(one)
+        return found
+
     def ordered(self) -> list[str]:
         """Imported modules before their importers; cycles break where the import order says."""
         result: list[str] = []
@@ -187,7 +212,8 @@ class ImportGraph:
             if name in visiting or name not in self._sources:
                 return
             visiting.add(name)
-            for target in sorted(self.targets(name), key=lambda t: self._known.get(t, 0)):
+            targets = self.targets(name) | self._imported_late(name)
+            for target in sorted(targets, key=lambda t: self._known.get(t, 0)):
                 visit(target)
             result.append(name)
 

@@ -12,11 +12,32 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from .scopes import (
+    Comprehension,
+    bound_by_pattern,
+    free_names,
+    header_of,
+    parameters_of,
+    stored,
+)
+from .spelling import (
+    WHOLE,
+    FunctionNode,
+    by_getattr,
+    dotted,
+    from_import,
+    imported_by,
+    imported_names,
+    of_imported,
+    root_of,
+)
+
 
 class Use(Enum):
     """How an eager read depends on what the name holds."""
 
     HELD = "held"  # kept or compared: follows by identity
+    WITHIN = "within"  # read in a lambda, which may be called at once
     PASSED = "passed"  # argument of a call whose result is bound
     CALLED = "called"
     BASE = "base"  # base class
@@ -30,6 +51,8 @@ class Names:
     binds: frozenset[str]
     eager: frozenset[tuple[str, Use]]
     deferred: frozenset[str]
+    items: frozenset[tuple[str, str, Use]] = frozenset()
+    """Of what containers hold: (container, attribute that is read of an entry, how)."""
 
     @property
     def all(self) -> frozenset[str]:
@@ -39,27 +62,13 @@ class Names:
 def names_of(node: ast.stmt) -> Names:
     reader = _Reader(argument=Use.HELD if isinstance(node, ast.Expr) else Use.PASSED)
     reader.statement(node)
-    return Names(frozenset(reader.binds), frozenset(reader.eager), frozenset(reader.deferred))
-
-
-def dotted(node: ast.expr) -> str | None:
-    """`a.b.c` for an attribute chain that starts at a name."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return None
-    parts.append(node.id)
-    return ".".join(reversed(parts))
-
-
-def root_of(name: str) -> str:
-    return name.partition(".")[0]
-
-
-FunctionNode = (ast.FunctionDef, ast.AsyncFunctionDef)
-_Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    reader.note_entries(reader.eager)
+    return Names(
+        frozenset(reader.binds),
+        frozenset(reader.eager),
+        frozenset(reader.deferred),
+        frozenset(reader.items),
+    )
 
 
 class _Reader:
@@ -68,6 +77,21 @@ class _Reader:
         self.binds: set[str] = set()
         self.eager: set[tuple[str, Use]] = set()
         self.deferred: set[str] = set()
+        self.items: set[tuple[str, str, Use]] = set()
+        self._entries: dict[str, set[str]] = {}  # by loop variable, the containers it runs through
+
+    def note_entries(self, eager: Iterable[tuple[str, Use]]) -> None:
+        """What is read of loop variables is read of what containers hold."""
+        for name, use in eager:
+            for container in self._entries.get(root_of(name), ()):
+                self.items.add((container, name.partition(".")[2].partition(".")[0], use))
+
+    def _runs_through(self, target: ast.expr, node: ast.expr) -> None:
+        containers: set[str] = set()
+        for name in _containers(node):
+            containers |= self._entries.get(name, {name})
+        for variable in stored(target):
+            self._entries[variable] = containers
 
     def statement(self, node: ast.AST) -> None:
         if isinstance(node, FunctionNode):
@@ -83,13 +107,14 @@ class _Reader:
             self._expression(node.value, Use.HELD)
         elif isinstance(node, (ast.For, ast.AsyncFor)):
             self._looped(node.iter)
+            self._runs_through(node.target, node.iter)
             self._expression(node.target, Use.HELD)
             for statement in [*node.body, *node.orelse]:
                 self.statement(statement)
         elif isinstance(node, ast.expr):
             self._expression(node, Use.HELD)
         else:
-            name = _bound_by_pattern(node)
+            name = bound_by_pattern(node)
             if name:
                 self.binds.add(name)
             for child in ast.iter_child_nodes(node):
@@ -98,9 +123,9 @@ class _Reader:
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.binds.add(node.name)
         self._decorators(node.decorator_list)
-        for expression in _header(node):
+        for expression in header_of(node):
             self._expression(expression, Use.HELD)
-        self.deferred |= _free(node.body, _parameters(node.args))
+        self.deferred |= free_names(node.body, parameters_of(node.args))
 
     def _class(self, node: ast.ClassDef) -> None:
         self.binds.add(node.name)
@@ -113,8 +138,15 @@ class _Reader:
         for child in node.body:
             body.statement(child)
         own = body.binds | {WHOLE}  # `vars()` in a class body is about the class
-        self.eager |= {(name, use) for name, use in body.eager if root_of(name) not in own}
+        imported = imported_by(node.body)
+        self.eager |= {(name, Use.HELD) for name in imported.values()}
+        for name, use in body.eager:
+            name = from_import(name, imported)
+            if root_of(name) not in own:
+                self.eager.add((name, use))
         self.deferred |= body.deferred
+        body.note_entries(body.eager)
+        self.items |= {item for item in body.items if root_of(item[0]) not in own}
 
     def _decorators(self, nodes: list[ast.expr]) -> None:
         for node in nodes:
@@ -132,32 +164,76 @@ class _Reader:
             else:
                 self.binds.add(node.id)
         elif isinstance(node, ast.Attribute):
-            name = dotted(node) or _of_imported(node)
+            name = dotted(node) or of_imported(node)
             if name is not None:
                 self.eager.add((name, use))
             else:
                 self._expression(node.value, Use.USED)
+                self._read_entries(node, use)
         elif isinstance(node, ast.Call):
             self._expression(node.func, Use.USED if use is Use.USED else Use.CALLED)
+            self._call_entries(node, use)
             self._getattr(node)
             if _reads_all(node):
                 self.eager.add((WHOLE, Use.HELD))
+            called = list(_called_by(node))
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-                self._expression(argument, self._argument)
+                self._expression(argument, Use.CALLED if argument in called else self._argument)
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             self._expression(node.value, Use.USED)
             self._expression(node.slice, Use.HELD)
-        elif isinstance(node, (ast.Lambda, *_Comprehension)):
-            # A lambda may be called by the very statement that makes it: its reads count now.
-            self.eager |= {(name, Use.HELD) for name in _free([node], set())}
-            for generator in getattr(node, "generators", ()):
-                self._looped(generator.iter)
+        elif isinstance(node, ast.Lambda):
+            # It may be called by the very statement that makes it: its reads count now.
+            self.eager |= {(name, Use.WITHIN) for name in free_names([node], set())}
+        elif isinstance(node, Comprehension):
+            self._comprehension(node)
         elif isinstance(node, ast.NamedExpr):
             self.binds.add(node.target.id)
             self._expression(node.value, Use.HELD)
         else:
             for child in ast.iter_child_nodes(node):
                 self._expression(child, Use.HELD)
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    ) -> None:
+        inner = _Reader(self._argument)
+        inner._entries.update(self._entries)
+        for generator in node.generators:
+            inner._runs_through(generator.target, generator.iter)
+            inner._expression(generator.target, Use.HELD)
+            inner._looped(generator.iter)
+            for condition in generator.ifs:
+                inner._expression(condition, Use.HELD)
+        own = set(inner.binds)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                inner._expression(child, Use.HELD)
+        self.binds |= inner.binds - own  # by `:=`
+        self.eager |= {(name, use) for name, use in inner.eager if root_of(name) not in own}
+        inner.note_entries(inner.eager)
+        self.items |= {item for item in inner.items if root_of(item[0]) not in own}
+
+    def _call_entries(self, node: ast.Call, use: Use) -> None:
+        """`TABLE["a"]()`, and what a call may reach: `dispatch(x)`, `table.get()`, `run(STEPS)`."""
+        name = dotted(node.func)
+        if name is None:
+            inner = Use.USED if use is Use.USED else Use.CALLED
+            if not isinstance(node.func, ast.Attribute):
+                self.items |= {(one, "", inner) for one in _containers(node.func)}
+        else:
+            self.items.add((name, "", Use.CALLED))
+            self.items.add((name.rpartition(".")[0] or name, "", Use.WITHIN))
+        called_on = node.args[1:] if list(_called_by(node)) else []
+        self.items |= {(one, "", Use.CALLED) for part in called_on for one in _containers(part)}
+        for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+            if (passed := dotted(argument)) is not None:
+                self.items.add((passed, "", Use.PASSED))
+
+    def _read_entries(self, node: ast.Attribute, use: Use) -> None:
+        """`TABLE["a"].size`"""
+        if isinstance(node.value, (ast.Subscript, ast.Call)):
+            self.items |= {(one, node.attr, use) for one in _containers(node.value)}
 
     def _looped(self, node: ast.expr) -> None:
         """`for cls in (A, B)` looks into each."""
@@ -169,17 +245,39 @@ class _Reader:
 
     def _getattr(self, node: ast.Call) -> None:
         """`getattr(m, "C")` reads what `m.C` reads."""
-        name = _by_getattr(node)
+        name = by_getattr(node)
         if name is not None:
             self.eager.add((name, Use.HELD))
 
 
-def _by_getattr(node: ast.Call) -> str | None:
-    if dotted(node.func) == "getattr" and len(node.args) > 1:
-        owner, name = dotted(node.args[0]), node.args[1]
-        if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
-            return f"{owner}.{name.value}"
-    return None
+def _containers(node: ast.expr) -> Iterator[str]:
+    """Where the parts of an expression come from: `enumerate(TABLE)`, `TABLE.values()`."""
+    name = dotted(node)
+    if name is not None:
+        yield name
+    elif isinstance(node, (ast.Subscript, ast.Starred)):
+        yield from _containers(node.value)
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        for part in node.elts:
+            yield from _containers(part)
+    elif isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute):
+            yield from _containers(node.func.value)
+        for argument in node.args:
+            yield from _containers(argument)
+
+
+_CALLERS = ("map", "filter", "reduce", "starmap", "accumulate")
+_CALLERS_BY_KEY = ("sorted", "min", "max", "groupby")
+
+
+def _called_by(node: ast.Call) -> Iterator[ast.expr]:
+    """Arguments that a function of the standard library calls."""
+    name = (dotted(node.func) or "").rpartition(".")[2]
+    if name in _CALLERS:
+        yield from node.args[:2]
+    if name in _CALLERS_BY_KEY:
+        yield from (keyword.value for keyword in node.keywords if keyword.arg == "key")
 
 
 _READ_ALL = ("globals", "vars", "locals", "dir")
@@ -190,127 +288,3 @@ def _reads_all(node: ast.Call) -> bool:
     """Whether it may look at every name of its own module."""
     function, num = dotted(node.func), len(node.args)
     return (num == 0 and function in _READ_ALL) or (num == 1 and function in _RUN_TEXT)
-
-
-_IMPORTERS = ("importlib.import_module", "import_module", "__import__")
-
-
-def _of_imported(node: ast.Attribute) -> str | None:
-    """`>m.C` for `import_module("m").C`, whichever way the module is imported."""
-    parts = [node.attr]
-    inner = node.value
-    while isinstance(inner, ast.Attribute):
-        parts.append(inner.attr)
-        inner = inner.value
-    if not isinstance(inner, ast.Call) or dotted(inner.func) not in _IMPORTERS or not inner.args:
-        return None
-    name = inner.args[0]
-    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
-        return None
-    whole = root_of(name.value) if dotted(inner.func) == "__import__" else name.value
-    return ABSOLUTE + ".".join([whole, *reversed(parts)])
-
-
-def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    for alias in node.names:
-        yield alias.asname or (root_of(alias.name) if isinstance(node, ast.Import) else alias.name)
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    for child in ast.walk(node):
-        if isinstance(child, ast.Name) and not isinstance(child.ctx, ast.Load):
-            yield child.id
-
-
-def _bound_by_pattern(node: ast.AST) -> str | None:
-    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
-        return node.name
-    return node.rest if isinstance(node, ast.MatchMapping) else None
-
-
-def _header(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
-    """What runs when the `def` runs, decorators apart."""
-    yield from node.args.defaults
-    yield from (default for default in node.args.kw_defaults if default is not None)
-    for argument in _arguments(node.args):
-        if argument.annotation is not None:
-            yield argument.annotation
-    if node.returns is not None:
-        yield node.returns
-
-
-def _arguments(node: ast.arguments) -> list[ast.arg]:
-    extra = [argument for argument in (node.vararg, node.kwarg) if argument is not None]
-    return [*node.posonlyargs, *node.args, *node.kwonlyargs, *extra]
-
-
-def _parameters(node: ast.arguments) -> set[str]:
-    return {argument.arg for argument in _arguments(node)}
-
-
-def _free(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
-    """Dotted names that a function scope takes from outside itself."""
-    loads: set[str] = set()
-    stores = set(local)
-    declared: set[str] = set()
-    imported: dict[str, str] = {}
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Name):
-            (loads if isinstance(node.ctx, ast.Load) else stores).add(node.id)
-        elif isinstance(node, ast.Attribute) and (name := dotted(node)) is not None:
-            loads.add(name)
-        elif isinstance(node, ast.Attribute) and (name := _of_imported(node)) is not None:
-            imported[name] = name
-            loads.add(name)
-        elif isinstance(node, ast.Call) and (read := _by_getattr(node)) is not None:
-            loads.add(read)
-            pending.extend([node.args[0], *node.args[2:]])
-        elif isinstance(node, FunctionNode):
-            stores.add(node.name)
-            pending.extend([*node.decorator_list, *_header(node)])
-            loads |= _free(node.body, _parameters(node.args))
-        elif isinstance(node, ast.Lambda):
-            pending.extend(d for d in [*node.args.defaults, *node.args.kw_defaults] if d)
-            loads |= _free([node.body], _parameters(node.args))
-        elif isinstance(node, _Comprehension):
-            targets = {name for part in node.generators for name in _stored(part.target)}
-            loads |= _free(ast.iter_child_nodes(node), targets)
-        elif isinstance(node, ast.ClassDef):
-            stores.add(node.name)
-            pending.extend([*node.decorator_list, *node.bases, *node.keywords])
-            loads |= _free(node.body, set())
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            stores.update(imported_names(node))
-            imported.update(_imported_here(node))
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            declared.update(node.names)
-        else:
-            bound = _bound_by_pattern(node)
-            if bound:
-                stores.add(bound)
-            pending.extend(ast.iter_child_nodes(node))
-    # A function that imports reads what it imports when it is called.
-    taken = {
-        imported[root_of(name)] + name.removeprefix(root_of(name))
-        for name in loads
-        if root_of(name) in imported
-    }
-    return taken | {name for name in loads if root_of(name) not in stores - declared}
-
-
-WHOLE = "__dict__"
-ABSOLUTE = ">"  # in front of a dotted name that starts at a module, not at a name of this one
-
-
-def _imported_here(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
-    """Local names with what they stand for: `>pack.module.name`, `>.sibling.name`."""
-    for alias in node.names:
-        if isinstance(node, ast.Import):
-            whole = alias.name if alias.asname else root_of(alias.name)
-            yield alias.asname or whole, ABSOLUTE + whole
-        elif alias.name != "*":
-            owner = "." * node.level + (node.module or "")
-            dot = "" if owner.endswith(".") else "."
-            yield alias.asname or alias.name, f"{ABSOLUTE}{owner}{dot}{alias.name}"

@@ -18,8 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from .alignment import changed_functions, differ_in_bodies_only
 from .graph import ImportGraph, Kind, ModuleEdit, absolute_name, imports_of
 from .marks import Mark, ModulePlan, Plan
-from .names import Use, dotted, root_of
+from .names import Use
 from .reach import Reach
+from .spelling import dotted, root_of
 from .statements import Statement
 from .targets import targets_of
 from .twins import choose_twins
@@ -223,6 +224,8 @@ class _Planner:
                 return Mark.INSTANCE
             if statement.is_holder and (mark := self._mark_of_holder(edit, statement, name)):
                 return mark
+            if self._reach.holds_what_changed(edit.name, name):
+                return Mark.CALLING
             return Mark.KEPT if self._reach.members_of(edit.name, name) else None
         origin = edit.alignment.source_of(index)
         kinds = _CLASSES if statement.is_class else (Kind.FUNCTION,)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import linecache
 import os
-import re
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
@@ -24,6 +24,7 @@ from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .held_back import left_behind
 from .holders import holders
+from .importers import Importers
 from .marks import Mark, Plan
 from .operators import leave_out
 from .patch import FunctionPatch, parts_of
@@ -36,6 +37,7 @@ from .reshaping import reshaped
 from .source import ImportHook, RunningSources, Source, forget_bytecode, real_path
 from .stage import Stage
 from .stars import Exports
+from .strays import Stray, strays_of
 
 # Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
 # in the reverse order.
@@ -98,13 +100,19 @@ class Prepared:
                 self._places.apply(reshaped(sys.modules[name], source.path))
         exports = Exports(running, changed)
         edits = [edited(live[name], source, exports) for name, source in changed.items()]
+        strays = list(self._make_again(edits, live, changed, exports))
         if data:
             edits = self._rereading(edits, data, exports)
         known = [name for name, _ in running.loaded()]
-        self._plan = make_plan(edits, _Importers(running, changed, exports), known)
+        self._plan = make_plan(edits, Importers(running, changed, exports), known)
         self._sources = dict(changed)
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
+        for name, stray in strays:
+            if stray.removal is not None:
+                self._adoption.bindings.append(stray.removal)
+            else:
+                self._adoption.refused.setdefault(name, {})[stray.title] = stray.reason
         if any(plan.is_staged for plan in self._plan.modules.values()):
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
@@ -132,6 +140,35 @@ class Prepared:
         self._judge(changed)
         self._report.threads = self._stage.outside.threads
         self._caches = list(_caches_of(self._plan))
+
+    def _make_again(
+        self,
+        edits: list[ModuleEdit],
+        live: Mapping[str, LiveModule],
+        changed: Mapping[str, Source],
+        exports: Exports,
+    ) -> Iterator[tuple[str, Stray]]:
+        """Have the plan make again what edited modules assigned to others and assign no more.
+
+        Gives what is left, with the module that assigned it.
+        """
+        running = self._process.sources
+        anew: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        texts = [source.text for source in changed.values()]
+        for edit in edits:
+            for stray in strays_of(edit, running, texts):
+                if stray.place is None:
+                    yield edit.name, stray
+                else:
+                    name, cls, inside = stray.place
+                    anew[name].append((cls, inside))
+        for name, places in anew.items():
+            if name in changed:
+                index = next(i for i, edit in enumerate(edits) if edit.name == name)
+                edits[index] = edited(live[name], changed[name], exports, places)
+            else:
+                module = sys.modules[name]
+                edits.append(unedited(name, module, running[name], exports, places))
 
     def _rereading(
         self, edits: list[ModuleEdit], data: Collection[str], exports: Exports
@@ -302,43 +339,3 @@ def _caches_of(plan: Plan) -> Iterator[Callable[[], None]]:
             for part in parts_of(vars(module).get(key), name):
                 if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
                     yield part.cache_clear
-
-
-class _Importers:
-    """Finds the loaded modules that may take names from a module: their text mentions both."""
-
-    def __init__(self, sources: RunningSources, known: Collection[str], exports: Exports) -> None:
-        self._sources = sources
-        self._known = set(known)
-        self._exports = exports
-
-    def __call__(self, module: str, names: Collection[str]) -> Iterator[ModuleEdit]:
-        last = module.rpartition(".")[2].encode()
-        taken_whole = _taken_whole(last)
-        wanted = [name.encode() for name in names]
-        for name, loaded in self._sources.loaded():
-            if name in self._known:
-                continue
-            source = self._sources[name]
-            text = source.text
-            if not (last in text or b"from ." in text):
-                continue
-            takes_any = b"import *" in text or "__getattr__" in names
-            if takes_any or any(one in text for one in wanted) or taken_whole(text):
-                self._known.add(name)
-                try:
-                    yield unedited(name, loaded, source, self._exports)
-                except (SyntaxError, ValueError):
-                    continue  # already broken on disk when we first looked
-
-
-def _taken_whole(last: bytes) -> Callable[[bytes], bool]:
-    """Whether a text hands on a module by the last part of its name: `vars(m)`, `m.__dict__`."""
-    renamed = re.compile(rb"\b%b\s+as\s+(\w+)" % last)
-
-    def is_taken(text: bytes) -> bool:
-        names = b"|".join({last, *renamed.findall(text)})
-        whole = rb"[(,=]\s*(?:%b)\s*[,)]|\b(?:%b)\.__dict__" % (names, names)
-        return last in text and re.search(whole, text) is not None
-
-    return is_taken

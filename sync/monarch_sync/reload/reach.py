@@ -9,9 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from .graph import ImportGraph, Kind, ModuleEdit, Origin
 from .marks import RUNS_AGAIN, Mark, ModulePlan
 from .members import are_operators, changed_members
-from .names import WHOLE, Use, dotted, root_of
+from .names import Use
+from .spelling import ABSOLUTE, WHOLE, FunctionNode, dotted, root_of
 from .statements import Statement
+from .tables import Held
 
+_BEHAVIOUR = (Mark.CALLING, Mark.FUNCTION, Mark.FLOWING)
 _MAX_HOPS = 2
 """What calls an edited function is followed through so many other modules. Everything is called by
 way of everything else in the end, and each module that is looked at takes its time."""
@@ -31,8 +34,8 @@ class Reach:
         edit = self.plans[module].edit
         binds = statement.binds
         makes_data = bool(binds) and all(edit.kinds.get(n) is Kind.DATA for n in binds)
-        makes_objects = not binds or not binds.isdisjoint(edit.types)
-        for name, declared in statement.names.eager:
+        makes_objects = _makes_objects(edit, statement)
+        for name, declared in self.reads(module, statement):
             mark, use = self.mark_and_use(module, name, declared)
             is_told = use is Use.USED and declared is Use.CALLED and _is_told(statement, name)
             if mark is Mark.FUNCTION and (is_told or use is Use.REGISTERS):
@@ -43,6 +46,12 @@ class Reach:
                 continue  # they follow their class
             elif mark is not None and use in RUNS_AGAIN[mark]:
                 yield name
+            elif mark in _BEHAVIOUR and declared in (Use.PASSED, Use.WITHIN):
+                if makes_data:  # which holds nothing that was passed: it was called, or looked at
+                    yield name
+            elif mark is Mark.KEPT and declared is Use.USED:
+                if makes_data:  # `Class(1).method()`
+                    yield name
             elif mark is Mark.SHAPE and use is Use.CALLED:
                 if makes_data:  # a named tuple has its values, and nothing else
                     yield name
@@ -53,8 +62,46 @@ class Reach:
             elif name == WHOLE:
                 if not self._found_by(edit, statement).isdisjoint(self._values(module)):
                     yield name
-            elif self._forces(module, name, use) and not (makes_objects and use is Use.USED):
+            elif self._forces(module, name, declared, use) and not (
+                makes_objects and use is Use.USED
+            ):
                 yield name
+
+    def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
+        """What it reads when it runs, by name and by way of containers."""
+        yield from statement.names.eager
+        makes_objects = _makes_objects(self.plans[module].edit, statement)
+        for container, attribute, use in statement.names.items:
+            does = use in (Use.CALLED, Use.USED)
+            for held in self.held(module, container):
+                name = f"{ABSOLUTE}{held.module}.{held.name}"
+                part = held.member or attribute
+                if not held.is_instance:
+                    yield (f"{name}.{part}" if part else name), use
+                elif not part and use is not Use.CALLED:
+                    yield name, use
+                elif not (does and makes_objects) and self._differs(held, part or "__call__", does):
+                    yield f"{name}.{part or '__call__'}", use
+
+    def held(self, module: str, container: str) -> frozenset[Held]:
+        """Definitions in a container, of modules that are looked at."""
+        tables = self.plans[module].edit.tables if module in self.plans else {}
+        found = tables[container] if tables else frozenset()
+        return frozenset(held for held in found if held.module in self.plans)
+
+    def _differs(self, held: Held, member: str, is_called: bool) -> bool:
+        """Whether a member of a kept instance behaves differently, or is a value that may."""
+        mark = self.mark_of(held.module, held.name)
+        is_shaped = mark in (Mark.SHAPE, Mark.VALUE) and not is_called
+        return is_shaped or member in self.members_of(held.module, held.name)
+
+    def holds_what_changed(self, module: str, container: str) -> bool:
+        """Whether something in it behaves differently; who calls that calls new code."""
+        return any(
+            self.mark_of(held.module, held.name) is not None
+            or self.members_of(held.module, held.name)
+            for held in self.held(module, container)
+        )
 
     def _found_by(self, edit: ModuleEdit, statement: Statement) -> set[str]:
         """Names of its module that a statement finds when it runs, and that it found once."""
@@ -74,18 +121,33 @@ class Reach:
             cls in types.get(bound, ())[:1] for bound in statement.binds
         )
 
-    def _forces(self, module: str, dotted: str, use: Use) -> bool:
+    def _forces(self, module: str, dotted: str, declared: Use, use: Use) -> bool:
         """Whether it reads a changed member, or a module whose names changed as a whole."""
+        is_held = declared in (Use.HELD, Use.PASSED)
         owner, name, rest = self.graph.resolve(module, dotted)
         members = self.members_of(owner, name)
         if rest and rest[0] in members:
-            return True
+            return not (is_held and len(rest) == 1 and self._is_method(owner, name, rest[0]))
         if members and not rest and are_operators(members):
             return use not in (Use.PASSED, Use.BASE) and name in self.types(owner)
         whole = self.graph.module_of(module, dotted)
         if whole is not None and use in (Use.PASSED, Use.USED):
             return bool(self._values(whole))
         return name == WHOLE and bool(self._values(owner))
+
+    def _is_method(self, module: str, name: str, member: str) -> bool:
+        """Whether a member of a kept instance is a bound method, which follows by itself."""
+        for owner, cls in self.types(module).get(name, ()):
+            edit = self.plans[owner].edit if owner in self.plans else None
+            for index in edit.binders.get(cls, ()) if edit is not None else ():
+                body = edit.new[index].body if edit is not None and edit.new[index].is_class else ()
+                found = [statement for statement in body if member in statement.binds]
+                if found:
+                    return all(
+                        isinstance(s.node, FunctionNode) and not s.node.decorator_list
+                        for s in found
+                    )
+        return False
 
     def _runs(self, module: str, dotted: str) -> bool:
         """Whether the statement runs again that binds the name."""
@@ -195,6 +257,10 @@ class Reach:
         return "__getattr__" in edit.kinds and not (
             name in edit.kinds or any(name in statement.binds for statement in edit.new)
         )
+
+
+def _makes_objects(edit: ModuleEdit, statement: Statement) -> bool:
+    return not statement.binds or not statement.binds.isdisjoint(edit.types)
 
 
 def _is_told(statement: Statement, name: str) -> bool:

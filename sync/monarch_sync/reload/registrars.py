@@ -9,7 +9,7 @@ from typing import Any
 
 from .holders import held_by
 from .kinds import is_a
-from .names import dotted
+from .spelling import dotted
 from .statements import Statement
 
 

@@ -35,6 +35,7 @@ from .lookout import Lookout
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
 from .patch import parts_of
+from .shadows import Shadows
 from .source import ImportHook, Source
 from .staged_module import StagedModule
 from .stars import bring
@@ -42,6 +43,7 @@ from .statements import Statement
 from .targets import HeldStore
 from .turns import longer_turns
 
+_NAMED = (FunctionType, type)
 _FUTURE_FLAGS = functools.reduce(
     operator.or_,
     (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names),
@@ -73,6 +75,7 @@ class Stage:
             "issubclass": functools.partial(self._check, issubclass),
         }
         self._open = True
+        self._shadows = Shadows({}, set(), _copied)
 
     def run(
         self, plan: Plan, sources: dict[str, Source], ours: Iterable[tuple[str, ModuleType]]
@@ -87,6 +90,10 @@ class Stage:
             self.namespaces[name] = namespace
             marks = module_plan.marks.items()
             self._kept += [(name, key) for key, m in marks if m in (Mark.KEPT, Mark.INSTANCE)]
+        names = {name: p.shadowed for name, p in involved.items() if p.shadowed}
+        statements = [s for p in involved.values() for s in p.edit.new] if names else []
+        late = {part for s in statements for name in s.names.deferred for part in name.split(".")}
+        self._shadows = Shadows(names, late, self._in_disguise)
         lookout = Lookout(ours, self.outside.loggers)
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
@@ -119,6 +126,7 @@ class Stage:
             if collecting:
                 gc.enable()
             self._hook.builtins = None
+            self.instances += self._shadows.cast
             with longer_turns():
                 self.stores, self.held_back = lookout.take_out(self._is_definition)
         for namespace in self.namespaces.values():
@@ -142,7 +150,8 @@ class Stage:
             try:
                 with contextlib.nullcontext() if statement.is_inert else lookout.looking(targets):
                     live = vars(module).get(statement.name or "")
-                    self._execute(run, namespace, live, name, lookout)
+                    with self._shadows.in_place(self.namespaces, statement):
+                        self._execute(run, namespace, live, name, lookout)
             except (Exception, SystemExit) as error:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
@@ -152,6 +161,7 @@ class Stage:
                 value = namespace.get(statement.name)
                 self.defined[name, index] = value
                 self._keep_live_state(plan, index, value, vars(module).get(statement.name))
+                self._note_twin(name, vars(module).get(statement.name), value)
 
     def _runner(
         self, plan: ModulePlan, index: int, path: str, flags: int
@@ -249,20 +259,33 @@ class Stage:
 
     def _stand_in(self, live: type, staged: type) -> None:
         """Kept instances look like ones of the staged class, to code that reads them here."""
-        if hasattr(staged, "__del__"):
-            return  # the stand-in would close what the instance goes on using
         for name, key in self._kept:
             namespace = self.namespaces[name]
-            if key in namespace:
-                value = namespace[key]
-                if type(value) is not live:
-                    continue
-                try:
-                    twin = _copied(value, staged)
-                except (TypeError, AttributeError):
-                    continue  # it has another layout than most
-                namespace[key] = twin
-                self.instances.append((twin, value))
+            if key in namespace and type(namespace[key]) is live:
+                namespace[key] = self._in_disguise(namespace[key], staged)
+
+    def _note_twin(self, module: str, live: Any, staged: Any) -> None:
+        """What a container may hold of a definition: itself, or what its decorators were given."""
+        before, after = (
+            {part.__qualname__: part for part in parts_of(one, module) if is_a(part, _NAMED)}
+            for one in (live, staged)
+        )
+        for name in before.keys() & after.keys():
+            if before[name] is not after[name]:
+                self._shadows.twins[id(before[name])] = after[name]
+        if live is not None and live is not staged:
+            self._shadows.twins[id(live)] = staged
+
+    def _in_disguise(self, instance: Any, staged: type) -> Any:
+        """A kept instance that looks like one of the staged class."""
+        if hasattr(staged, "__del__"):
+            return instance  # the stand-in would close what the instance goes on using
+        try:
+            twin = _copied(instance, staged)
+        except (TypeError, AttributeError):
+            return instance  # it has another layout than most
+        self.instances.append((twin, instance))
+        return twin
 
     def _check(self, check: Callable[[Any, Any], bool], thing: Any, kind: Any) -> bool:
         """Objects of a live class are of its staged twin: they will be."""

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from .graph import absolute_name
-from .names import dotted
 from .source import RunningSources, Source
+from .spelling import dotted
 from .statements import Statement
 
 Statements = tuple[Statement, ...]

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .names import WHOLE, FunctionNode, Names, dotted, names_of
+from .names import Names, names_of
+from .spelling import WHOLE, FunctionNode, dotted
 
 _BIND_UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr"})
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)

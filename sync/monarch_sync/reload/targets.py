@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from .flips import MISSING, Action
-from .names import FunctionNode
+from .spelling import FunctionNode
 from .staged_module import StagedModule
 
 
@@ -38,12 +38,12 @@ class Target:
         cls, node: ast.Attribute | ast.Subscript, namespace: Mapping[str, Any]
     ) -> Target | None:
         """None where the object cannot be told without running code."""
-        owner = _value_of(node.value, namespace)
+        owner = value_of(node.value, namespace)
         if owner is MISSING or type(owner) is StagedModule:
             return None
         if isinstance(node, ast.Attribute):
             return cls(owner, node.attr, False)
-        key = _value_of(node.slice, namespace)
+        key = value_of(node.slice, namespace)
         if key is MISSING or not hasattr(type(owner), "__delitem__"):
             return None
         return cls(owner, key, True)
@@ -122,20 +122,20 @@ def _has_hash(key: Any) -> bool:
     return True
 
 
-def _value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
     """A name, constant, or chain of plain attributes and constant items; else MISSING."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
         return namespace.get(node.id, MISSING)
     if isinstance(node, (ast.Attribute, ast.Subscript)):
-        owner = _value_of(node.value, namespace)
+        owner = value_of(node.value, namespace)
         if owner is MISSING:
             return MISSING
         try:
             if isinstance(node, ast.Attribute):
                 return getattr(owner, node.attr)
-            return owner[_value_of(node.slice, namespace)]
+            return owner[value_of(node.slice, namespace)]
         except Exception:
             return MISSING  # the statement itself will say so
     return MISSING

@@ -16,7 +16,7 @@ def choose_twins(reach: Reach) -> None:
         (name, dotted)
         for name, plan in reach.plans.items()
         for statement in (plan.edit.new[index] for index in plan.run)
-        for dotted in _read_now(plan.edit, statement)
+        for dotted in _read_now(reach, plan.edit, statement)
     ]
     reads: dict[tuple[str, str], set[tuple[str, str]]] = {}
     while pending:
@@ -32,6 +32,9 @@ def choose_twins(reach: Reach) -> None:
                 # Its class, so that the instance can be seen as it will be.
                 reads[node].add(kind)
                 pending.append(kind)
+        for one in reach.held(*node):
+            reads[node].add((one.module, one.name))
+            pending.append((one.module, one.name))
         for _, statement in _definitions(reach, node):
             package = reach.plans[node[0]].edit.package
             for name, (owner, inner) in imports_of(statement, package):
@@ -53,13 +56,19 @@ def choose_twins(reach: Reach) -> None:
         affected |= more
     for node in affected:
         plan = reach.plans[node[0]]
-        plan.twin |= {index for index, _ in _definitions(reach, node)} - plan.run
+        is_dispatcher = reach.held(*node) and reach.mark_of(*node) is None
+        plan.twin |= {
+            index
+            for index, statement in _definitions(reach, node)
+            if not (is_dispatcher and statement.is_function)  # its new entries go into the live one
+        } - plan.run
+        if reach.held(*node) and plan.run.isdisjoint(plan.edit.binders.get(node[1], ())):
+            plan.shadowed.add(node[1])
 
 
-def _read_now(edit: ModuleEdit, statement: Statement) -> frozenset[str]:
-    if edit.is_compiled(statement):
-        return statement.names.all
-    return frozenset(name for name, _ in statement.names.eager)
+def _read_now(reach: Reach, edit: ModuleEdit, statement: Statement) -> frozenset[str]:
+    read = frozenset(name for name, _ in reach.reads(edit.name, statement))
+    return read | statement.names.deferred if edit.is_compiled(statement) else read
 
 
 def _definitions(reach: Reach, node: tuple[str, str]) -> Iterator[tuple[int, Statement]]:

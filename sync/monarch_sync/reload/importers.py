@@ -1,0 +1,75 @@
+"""The loaded modules that an edit of another one may concern."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+
+from .edits import unedited
+from .graph import ModuleEdit
+from .source import RunningSources
+from .spelling import root_of
+from .stars import Exports
+from .statements import Statement
+from .tables import holders
+
+
+class Importers:
+    """Finds those that may take names from a module: their text mentions both, or a container of
+    theirs holds what has the name."""
+
+    def __init__(self, sources: RunningSources, known: Collection[str], exports: Exports) -> None:
+        self._sources = sources
+        self._known = set(known)
+        self._exports = exports
+
+    @cached_property
+    def _holders(self) -> Mapping[tuple[str, str], set[str]]:
+        return holders(self._sources.loaded())
+
+    def __call__(self, module: str, names: Collection[str]) -> Iterator[ModuleEdit]:
+        last = module.rpartition(".")[2].encode()
+        taken_whole = _taken_whole(last)
+        wanted = [name.encode() for name in names]
+        given = handed_over(self._sources[module].statements).intersection(names)
+        holding = {one for name in given for one in self._holders.get((module, name), ())}
+        for name, loaded in self._sources.loaded():
+            if name in self._known:
+                continue
+            source = self._sources[name]
+            text = source.text
+            mentions = last in text or b"from ." in text
+            takes_any = b"import *" in text or "__getattr__" in names
+            takes = takes_any or any(one in text for one in wanted) or taken_whole(text)
+            if (mentions and takes) or name in holding:
+                self._known.add(name)
+                try:
+                    yield unedited(name, loaded, source, self._exports)
+                except (SyntaxError, ValueError):
+                    continue  # already broken on disk when we first looked
+
+
+def handed_over(statements: Iterable[Statement]) -> set[str]:
+    """Names of what others may hold that do not mention its module: somebody was told of it."""
+    found: set[str] = set()
+    for statement in statements:
+        node = statement.node
+        if statement.is_definition:
+            told = getattr(node, "decorator_list", ()) or getattr(node, "bases", ())
+            found |= statement.binds if told or getattr(node, "keywords", ()) else set()
+        elif not statement.is_harmless:
+            found |= {root_of(name) for name, _ in statement.names.eager}
+    return found
+
+
+def _taken_whole(last: bytes) -> Callable[[bytes], bool]:
+    """Whether a text hands on a module by the last part of its name: `vars(m)`, `m.__dict__`."""
+    renamed = re.compile(rb"\b%b\s+as\s+(\w+)" % last)
+
+    def is_taken(text: bytes) -> bool:
+        names = b"|".join({last, *renamed.findall(text)})
+        whole = rb"[(,=]\s*(?:%b)\s*[,)]|\b(?:%b)\.__dict__" % (names, names)
+        return last in text and re.search(whole, text) is not None
+
+    return is_taken

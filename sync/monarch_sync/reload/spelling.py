@@ -1,0 +1,81 @@
+"""Dotted names: how a module spells what it reads, and what its imports stand for. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+
+WHOLE = "__dict__"
+ABSOLUTE = ">"  # in front of a dotted name that starts at a module, not at a name of this one
+FunctionNode = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def dotted(node: ast.expr) -> str | None:
+    """`a.b.c` for an attribute chain that starts at a name."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+def root_of(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def by_getattr(node: ast.Call) -> str | None:
+    """`m.C` for `getattr(m, "C")`."""
+    if dotted(node.func) == "getattr" and len(node.args) > 1:
+        owner, name = dotted(node.args[0]), node.args[1]
+        if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
+            return f"{owner}.{name.value}"
+    return None
+
+
+_IMPORTERS = ("importlib.import_module", "import_module", "__import__")
+
+
+def of_imported(node: ast.Attribute) -> str | None:
+    """`>m.C` for `import_module("m").C`, whichever way the module is imported."""
+    parts = [node.attr]
+    inner = node.value
+    while isinstance(inner, ast.Attribute):
+        parts.append(inner.attr)
+        inner = inner.value
+    if not isinstance(inner, ast.Call) or dotted(inner.func) not in _IMPORTERS or not inner.args:
+        return None
+    name = inner.args[0]
+    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+        return None
+    whole = root_of(name.value) if dotted(inner.func) == "__import__" else name.value
+    return ABSOLUTE + ".".join([whole, *reversed(parts)])
+
+
+def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    for alias in node.names:
+        yield alias.asname or (root_of(alias.name) if isinstance(node, ast.Import) else alias.name)
+
+
+def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """Local names with what they stand for: `>pack.module.name`, `>.sibling.name`."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else root_of(alias.name)
+                found[alias.asname or whole] = ABSOLUTE + whole
+        elif isinstance(node, ast.ImportFrom):
+            owner = "." * node.level + (node.module or "")
+            dot = "" if owner.endswith(".") else "."
+            names = [alias for alias in node.names if alias.name != "*"]
+            found.update((a.asname or a.name, f"{ABSOLUTE}{owner}{dot}{a.name}") for a in names)
+    return found
+
+
+def from_import(name: str, imported: Mapping[str, str]) -> str:
+    """The dotted name by its module, where its first part was imported."""
+    root = root_of(name)
+    return imported[root] + name.removeprefix(root) if root in imported else name

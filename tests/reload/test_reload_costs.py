@@ -1,0 +1,117 @@
+"""An edit of twice as many statements takes twice the work, not four times.
+
+Work is how often functions of the reloader are called, and how often a statement is looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from monarch_sync.reload.statements import Statement
+
+from .conftest import Project
+
+_REGISTRY = (
+    "TABLE, LINE = {}, []\n"
+    "def register(f):\n    TABLE[f.__name__] = f\n    LINE.append(f)\n    return f\n"
+)
+
+
+def _lines(text: str) -> Callable[[int, int], str]:
+    """Of a text by the number of lines and that of the edit: `{i}` is the line, `{k}` the edit."""
+
+    def make(num: int, edit: int) -> str:
+        return "".join(text.format(i=i, before=i - 1, k=edit) for i in range(1, num + 1))
+
+    return make
+
+
+_KINDS: dict[str, tuple[str, Callable[[int, int], str], str]] = {
+    "constants": ("", _lines("C{i} = {i} + {k}\n"), ""),
+    "chain": ("C0 = 0\n", _lines("C{i} = C{before} + 1 + {k}\n"), ""),
+    "taken_by_star": (
+        "",
+        _lines("C{i} = {i} + {k}\n"),
+        "from {m} import *\n" + _lines("D{i} = C{i}\n")(20, 0),
+    ),
+    "lambdas": ("", _lines("f{i} = lambda: {i} + {k}\n"), ""),
+    "registrations": (_REGISTRY, _lines("@register\ndef f{i}(x={k}):\n    return {i}\n"), ""),
+    "tables": ("", _lines("def f{i}():\n    return {k}\nT{i} = [f{i}]\nR{i} = T{i}[0]()\n"), ""),
+    "members": (
+        "class A:\n    z = 0\n",
+        _lines("    x{i} = {k}\n    def f{i}(self):\n        return {k}\n"),
+        "",
+    ),
+}
+
+
+class _Work:
+    """Counts while it is on."""
+
+    def __init__(self) -> None:
+        self.num = 0
+        self._counted: dict[FunctionType, Callable[..., Any]] = {}
+
+    def counted(self, function: FunctionType) -> Callable[..., Any]:
+        """The same one each time: modules take functions from one another by name."""
+        if function not in self._counted:
+
+            @functools.wraps(function)
+            def count(*args: Any, **kwargs: Any) -> Any:
+                self.num += 1
+                return function(*args, **kwargs)
+
+            self._counted[function] = count
+        return self._counted[function]
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> _Work:
+    counter = _Work()
+    for owner in _owners():
+        for name, value in list(vars(owner).items()):
+            own = type(value) is FunctionType and value.__module__.startswith("monarch_sync.reload")
+            if own and not name.startswith("__"):
+                monkeypatch.setattr(owner, name, counter.counted(value))
+
+    def look(statement: Statement, name: str) -> Any:
+        counter.num += 1
+        return object.__getattribute__(statement, name)
+
+    monkeypatch.setattr(Statement, "__getattribute__", look)
+    return counter
+
+
+def _owners() -> Iterator[Any]:
+    """The modules of the reloader, and their classes."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("monarch_sync.reload."):
+            yield module
+            yield from (
+                value
+                for value in vars(module).values()
+                if isinstance(value, type) and value.__module__ == name
+            )
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_work_grows_with_the_edit(kind: str, project: Project, work: _Work) -> None:
+    head, lines, user = _KINDS[kind]
+    counts = []
+    for num in (40, 80, 160):
+        name = f"cost_{kind}_{num}"
+        project.load(name, head + lines(num, 0))
+        if user:
+            project.load(f"{name}_user", user.format(m=name))
+        before = work.num
+        project.edit(name, head + lines(num, 1))
+        counts.append(work.num - before)
+    once, twice = counts[1] - counts[0], counts[2] - counts[1]
+    assert once > 40, counts
+    assert twice < 2.6 * once, counts
