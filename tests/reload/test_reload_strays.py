@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from monarch_sync.reload import NeedsRespawn
@@ -127,7 +129,7 @@ def test_undo_puts_an_entry_where_it_was(project: Project) -> None:
     "line",
     ["json.stray_flag = 1", "config.rate = 2", "TABLE['a'] = 2"],
 )
-def test_what_nobody_knows_asks_for_a_new_process(line: str, project: Project) -> None:
+def test_what_nobody_knows_stays_and_is_told(line: str, project: Project) -> None:
     number = sum(map(ord, line))
     owner = project.load(
         f"stray_{number}",
@@ -137,14 +139,35 @@ def test_what_nobody_knows_asks_for_a_new_process(line: str, project: Project) -
     text = f"import json\nfrom stray_{number} import *\nX = 1\n"
     user = project.load(f"stray_user_{number}", f"{text}{line}\n")
     project.write(f"stray_user_{number}", text.replace("X = 1", "X = 2"))
-    with pytest.raises(NeedsRespawn, match="line 4 is gone") as caught:
+    report = project.reloader.reload()
+    assert user.X == 2
+    [told] = report.stays
+    assert line.partition(" =")[0] in told
+    assert "line 4 is gone" in told
+    assert told in str(report)
+    assert (owner.config.rate, owner.TABLE["a"]) in ((1, 1), (2, 1), (1, 2))
+
+
+def test_code_in_the_place_of_other_code_asks_for_a_new_process(project: Project) -> None:
+    text = "import json\nX = 1\ndef mine():\n    return 1\n"
+    user = project.load("stray_code", f"{text}json.stray_code = mine\n")
+    project.write("stray_code", text.replace("X = 1", "X = 2"))
+    with pytest.raises(NeedsRespawn, match=r"json\.stray_code = mine.*line 5 is gone"):
         project.reloader.reload()
-    assert line.partition(" =")[0] in str(caught.value)
     assert user.X == 1
-    assert owner.config.rate in (1, 2)
-    project.write(f"stray_user_{number}", text.replace("X = 1", "X = 3") + f"{line}\n")
+    project.write("stray_code", text.replace("X = 1", "X = 3") + "json.stray_code = mine\n")
     project.reloader.reload()
     assert user.X == 3
+
+
+def test_what_cannot_be_compared_is_not(project: Project) -> None:
+    maker = "class Row:\n    def __eq__(self, other):\n        raise TypeError('rows')\n"
+    text = f"import json\n{maker}row = Row()\n"
+    module = project.load("stray_rows", f"{text}json.stray_row = row\n")
+    json.stray_row = module.Row()  # type: ignore[attr-defined]
+    project.write("stray_rows", text)
+    [told] = project.reloader.reload().stays
+    assert "json.stray_row = row" in told
 
 
 def test_a_wrapper_that_passes_for_what_it_wraps_asks_for_a_new_process(project: Project) -> None:

@@ -54,7 +54,8 @@ class ReloadWords:
         return ReloadOutcome(
             num_procs=1, modules=report.modules, functions=report.functions,
             classes=report.classes, reran=report.reran, seconds=seconds,
-            actors=self._patched_actors(step, report), notes=self._left_behind(report),
+            actors=self._patched_actors(step, report),
+            notes=[*self._left_behind(report), *report.stays],
         )  # fmt: skip
 
     def _left_behind(self, report: ReloadReport) -> list[str]:

@@ -111,8 +111,10 @@ class Prepared:
         for name, stray in strays:
             if stray.removal is not None:
                 self._adoption.bindings.append(stray.removal)
-            else:
+            elif stray.is_code:
                 self._adoption.refused.setdefault(name, {})[stray.title] = stray.reason
+            else:
+                self._report.stays.append(f"{name}: {stray}")
         if any(plan.is_staged for plan in self._plan.modules.values()):
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}

@@ -42,7 +42,8 @@ class ReloadReport:
 
     `files` are all the files that changed, as absolute paths, config files among them. `undone`:
     this is told once more because the change was taken back; the old code runs again. `threads`
-    are those that new top-level code started while it was tried: they run on in any case.
+    are those that new top-level code started while it was tried: they run on in any case. `stays`
+    tells what statements that are gone have set, where only a new process would be without it.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -54,6 +55,7 @@ class ReloadReport:
     seconds: float = 0.0
     files: list[str] = field(default_factory=list)
     threads: list[str] = field(default_factory=list)
+    stays: list[str] = field(default_factory=list)
     undone: bool = False
     _undo: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
@@ -92,7 +94,7 @@ class ReloadReport:
             rows += [first, *(("", "", more) for more in what[1:])]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = (f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
-        return "\n".join([head, *lines])
+        return "\n".join([head, *lines, *(f"  {text}" for text in self.stays)])
 
     def _what(self, verdict: Verdict) -> list[str]:
         """The patched definitions and the statements that ran, without the module's name."""

@@ -1,7 +1,9 @@
 """Assignments to what others made, `other.FLAG = 1` or `Class.method = f`, whose statement is gone.
 
 What was there before can be made again where a module of ours says what that was: its source is
-taken for one in which the statement that binds the name is new, or one that bound it is gone.
+taken for one in which the statement that binds the name is new, or one that bound it is gone. Where
+none does, code that was put in the place of other code asks for a new process; a plain value stays,
+as whatever else a program has brought about, and that is told.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import copy
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from .flips import MISSING, Action
@@ -22,6 +24,9 @@ from .source import RunningSources
 from .statements import Statement
 from .targets import targets_of, value_of
 
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_CODE = (FunctionType, MethodType, type, property, classmethod, staticmethod)
+
 
 @dataclass(frozen=True)
 class Stray:
@@ -29,12 +34,16 @@ class Stray:
 
     line: int
     title: str
+    is_code: bool
     place: tuple[str, str, str] | None = None
     removal: Action | None = None
 
     @property
     def reason(self) -> str:
         return f"line {self.line} is gone, and what was there before it nobody knows"
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.reason}, so what it set stays as long as this process lives"
 
 
 def strays_of(edit: ModuleEdit, sources: RunningSources, texts: Iterable[bytes]) -> Iterator[Stray]:
@@ -50,14 +59,16 @@ def strays_of(edit: ModuleEdit, sources: RunningSources, texts: Iterable[bytes])
             if key is MISSING or ast.unparse(target) in assigned or _is_named(key, target, whole):
                 continue
             owner = value_of(target.value, namespace)
-            if owner is not MISSING and _is_there(owner, key, target, old, namespace):
-                yield _stray(old, owner, key, isinstance(target, ast.Subscript), sources)
+            if owner is not MISSING and _is_there(target, old, namespace):
+                found = Stray(old.first, old.title, is_a(value_of(target, namespace), _CODE))
+                yield _followed(found, owner, key, isinstance(target, ast.Subscript), sources)
 
 
-def _stray(old: Statement, owner: Any, key: Any, is_item: bool, sources: RunningSources) -> Stray:
+def _followed(stray: Stray, owner: Any, key: Any, is_item: bool, sources: RunningSources) -> Stray:
+    """The stray, with what is known of how it was before."""
     if is_item:
         is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
-        return Stray(old.first, old.title, removal=_without(owner, key) if is_ours else None)
+        return replace(stray, removal=_without(owner, key)) if is_ours else stray
     if is_a(owner, ModuleType):
         name = own_names(owner).get("__name__", "")
         place = (name, "", key)
@@ -65,11 +76,11 @@ def _stray(old: Statement, owner: Any, key: Any, is_item: bool, sources: Running
         name = owner.__module__
         place = (name, owner.__qualname__, key)
     else:
-        return Stray(old.first, old.title)
+        return stray
     if "__wrapped__" in own_names(vars(owner).get(key)):
-        return Stray(old.first, old.title)  # it passes for what it wraps, which others may hold
+        return stray  # it passes for what it wraps, which others may hold
     is_ours = name in sources and (not place[1] or _defines(sources[name].statements, place[1]))
-    return Stray(old.first, old.title, place=place if is_ours else None)
+    return replace(stray, place=place) if is_ours else stray
 
 
 def _without(owner: dict[Any, Any], key: Any) -> Action:
@@ -122,15 +133,17 @@ def _is_named(key: Any, target: ast.expr, text: str) -> bool:
     return f"[{key!r}] =" in text or f'["{key}"] =' in text
 
 
-def _is_there(
-    owner: Any, key: Any, target: ast.expr, old: Statement, namespace: dict[str, Any]
-) -> bool:
+def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bool:
     """Whether the object still has what the statement gave it, as far as can be told."""
     now = value_of(target, namespace)
     if not isinstance(old.node, ast.Assign):
         return now is not MISSING
     given = value_of(old.node.value, namespace)
-    return now is not MISSING and (given is MISSING or now is given or bool(now == given))
+    # Others may do anything when they are compared: an array gives an array.
+    is_another = (
+        now is not given and type(given) in _PLAIN and (type(now), now) != (type(given), given)
+    )
+    return now is not MISSING and not is_another
 
 
 def _is_made_without(owner: dict[Any, Any], key: Any, sources: RunningSources) -> bool:
