@@ -31,6 +31,7 @@ class Importers:
     def __call__(self, module: str, names: Collection[str]) -> Iterator[ModuleEdit]:
         last = module.rpartition(".")[2].encode()
         taken_whole = _taken_whole(last)
+        takes_any = "__getattr__" in names
         wanted = [name.encode() for name in names]
         given = handed_over(self._sources[module].statements).intersection(names)
         holding = {one for name in given for one in self._holders.get((module, name), ())}
@@ -39,10 +40,13 @@ class Importers:
                 continue
             source = self._sources[name]
             text = source.text
-            mentions = last in text or b"from ." in text
-            takes_any = b"import *" in text or "__getattr__" in names
-            takes = takes_any or any(one in text for one in wanted) or taken_whole(text)
-            if (mentions and takes) or name in holding:
+            takes = (last in text or b"from ." in text) and (
+                takes_any
+                or b"import *" in text
+                or any(one in text for one in wanted)
+                or taken_whole(text)
+            )
+            if takes or name in holding:
                 self._known.add(name)
                 try:
                     yield unedited(name, loaded, source, self._exports)
