@@ -19,11 +19,11 @@ from monarch.actor.host import Host
 from monarch.mesh import Shape, Slice
 from monarch.net.loop import Timer
 from monarch.net.transport import Connection, Frames, Receive
-from monarch.runtime.host_agent import HostAgent
-from monarch.runtime.host_proc import HostProc
+from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.runtime.hosts.host_proc import HostProc
+from monarch.runtime.hosts.relay import Relay
 from monarch.runtime.node import Node
-from monarch.runtime.proc_agent import ProcAgent
-from monarch.runtime.relay import Relay
+from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope

@@ -23,7 +23,7 @@ from typing import Any
 
 from monarch_sync import HostView, Outgoing, Push, Replica, Scanner, Workspace
 from monarch_sync.messages import AskHistory, Commit, Message, Told, decode, encode
-from monarch_sync.replica import SETTLE_SECONDS
+from monarch_sync.replicas.replica import SETTLE_SECONDS
 
 _HEAD = struct.Struct("<III")  # replica, bytes of the message, number of blobs
 _BUFFER_BYTES = 64 << 10

@@ -21,8 +21,8 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from monarch.runtime.process_group import kill_lost_group
-from monarch.runtime.process_start import process_start
+from monarch.runtime.ends.process_group import kill_lost_group
+from monarch.runtime.ends.process_start import process_start
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Printed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._files = {1: io.StringIO(), 2: io.StringIO()}
         streams = types.SimpleNamespace(stdout=self._files[1], stderr=self._files[2])
-        monkeypatch.setattr("monarch.runtime.log_printer.sys", streams)
+        monkeypatch.setattr("monarch.runtime.output.log_printer.sys", streams)
 
     def text(self, stream: int = 1) -> str:
         return self._files[stream].getvalue()

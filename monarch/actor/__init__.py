@@ -45,9 +45,9 @@ from monarch.actor.shutdown import shutdown_context
 from monarch.actor.transport import BindSpec, ChannelTransport, enable_transport
 from monarch.errors import ActorError, MeshFailure, SupervisionError
 from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
+from monarch.runtime.ends.unhandled_faults import set_fault_hook_source
 from monarch.runtime.port import Port
 from monarch.runtime.telemetry import get_meter, span, traced
-from monarch.runtime.unhandled_faults import set_fault_hook_source
 
 __all__ = [
     "Accumulator",

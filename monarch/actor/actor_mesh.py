@@ -17,7 +17,7 @@ from monarch.errors import SupervisionError
 from monarch.mesh import MeshTrait, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
-from monarch.runtime.endpoint_spec import EndpointSpec
+from monarch.runtime.cells.endpoint_spec import EndpointSpec
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import PING, StopActor
 

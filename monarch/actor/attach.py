@@ -112,7 +112,7 @@ def hosts_from_config(name: str) -> HostMesh:
 
 _HOST_PROGRAM = """
 import sys
-from monarch.runtime.process_group import end_with
+from monarch.runtime.ends.process_group import end_with
 end_with(int(sys.argv[2]))
 from monarch.runtime.host_main import serve_host
 serve_host(sys.argv[1])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch.actor.endpoint import EndpointProperty
-from monarch.runtime.endpoint_spec import EndpointSpec
+from monarch.runtime.cells.endpoint_spec import EndpointSpec
 
 __all__ = ["concurrent_endpoint"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch.runtime import actor_log
+from monarch.runtime.cells import actor_log
 
 __all__ = ["prefix_python_logs_with_actor"]
 

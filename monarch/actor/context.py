@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from monarch.actor.instance import Instance
 from monarch.mesh import Extent, Point
-from monarch.runtime import actor_log, process
+from monarch.runtime import process
+from monarch.runtime.cells import actor_log
 from monarch.runtime.context import running
 
 __all__ = ["Context", "context", "current_actor_name", "current_rank", "current_size"]

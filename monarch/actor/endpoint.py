@@ -14,8 +14,8 @@ from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, r
 from monarch.actor.undivided import check_undivided
 from monarch.mesh import ValueMesh
 from monarch.runtime import process
+from monarch.runtime.cells.endpoint_spec import EndpointSpec
 from monarch.runtime.context import sending_actor
-from monarch.runtime.endpoint_spec import EndpointSpec
 from monarch.runtime.port import Port
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import ProcAddress
 
 __all__ = ["Host", "link"]

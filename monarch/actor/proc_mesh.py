@@ -22,9 +22,9 @@ from monarch.errors import ActorError, SupervisionError
 from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
+from monarch.runtime.cells.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.context import qualified_name, running
-from monarch.runtime.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from monarch.actor.future import Future, make_future
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.late_thread import run_aside
+from monarch.runtime.ends.late_thread import run_aside
 from monarch.runtime.promise import Promise
 
 __all__ = ["shutdown_context"]

@@ -16,8 +16,8 @@ from monarch.config import inherited_config, settings
 from monarch.core.fanout import Tree, proc_uid
 from monarch.mesh import Extent, Point, Shape, Slice
 from monarch.runtime import process
-from monarch.runtime.binding import check_binding
 from monarch.runtime.code_states import UNBORN, CodeState
+from monarch.runtime.procs.binding import check_binding
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid

@@ -12,12 +12,12 @@ from monarch.actor.future import Future, make_future
 from monarch.actor.mesh_ref import MeshRef
 from monarch.errors import ReloadRefused
 from monarch.runtime import process
-from monarch.runtime.endpoint_spec import check_actor_class, endpoint_specs, is_async_actor
+from monarch.runtime.cells.endpoint_spec import check_actor_class, endpoint_specs, is_async_actor
 from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.pushing.standstill import Standstill
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan, Upgrade
 from monarch.runtime.workspace.session import session_of
-from monarch.runtime.workspace.standstill import Standstill
-from monarch.runtime.workspace.turnover import Turnover
+from monarch.runtime.workspace.turnovers.turnover import Turnover
 from monarch.wire.address import Uid
 from monarch.wire.by_value import dump_afresh, dump_order, is_by_value
 

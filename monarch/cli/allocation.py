@@ -18,7 +18,7 @@ from monarch.cli.project import find_job, load_project, may_come_up, no_allocati
 from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
-from monarch.runtime.host_link import who_am_i
+from monarch.runtime.hosts.host_link import who_am_i
 
 __all__ = ["apply", "host", "inspect_hosts", "kill", "status"]
 

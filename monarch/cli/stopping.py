@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from monarch.runs import Record
-from monarch.runtime.late_thread import run_aside
+from monarch.runtime.ends.late_thread import run_aside
 
 __all__ = ["interrupt_kept", "stop_on_interrupt"]
 

@@ -20,8 +20,8 @@ from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.process_group import signal_process
-from monarch.runtime.process_start import process_start
+from monarch.runtime.ends.process_group import signal_process
+from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import new_uid
 from monarch.wire.keys import new_secret

@@ -24,7 +24,7 @@ from monarch.errors import JobError
 from monarch.runs.record import EVENTS, METRICS
 from monarch.runs.rows import read_rows
 from monarch.runs.whole_file import write_whole, writing
-from monarch.runtime.process_start import process_start
+from monarch.runtime.ends.process_start import process_start
 
 __all__ = ["RUNS", "RunFolder", "find_run", "new_run", "runs_in", "steps_of"]
 

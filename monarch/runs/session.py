@@ -25,7 +25,7 @@ from monarch.runs.live_config import LiveConfig
 from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
 from monarch.runs.words import in_words
-from monarch.runtime.process_start import process_start
+from monarch.runtime.ends.process_start import process_start
 
 __all__ = ["RunSession"]
 

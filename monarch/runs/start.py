@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from monarch.runtime.process_start import process_start
+from monarch.runtime.ends.process_start import process_start
 
 __all__ = ["seconds_since_start"]
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from monarch.core.call_table import CallTable
 from monarch.errors import MeshFailure
 from monarch.net.loop import Loop
-from monarch.runtime.life_lines import LifeLines
+from monarch.runtime.ends.life_lines import LifeLines
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope

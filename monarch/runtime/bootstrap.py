@@ -26,13 +26,13 @@ from monarch.errors import format_remote
 from monarch.net.io_loop import IoLoop
 from monarch.net.lent_selector import LentSelector
 from monarch.runtime import process
-from monarch.runtime.binding import bind_process
 from monarch.runtime.context import ActorRecord, Running, running
-from monarch.runtime.log_stream import mark_label
+from monarch.runtime.ends.stacks import offer_stacks
 from monarch.runtime.node import Node
-from monarch.runtime.proc_agent import ProcAgent
-from monarch.runtime.proc_config import ProcConfig
-from monarch.runtime.stacks import offer_stacks
+from monarch.runtime.output.log_stream import mark_label
+from monarch.runtime.procs.binding import bind_process
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.runtime.workspace.project_roots import project_roots
 from monarch.runtime.workspace.session import open_session
 from monarch.wire import payload

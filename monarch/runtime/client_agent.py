@@ -15,18 +15,18 @@ from monarch.config import settings
 from monarch.errors import JobError, MeshFailure
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
-from monarch.runtime.directory import new_directory
-from monarch.runtime.host_agent import HostAgent
-from monarch.runtime.host_link import HostLink
-from monarch.runtime.launcher import Launcher, StartLauncher
-from monarch.runtime.log_printer import LogPrinter
+from monarch.runtime.ends.unhandled_faults import UnhandledFaults
+from monarch.runtime.hosts.directory import new_directory
+from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.runtime.hosts.host_link import HostLink
+from monarch.runtime.hosts.launcher import Launcher, StartLauncher
 from monarch.runtime.node import Node
-from monarch.runtime.notebook import follow_cells
-from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.output.log_printer import LogPrinter
+from monarch.runtime.output.notebook import follow_cells
+from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.reachable import way_in
 from monarch.runtime.secret import take_secret
-from monarch.runtime.unhandled_faults import UnhandledFaults
 from monarch.runtime.workspace.imported_texts import ImportedTexts
 from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.codec import Envelope

@@ -10,8 +10,8 @@ import sys
 import threading
 
 from monarch.config import settings
-from monarch.runtime.directory import new_directory
-from monarch.runtime.host_service import HostService
+from monarch.runtime.hosts.directory import new_directory
+from monarch.runtime.hosts.host_service import HostService
 from monarch.runtime.node import Node
 from monarch.runtime.secret import take_secret
 from monarch.runtime.workspace.replica_agent import ReplicaAgent

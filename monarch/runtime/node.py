@@ -23,18 +23,18 @@ from monarch.net.loop import Loop
 from monarch.net.rare_log import RareLog
 from monarch.net.transport import Frames, Receive, Transport
 from monarch.net.transports import Transports
-from monarch.runtime.acquaintances import Acquaintances
 from monarch.runtime.answers import Answers, AnswerSink, Outcome
-from monarch.runtime.bulk_receiver import BulkReceiver
-from monarch.runtime.bulk_sender import BULK_BYTES, BulkSender
-from monarch.runtime.life_lines import LifeLines
-from monarch.runtime.outgoing import Outgoing
-from monarch.runtime.partings import Partings
-from monarch.runtime.peer import Peer
+from monarch.runtime.ends.life_lines import LifeLines
+from monarch.runtime.links.acquaintances import Acquaintances
+from monarch.runtime.links.bulk_receiver import BulkReceiver
+from monarch.runtime.links.bulk_sender import BULK_BYTES, BulkSender
+from monarch.runtime.links.outgoing import Outgoing
+from monarch.runtime.links.partings import Partings
+from monarch.runtime.links.peer import Peer
+from monarch.runtime.links.trees import Trees
+from monarch.runtime.links.waiting_switches import ends_switch
 from monarch.runtime.promise import Promise
 from monarch.runtime.run_gate import RunGate
-from monarch.runtime.trees import Trees
-from monarch.runtime.waiting_switches import ends_switch
 from monarch.wire.address import ProcAddress, Uid, machine_id
 from monarch.wire.codec import Bytes, Envelope, OtherVersion, as_text, pack, unpack
 from monarch.wire.keys import JobKeys

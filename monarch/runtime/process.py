@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from monarch.runtime.current_node import find_node_by, set_current_node
-from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.procs.proc_agent import ProcAgent
 
 __all__ = ["current", "found_by", "install", "is_bootstrapped", "on_first_use", "uninstall"]
 

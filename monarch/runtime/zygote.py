@@ -21,9 +21,9 @@ import msgspec
 
 # What every proc needs, so that a fork finds it imported.
 import monarch.runtime.bootstrap as bootstrap
-from monarch.runtime.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, decode_order
-from monarch.runtime.process_group import die_with_parent, kill_group
-from monarch.runtime.process_start import process_start
+from monarch.runtime.ends.process_group import die_with_parent, kill_group
+from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, decode_order
 
 __all__ = ["main"]
 

@@ -13,7 +13,7 @@ import sys
 from typing import Any, Protocol
 
 from monarch.actor import HostMesh, attach_to_workers
-from monarch.runtime.directory import new_directory
+from monarch.runtime.hosts.directory import new_directory
 from monarch.wire.address import new_uid
 
 __all__ = ["host_mesh_from_store"]

@@ -6,8 +6,8 @@ import os
 import shutil
 import sys
 
+from monarch.runtime.ends.process_group import end_with
 from monarch.runtime.host_main import serve_host
-from monarch.runtime.process_group import end_with
 
 __all__ = ["main"]
 

@@ -16,11 +16,11 @@ from typing import Any, Protocol, TypeAlias
 from monarch.core.mailbox import Lift
 from monarch.net.loop import Loop
 from monarch.runtime.bootstrap import come_up, make_agent, mark_output, set_up
-from monarch.runtime.launcher import OnExited, OnForked
-from monarch.runtime.log_stream import label_mark
+from monarch.runtime.hosts.launcher import OnExited, OnForked
 from monarch.runtime.node import Node
-from monarch.runtime.proc_agent import ProcAgent
-from monarch.runtime.proc_config import ProcConfig
+from monarch.runtime.output.log_stream import label_mark
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.testing.output import route_output
 from monarch.testing.script import Script
 from monarch.testing.threads import ProcEnded, belonging_to, end_all_of

@@ -20,11 +20,11 @@ from monarch.net.io_loop import IoLoop
 from monarch.net.loop import Loop
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.directory import new_directory
-from monarch.runtime.host_service import HostService
-from monarch.runtime.launcher import OnExited, OnForked, StartLauncher
+from monarch.runtime.hosts.directory import new_directory
+from monarch.runtime.hosts.host_service import HostService
+from monarch.runtime.hosts.launcher import OnExited, OnForked, StartLauncher
 from monarch.runtime.node import Node
-from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.testing.clock import VirtualClock
 from monarch.testing.proc import InProcessAgent, InProcessLauncher, InProcessProc, ProcTable
 from monarch.testing.script import Hold, Script, dies, raises

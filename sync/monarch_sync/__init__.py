@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from monarch_sync.local import sync_local
     from monarch_sync.manifest import Manifest
     from monarch_sync.push import HostView, Outgoing, Push
-    from monarch_sync.replica import Replica
+    from monarch_sync.replicas.replica import Replica
     from monarch_sync.report import HostReport, Problem, Refusal, SyncReport
-    from monarch_sync.scanner import Scan, Scanner, scan
-    from monarch_sync.watch import Watcher
+    from monarch_sync.scanning.scanner import Scan, Scanner, scan
+    from monarch_sync.watching.watch import Watcher
     from monarch_sync.workspace import Folder, Workspace
 
 __all__ = [
@@ -87,20 +87,20 @@ _HOMES = {
     "Push": "push",
     "PushRefused": "errors",
     "Refusal": "report",
-    "Replica": "replica",
+    "Replica": "replicas.replica",
     "ReplicaBusy": "errors",
-    "Scan": "scanner",
-    "Scanner": "scanner",
+    "Scan": "scanning.scanner",
+    "Scanner": "scanning.scanner",
     "SyncError": "errors",
     "SyncFailed": "errors",
     "SyncReport": "report",
     "VersionMismatch": "errors",
     "WatchEnded": "errors",
-    "Watcher": "watch",
+    "Watcher": "watching.watch",
     "Workspace": "workspace",
     "WorkspaceEmptied": "errors",
     "WorkspaceMissing": "errors",
-    "scan": "scanner",
+    "scan": "scanning.scanner",
     "sync_local": "local",
 }
 

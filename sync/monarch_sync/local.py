@@ -6,9 +6,9 @@ import time
 
 from monarch_sync.messages import Commit, Staged, decode, encode
 from monarch_sync.push import HostView, Outgoing, Push
-from monarch_sync.replica import Replica
+from monarch_sync.replicas.replica import Replica
 from monarch_sync.report import HostReport, SyncReport
-from monarch_sync.scanner import Scanner
+from monarch_sync.scanning.scanner import Scanner
 from monarch_sync.workspace import Workspace
 
 __all__ = ["sync_local"]

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from monarch_sync.contents import Contents
 from monarch_sync.diff import find_moved_folders
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import Content
@@ -20,6 +19,7 @@ from monarch_sync.entry import Entry, Kind, Row, from_wire, to_wire
 from monarch_sync.errors import PushRefused
 from monarch_sync.manifest import Manifest, encode_pairs, encode_paths
 from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged, Supply
+from monarch_sync.scanning.contents import Contents
 from monarch_sync.workspace import Workspace
 
 __all__ = ["HostView", "Outgoing", "Push", "author_name"]

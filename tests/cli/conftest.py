@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from monarch.job import ProcessJob, job_load
-from monarch_sync.state_folder import find_state_folder
+from monarch_sync.replicas.state_folder import find_state_folder
 from tests.cli.command_folder import CommandFolder
 from tests.support import Program
 

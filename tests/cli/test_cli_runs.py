@@ -132,7 +132,7 @@ def test_a_run_is_found_by_what_one_would_call_it(folder: RunsFolder) -> None:
 
 
 def test_how_a_run_stands_is_told_by_its_last_event_and_its_program(tmp_path: Path) -> None:
-    from monarch.runtime.process_start import process_start
+    from monarch.runtime.ends.process_start import process_start
 
     run = new_run("one", tmp_path)
     assert run.status == "empty"

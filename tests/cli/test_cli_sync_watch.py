@@ -85,7 +85,7 @@ def test_it_says_why_saves_are_looked_for(
     monkeypatch.chdir(up.path)
     watcher = program(
         "import sys; sys.argv = ['monarch', 'sync', '--watch']\n"
-        "from monarch_sync import cover; cover.tells_all = lambda path: False\n"
+        "from monarch_sync.watching import cover; cover.tells_all = lambda path: False\n"
         "from monarch.cli.main import main; main()"
     )
     watcher.line("watching ", timeout=60)
@@ -109,7 +109,7 @@ def test_what_is_in_no_list_of_files_is_told_too(up: Folder, watcher: Program) -
 FAILING_DISK = """
 import os, sys
 from monarch.cli.sync import watching
-from monarch_sync import readings
+from monarch_sync.scanning import readings
 
 real = readings._read
 
@@ -268,7 +268,7 @@ def test_a_workspace_that_vanishes_and_comes_back(up: Folder, command: Command) 
 EACH_FOLDER_IS_A_DISK = """
 import os
 import sys
-from monarch_sync import identities
+from monarch_sync.scanning import identities
 
 identities._disk_of = lambda folder: os.stat(folder).st_ino
 sys.argv = ["monarch", "sync", "--watch"]
@@ -330,7 +330,7 @@ def test_a_generation_of_somebody_else_is_no_gap(up: Folder, watcher: Program) -
 FAILING_WATCHER = """
 import sys, threading
 from monarch.cli.sync import watching
-from monarch_sync.watch import Watcher
+from monarch_sync.watching.watch import Watcher
 
 real, begun = Watcher.__iter__, []
 
@@ -360,7 +360,7 @@ def test_a_watcher_that_cannot_go_on_is_told_and_made_anew(
 
 SLOW_COMMIT = """
 import os, sys, threading
-from monarch.runtime.workspace.fleet import Fleet
+from monarch.runtime.workspace.pushing.fleet import Fleet
 
 real = Fleet.commit
 

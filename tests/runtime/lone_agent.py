@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from monarch.runtime.host_agent import HostAgent
-from monarch.runtime.host_door import HostDoor
-from monarch.runtime.launcher import StartLauncher
+from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.runtime.hosts.host_door import HostDoor
+from monarch.runtime.hosts.launcher import StartLauncher
 from monarch.runtime.node import Node
-from monarch.runtime.proc_config import ProcConfig
+from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Inspect, ProcDown
 

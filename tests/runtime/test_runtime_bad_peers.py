@@ -16,7 +16,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from monarch.actor import attach_to_workers, shutdown_context
-from monarch.runtime.launcher import Launcher
+from monarch.runtime.hosts.launcher import Launcher
 from monarch.tools.network import free_port
 from monarch.wire import message
 from monarch.wire.address import ProcAddress

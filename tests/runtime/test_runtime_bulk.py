@@ -17,7 +17,7 @@ from monarch.config import configured
 from monarch.errors import WireError
 from monarch.net.segment import NUM_HOLDS
 from monarch.net.segment_door import door_path, hand_over
-from monarch.runtime import bulk_sender
+from monarch.runtime.links import bulk_sender
 from monarch.runtime.node import Node
 from monarch.wire import payload
 from monarch.wire.codec import Envelope, pack_header

@@ -9,7 +9,7 @@ import pytest
 
 from monarch.core.mailbox import Delivery, Mailbox, Reached
 from monarch.runtime.context import ActorRecord
-from monarch.runtime.fences import Fences
+from monarch.runtime.procs.fences import Fences
 
 
 class Cell:

@@ -21,12 +21,13 @@ from monarch.actor import (
     this_host,
 )
 from monarch.config import configured
-from monarch.runtime import outgoing, process
-from monarch.runtime.cell_answers import CellAnswers
-from monarch.runtime.cell_table import CellTable
+from monarch.runtime import process
+from monarch.runtime.cells.cell_answers import CellAnswers
+from monarch.runtime.cells.cell_table import CellTable
 from monarch.runtime.context import ActorRecord
-from monarch.runtime.relay import Relay
-from monarch.runtime.trees import Trees
+from monarch.runtime.hosts.relay import Relay
+from monarch.runtime.links import outgoing
+from monarch.runtime.links.trees import Trees
 from monarch.testing import in_process
 from monarch.wire.address import ProcAddress, Uid
 from tests.actors import Echo

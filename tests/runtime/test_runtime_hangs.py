@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from monarch.runtime.stacks import innermost_of_users
+from monarch.runtime.ends.stacks import innermost_of_users
 from tests.support import Program, wait_for
 
 Start = Callable[..., Program]
@@ -133,7 +133,7 @@ Current thread 0x00007f0000000002 (most recent call first):
 def test_the_innermost_frame_of_the_users_own_code_is_found() -> None:
     import threading
 
-    import monarch.runtime.stacks as ours
+    import monarch.runtime.ends.stacks as ours
 
     text = STACKS.format(ours=ours.__file__).replace(
         "/usr/lib/python3/threading.py", threading.__file__

@@ -474,7 +474,7 @@ def test_what_distant_procs_print_last_arrives(program: Start, url: str, ending:
 
 SLOW_DISK = """
 import time
-from monarch.runtime.log_courier import LogCourier
+from monarch.runtime.output.log_courier import LogCourier
 write_down = LogCourier._on_lines
 def slowly(courier, *about):
     time.sleep(0.5)

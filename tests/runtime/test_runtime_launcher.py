@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from monarch.net.io_loop import IoLoop
-from monarch.runtime.host_proc import HostProc
-from monarch.runtime.launcher import Launcher
-from monarch.runtime.proc_config import ProcConfig
-from monarch.runtime.proc_stops import ProcStops
+from monarch.runtime.hosts.host_proc import HostProc
+from monarch.runtime.hosts.launcher import Launcher
+from monarch.runtime.hosts.proc_stops import ProcStops
+from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Command, ProcSpec, SpawnProcs
 from tests.runtime.lone_agent import FakeLauncher, LoneAgent

@@ -14,7 +14,7 @@ import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.config import configured
-from monarch.runtime.log_files import LogFiles
+from monarch.runtime.output.log_files import LogFiles
 from tests.actors import Echo
 from tests.support import Printed, wait_for
 

@@ -11,7 +11,7 @@ import pytest
 
 from monarch.actor import Actor, endpoint, this_host
 from monarch.runs.witness import Witness
-from monarch.runtime.log_printer import LogPrinter
+from monarch.runtime.output.log_printer import LogPrinter
 from monarch.wire.message import Log
 from tests.actors import Echo
 from tests.support import Printed, Program, wait_for

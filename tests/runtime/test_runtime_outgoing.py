@@ -10,7 +10,7 @@ import pytest
 
 from monarch.config import configured
 from monarch.core.call_table import CallTable
-from monarch.runtime.outgoing import Outgoing
+from monarch.runtime.links.outgoing import Outgoing
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
 from monarch.wire.message import PING, Call, Reply, Step, Switch

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from monarch.config import configured
 from monarch.errors import MonarchError
-from monarch.runtime import overflow as module
-from monarch.runtime.overflow import Overflow
+from monarch.runtime.links import overflow as module
+from monarch.runtime.links.overflow import Overflow
 
 messages = st.lists(st.binary(max_size=200), max_size=4)
 

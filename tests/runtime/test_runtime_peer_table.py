@@ -10,9 +10,9 @@ import pytest
 
 from monarch.config import configured
 from monarch.errors import MeshFailure
-from monarch.runtime import peer_table
+from monarch.runtime.links import peer_table
+from monarch.runtime.links.peer_table import PeerTable
 from monarch.runtime.node import Node
-from monarch.runtime.peer_table import PeerTable
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
 from monarch.wire.message import PROTOCOL_VERSION, Hello, Inspect, ProcDown, Watch

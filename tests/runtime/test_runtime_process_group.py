@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from monarch.runtime import zygote
-from monarch.runtime.proc_config import ProcConfig
-from monarch.runtime.process_group import kill_lost_group, signal_process
-from monarch.runtime.process_start import process_start
-from monarch.runtime.stacks import ask_for_stacks
+from monarch.runtime.ends.process_group import kill_lost_group, signal_process
+from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.ends.stacks import ask_for_stacks
+from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
 from monarch.wire.message import ProcSpec, SpawnProcs

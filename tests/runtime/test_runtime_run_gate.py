@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from monarch.errors import MonarchError
+from monarch.runtime.procs.spawn_gate import SpawnGate
+from monarch.runtime.procs.workspace_states import WorkspaceStates
 from monarch.runtime.run_gate import RunGate
-from monarch.runtime.spawn_gate import SpawnGate
-from monarch.runtime.workspace_states import WorkspaceStates
 from monarch.wire.message import Call
 
 
@@ -73,7 +73,7 @@ def test_a_closed_gate_holds_spawns_back_and_waits_for_those_inside(
     held: list[str] = []
     gate.on_held = lambda: held.append("somebody waits")
     _close(gate, 6)
-    monkeypatch.setattr("monarch.runtime.spawn_gate._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("monarch.runtime.procs.spawn_gate._PATIENCE_SECONDS", 0.0)
     with pytest.raises(MonarchError, match="generation 6 of the workspace"), gate.passing():
         pass
     assert held == ["somebody waits"]

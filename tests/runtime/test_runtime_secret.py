@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from monarch.actor import attach_to_workers, run_worker_loop_forever
-from monarch.runtime.proc_config import ProcConfig
+from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.tools.network import free_port
 from monarch.wire.address import ProcAddress
 from monarch.wire.keys import JobKeys

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from monarch.net.segment import NUM_HOLDS, PAGE_BYTES
-from monarch.runtime.shared_pool import Placed, SharedPool
+from monarch.runtime.links.shared_pool import Placed, SharedPool
 
 MIB = 2**20
 

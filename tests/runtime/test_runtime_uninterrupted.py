@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import this_host
-from monarch.runtime.outbox import Outbox
+from monarch.runtime.links.outbox import Outbox
 from monarch.runtime.uninterrupted import Uninterrupted
 from tests.actors import Echo
 

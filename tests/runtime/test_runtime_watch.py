@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import monarch.runtime.proc_watchers
-from monarch.runtime.relay import Relay
+import monarch.runtime.hosts.proc_watchers
+from monarch.runtime.hosts.relay import Relay
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Inspect, ProcDown, ProcSpec, ProcUp, SpawnProcs, Watch
@@ -38,7 +38,7 @@ def test_a_watch_may_come_before_the_order_to_make_the_proc(agent: LoneAgent) ->
 def test_who_watches_for_what_nobody_makes_is_told_in_the_end(
     agent: LoneAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monarch.runtime.proc_watchers, "_EARLY_SECONDS", 0.05)
+    monkeypatch.setattr(monarch.runtime.hosts.proc_watchers, "_EARLY_SECONDS", 0.05)
     agent.send(Watch("never", agent.peer.address))
     wait_for(lambda: agent.downs, what="the watcher is told")
     assert "does not know it" in agent.downs[0].reason

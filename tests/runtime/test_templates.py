@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from monarch.runtime.templates import Templates
+from monarch.runtime.hosts.templates import Templates
 from monarch.wire.message import Command
 
 

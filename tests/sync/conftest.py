@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync.replica import Replica
+from monarch_sync.replicas.replica import Replica
 
 
 @pytest.fixture

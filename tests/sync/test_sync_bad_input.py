@@ -226,7 +226,7 @@ def test_a_file_that_moves_while_it_is_read_is_read_again(
             (folder / "a").write_bytes(new)
         return digest_bytes(content)
 
-    monkeypatch.setattr("monarch_sync.readings.digest_bytes", meddle)
+    monkeypatch.setattr("monarch_sync.scanning.readings.digest_bytes", meddle)
     scan = Scanner(Workspace({folder: ""})).scan()
     entry = scan.manifest.get("a")
     assert entry is not None

@@ -207,7 +207,7 @@ def test_a_crash_in_any_push_of_many_leaves_that_one_or_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacts_at: int, lacks: str
 ) -> None:
     """Many pushes, so that the log is folded on the way; stopped at every step of them."""
-    monkeypatch.setattr("monarch_sync.state_log._MIN_LOG_BYTES", compacts_at)
+    monkeypatch.setattr("monarch_sync.replicas.state_log._MIN_LOG_BYTES", compacts_at)
     if "exchange" in lacks:
         monkeypatch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
     if "links" in lacks:

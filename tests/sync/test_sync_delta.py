@@ -29,8 +29,8 @@ from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Disk
 from monarch_sync.errors import BadMessage
 from monarch_sync.messages import Blob, Need, Refused, Stage
+from monarch_sync.replicas.store import Store
 from monarch_sync.stamps import Stamps
-from monarch_sync.store import Store
 from tests.sync.author import Author
 from tests.sync.trees import manifest_of, push_tree, read_tree
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monarch_sync import Manifest, Workspace, WorkspaceEmptied
-from monarch_sync.emptied import bare_folders, refuse_emptied
+from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
 
 from .trees import manifest_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from monarch_sync import Scanner, Workspace
-from monarch_sync.explain import Rule, explain
+from monarch_sync.scanning.explain import Rule, explain
 
 
 def put(folder: Path, *names: str) -> None:

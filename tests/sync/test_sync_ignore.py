@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monarch_sync.git_index import git_dir_of
-from monarch_sync.gitignore import RuleFile
-from monarch_sync.ignore import other_rule_files, walk
+from monarch_sync.ignoring.git_index import git_dir_of
+from monarch_sync.ignoring.gitignore import RuleFile
+from monarch_sync.ignoring.ignore import other_rule_files, walk
 
 PATTERNS = [
     b"*.log", b"!keep.log", b"build/", b"/build", b"a/b", b"/a/", b"a/**", b"**/b", b"a/**/c",

@@ -17,8 +17,8 @@ from monarch_sync.digest import LARGE_BYTES, ContentHasher, digest_bytes
 from monarch_sync.disk import AnyPath, Disk
 from monarch_sync.entry import Entry, Kind
 from monarch_sync.messages import Commit, Committed, Need, Staged
-from monarch_sync.patch_file import Blocks, Patch
 from monarch_sync.push import Push
+from monarch_sync.replicas.patch_file import Blocks, Patch
 from tests.sync.author import Author
 from tests.sync.trees import manifest_of, read_tree, stage_message
 

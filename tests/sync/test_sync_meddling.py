@@ -306,7 +306,7 @@ def test_a_replica_opens_where_a_file_of_ours_is_a_folder_now(
     replica.close()
     (replica.root / "a").unlink()
     (replica.root / "a").mkdir()
-    monkeypatch.setattr("monarch_sync.completion._boot_id", lambda: "another")
+    monkeypatch.setattr("monarch_sync.replicas.completion._boot_id", lambda: "another")
     again = Replica(replica.root)
     assert [entry.path for entry in again.manifest] == ["b"]
     again.close()

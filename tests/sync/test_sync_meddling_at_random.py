@@ -225,7 +225,7 @@ def test_whoever_meddles_nothing_is_lost_and_nothing_is_believed(
 ) -> None:
     if not can_exchange:
         monkeypatch.setattr("monarch_sync.disk._exchange", lambda one, other: False)
-    monkeypatch.setattr("monarch_sync.whole_folders._TICK_NS", 0)
+    monkeypatch.setattr("monarch_sync.replicas.whole_folders._TICK_NS", 0)
     drive(tmp_path, seed, 25)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync import mounts
-from monarch_sync.mounts import mounted_inside
+from monarch_sync.replicas import mounts
+from monarch_sync.replicas.mounts import mounted_inside
 
 NAMESPACE = ["unshare", "--mount"]  # its mounts end with it
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync import Replica, Workspace, inotify
-from monarch_sync.inotify import Event
-from monarch_sync.readings import Readings
+from monarch_sync import Replica, Workspace
+from monarch_sync.scanning.readings import Readings
 from monarch_sync.touched import Touched
-from monarch_sync.watched_folders import WatchedFolders
+from monarch_sync.watching import inotify
+from monarch_sync.watching.inotify import Event
+from monarch_sync.watching.watched_folders import WatchedFolders
 from tests.sync.author import Author
 from tests.sync.happenings import happen
 from tests.sync.test_sync_watch import Asking
@@ -204,7 +205,7 @@ def test_touched_paths_are_a_set_like_any_other() -> None:
 def test_a_file_of_the_hosts_own_is_found_however_often_a_folder_has_moved(
     folder: Path, replica: Replica, monkeypatch: pytest.MonkeyPatch, theirs: str
 ) -> None:
-    monkeypatch.setattr("monarch_sync.whole_folders._TICK_NS", 0)
+    monkeypatch.setattr("monarch_sync.replicas.whole_folders._TICK_NS", 0)
     (folder / "a/deep/er").mkdir(parents=True)
     (folder / "a/deep/x.py").write_text("1")
     author = Author(folder, replica)

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from monarch_sync import Manifest, Replica, Scan, Scanner, Watcher, Workspace
-from monarch_sync import readings as readings_module
 from monarch_sync import scan as scan_once
 from monarch_sync.entry import TOO_DEEP
-from monarch_sync.explain import explain
-from monarch_sync.looking import Looking
-from monarch_sync.readings import Readings
+from monarch_sync.scanning import readings as readings_module
+from monarch_sync.scanning.explain import explain
+from monarch_sync.scanning.looking import Looking
+from monarch_sync.scanning.readings import Readings
 from tests.privileges import unprivileged
 from tests.sync.trees import push_tree
 

@@ -50,7 +50,7 @@ Path.read_text = lambda path, *args: open_elsewhere(path).close() or real_text(p
 PUSH = """
 import monarch_sync
 from monarch_sync import Replica, Scanner, Watcher, Workspace, sync_local
-from monarch_sync.explain import explain
+from monarch_sync.scanning.explain import explain
 
 here = Path(sys.argv[1])
 project = here / "project"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync import outer_rules
-from monarch_sync.ignore import OUTER_NAMES
-from monarch_sync.outer_rules import OuterRules
+from monarch_sync.ignoring.ignore import OUTER_NAMES
+from monarch_sync.watching import outer_rules
+from monarch_sync.watching.outer_rules import OuterRules
 
 DEADLINE_SECONDS = 10.0
 Looked = list[str]

@@ -317,7 +317,7 @@ def test_a_deleted_folder_is_waited_for(watching: Watching, folder: Path) -> Non
 def test_a_folder_that_stays_away_ends_the_watch(
     watching: Watching, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch_sync.watch._GONE_SECONDS", 0.0)
+    monkeypatch.setattr("monarch_sync.watching.watch._GONE_SECONDS", 0.0)
     folder.rename(folder.with_name("gone"))
     wait_until(lambda: watching.error is not None)
     assert isinstance(watching.error, WatchEnded)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from monarch_sync import MovedUnderfoot, Outgoing, Push, Replica, Scanner, Workspace
-from monarch_sync.contents import _MAX_DELTA_BYTES as MAX_DELTA_BYTES
 from monarch_sync.digest import LARGE_BYTES, digest_bytes
-from monarch_sync.reading import read_file
+from monarch_sync.scanning.contents import _MAX_DELTA_BYTES as MAX_DELTA_BYTES
+from monarch_sync.scanning.reading import read_file
 from tests.sync.author import Author
 from tests.sync.trees import read_tree
 
@@ -118,9 +118,9 @@ def test_what_is_read_is_what_is_there(
         def fail(folder: str | None) -> None:
             raise PermissionError
 
-        monkeypatch.setattr("monarch_sync.reading._nameless", fail)
+        monkeypatch.setattr("monarch_sync.scanning.reading._nameless", fail)
     if not is_held:
-        monkeypatch.setattr("monarch_sync.reading._MAX_HELD_BYTES", 0)
+        monkeypatch.setattr("monarch_sync.scanning.reading._MAX_HELD_BYTES", 0)
     content = read_file(path)
     is_mapped = size >= LARGE_BYTES and (has_room or not is_held)
     assert isinstance(content, memoryview) is is_mapped
@@ -153,15 +153,17 @@ def test_no_copy_fills_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
     # Not every file system has files without a name.
     nameless = functools.partial(tempfile.TemporaryFile, buffering=0)
-    monkeypatch.setattr("monarch_sync.reading._nameless", lambda _: nameless())
-    monkeypatch.setattr("monarch_sync.reading.shutil.disk_usage", usage)
-    monkeypatch.setattr("monarch_sync.reading._share_blocks", lambda *_: False)
-    monkeypatch.setattr("monarch_sync.reading.copy_range", lambda *_: pytest.fail("it copies"))
+    monkeypatch.setattr("monarch_sync.scanning.reading._nameless", lambda _: nameless())
+    monkeypatch.setattr("monarch_sync.scanning.reading.shutil.disk_usage", usage)
+    monkeypatch.setattr("monarch_sync.scanning.reading._share_blocks", lambda *_: False)
+    monkeypatch.setattr(
+        "monarch_sync.scanning.reading.copy_range", lambda *_: pytest.fail("it copies")
+    )
     assert isinstance(read_file(path), bytes)
     assert len(looked) == 2, "nor the one for temporary files"
-    monkeypatch.setattr("monarch_sync.reading._share_blocks", lambda *_: True)
+    monkeypatch.setattr("monarch_sync.scanning.reading._share_blocks", lambda *_: True)
     # Blocks that are shared take no room.
-    monkeypatch.setattr("monarch_sync.reading._mapped", lambda _: memoryview(b"shared"))
+    monkeypatch.setattr("monarch_sync.scanning.reading._mapped", lambda _: memoryview(b"shared"))
     assert bytes(read_file(path)) == b"shared"
 
 
@@ -198,15 +200,17 @@ def test_a_file_that_was_emptied_to_be_written_is_waited_for(
             file.write(b"after it")
             file.close()
 
-        monkeypatch.setattr("monarch_sync.readings.time.sleep", write)
+        monkeypatch.setattr("monarch_sync.scanning.readings.time.sleep", write)
         assert size() == len(b"after it")
     with path.open("wb"):
         # Whoever never writes holds nobody up for long.
-        monkeypatch.setattr("monarch_sync.readings._EMPTY_SECONDS", 0.0)
+        monkeypatch.setattr("monarch_sync.scanning.readings._EMPTY_SECONDS", 0.0)
         assert size() == 0
     path.write_bytes(b"again")
     assert size() == len(b"again")
     path.write_bytes(b"")
-    monkeypatch.setattr("monarch_sync.readings._EMPTY_SECONDS", 60.0)
-    monkeypatch.setattr("monarch_sync.readings.time.sleep", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr("monarch_sync.scanning.readings._EMPTY_SECONDS", 60.0)
+    monkeypatch.setattr(
+        "monarch_sync.scanning.readings.time.sleep", lambda _: pytest.fail("it waits")
+    )
     assert size() == 0, "nobody has it open"

@@ -261,7 +261,7 @@ def test_after_a_reboot_damaged_files_are_brought_again(
     push_tree(first, 1, {"torn": b"content", "sound": b"1"})
     first.close()
     (root / "torn").write_bytes(b"")
-    monkeypatch.setattr("monarch_sync.completion._boot_id", lambda: "another")
+    monkeypatch.setattr("monarch_sync.replicas.completion._boot_id", lambda: "another")
     second = Replica(root)
     assert "torn" not in second.manifest
     push_tree(second, 2, {"torn": b"content", "sound": b"1"})
@@ -349,7 +349,7 @@ def test_a_state_that_was_here_lately_is_known(
     (folder / "a").write_bytes(b"1")
     (folder / "b").write_bytes(b"b1")
     with monkeypatch.context() as patch:
-        patch.delattr("monarch_sync.replica.manifest_of")
+        patch.delattr("monarch_sync.replicas.replica.manifest_of")
         author.push()
     assert read_tree(root) == {"a": b"1", "b": b"b1"}
     state = replica.manifest

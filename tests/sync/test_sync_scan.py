@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monarch_sync import Scanner, Workspace, WorkspaceMissing
-from monarch_sync import readings as READ
 from monarch_sync import scan as scan_once
-from monarch_sync.git_index import parse, tracked_paths
-from monarch_sync.scanner import Scan
+from monarch_sync.ignoring.git_index import parse, tracked_paths
+from monarch_sync.scanning import readings as READ
+from monarch_sync.scanning.scanner import Scan
 
 
 def write(folder: Path, *paths: str, content: str = "1") -> None:
@@ -128,7 +128,9 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def each_folder_is_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monarch_sync.identities._disk_of", lambda folder: os.stat(folder).st_ino)
+    monkeypatch.setattr(
+        "monarch_sync.scanning.identities._disk_of", lambda folder: os.stat(folder).st_ino
+    )
 
 
 @pytest.mark.usefixtures("each_folder_is_a_disk")

@@ -11,7 +11,7 @@ import pytest
 
 from monarch_sync import Replica, Scanner, Workspace
 from monarch_sync.messages import Committed
-from monarch_sync.state_folder import find_state_folder, make_state_folder
+from monarch_sync.replicas.state_folder import find_state_folder, make_state_folder
 from tests.sync.author import Author
 from tests.sync.trees import push_tree, read_tree, whole
 

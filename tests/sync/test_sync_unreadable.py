@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch_sync import Manifest, Replica, Scanner, SyncReport, Workspace, sync_local
-from monarch_sync.explain import explain
 from monarch_sync.report import Problem
-from monarch_sync.unreadable import filled
+from monarch_sync.scanning.explain import explain
+from monarch_sync.scanning.unreadable import filled
 from tests.privileges import unprivileged
 from tests.sync.trees import Tree, manifest_of, plant, read_tree, trees, whole
 
@@ -176,7 +176,7 @@ def test_a_disk_that_fails_while_a_file_is_read_deletes_nothing(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(fd, size)
 
-    monkeypatch.setattr("monarch_sync.readings.os.read", fail)
+    monkeypatch.setattr("monarch_sync.scanning.readings.os.read", fail)
     report = _push(planted, replica)
     assert set(_lines(report)) == {
         f"hosts keep what they have of {path}: Input/output error"

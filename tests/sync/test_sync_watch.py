@@ -20,9 +20,9 @@ import pytest
 
 from monarch_sync import Scanner, Watcher, Workspace, WorkspaceMissing
 from monarch_sync import scan as scan_once
-from monarch_sync.git_index import find_git_dir
-from monarch_sync.inotify import Inotify
-from monarch_sync.live_watch import LiveWatch
+from monarch_sync.ignoring.git_index import find_git_dir
+from monarch_sync.watching.inotify import Inotify
+from monarch_sync.watching.live_watch import LiveWatch
 from tests.support import wait_for
 from tests.sync.happenings import happen, switch_branch
 
@@ -110,10 +110,10 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """How saves are noticed: by whatever the system and its file systems have."""
     kind: str = request.param
     if kind == "watchfiles":
-        monkeypatch.setattr("monarch_sync.watch.is_there", lambda: False)
+        monkeypatch.setattr("monarch_sync.watching.watch.is_there", lambda: False)
     elif kind == "looks":
-        monkeypatch.setattr("monarch_sync.cover.tells_all", lambda path: False)
-        monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.02)
+        monkeypatch.setattr("monarch_sync.watching.cover.tells_all", lambda path: False)
+        monkeypatch.setattr("monarch_sync.watching.watch._POLL_SECONDS", 0.02)
     return kind
 
 
@@ -295,7 +295,7 @@ def test_a_real_branch_switch_is_one_generation(folder: Path) -> None:
 def test_git_is_waited_for_as_long_as_it_does_something(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch_sync.git_locks._GIT_SECONDS", 1.0)
+    monkeypatch.setattr("monarch_sync.watching.git_locks._GIT_SECONDS", 1.0)
     (folder / ".git").mkdir()
     asking.look()
     lock = folder / ".git/index.lock"
@@ -333,7 +333,7 @@ def test_a_checkout_that_has_begun_before_is_waited_for(
         is_looked_at.set()
         return find_git_dir(work_tree)
 
-    monkeypatch.setattr("monarch_sync.git_locks.find_git_dir", note)
+    monkeypatch.setattr("monarch_sync.watching.git_locks.find_git_dir", note)
 
     def check_out() -> None:
         is_looked_at.wait(10)
@@ -382,11 +382,13 @@ def test_a_git_lock_that_was_left_behind_holds_nobody_up_for_ever(
 ) -> None:
     (folder / ".git").mkdir()
     asking.look()
-    monkeypatch.setattr("monarch_sync.git_locks._GIT_SECONDS", 0.1)
+    monkeypatch.setattr("monarch_sync.watching.git_locks._GIT_SECONDS", 0.1)
     (folder / ".git/index.lock").write_bytes(b"")
     (folder / "a").write_bytes(b"1")
     assert asking.look() == {folder / "a"}
-    monkeypatch.setattr("monarch_sync.git_locks._GIT_SECONDS", 1e9)  # waited for once is enough
+    monkeypatch.setattr(
+        "monarch_sync.watching.git_locks._GIT_SECONDS", 1e9
+    )  # waited for once is enough
     (folder / "a").write_bytes(b"2")
     assert asking.look() == {folder / "a"}
 
@@ -446,7 +448,7 @@ def test_the_cookie_is_kept_from_call_to_call(asking: Asking, folder: Path) -> N
 def test_without_the_cookie_nothing_is_proven(
     asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch_sync.live_watch._COOKIE_SECONDS", 0.05)
+    monkeypatch.setattr("monarch_sync.watching.live_watch._COOKIE_SECONDS", 0.05)
     assert asking.look() == set()
     with monkeypatch.context() as patch:
         patch.setattr(Inotify, "read", lambda self: [])
@@ -633,8 +635,8 @@ def test_where_events_do_not_tell_all_everything_is_looked_at(
 
         monkeypatch.setattr(Inotify, "watch", refuse)
     else:
-        monkeypatch.setattr("monarch_sync.cover.tells_all", lambda path: False)
-    monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.01)
+        monkeypatch.setattr("monarch_sync.watching.cover.tells_all", lambda path: False)
+    monkeypatch.setattr("monarch_sync.watching.watch._POLL_SECONDS", 0.01)
     asking = Asking(Workspace({folder: ""}))
     for content in (b"1", b"2"):
         (folder / "a").write_bytes(content)
@@ -654,7 +656,7 @@ def test_watchfiles_names_what_was_saved_and_what_it_does_not_name_is_found(
     following: Following, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     following.close()
-    monkeypatch.setattr("monarch_sync.watch.is_there", lambda: False)
+    monkeypatch.setattr("monarch_sync.watching.watch.is_there", lambda: False)
     asking = Asking(Workspace({folder: ""}))
     assert asking.look() is None
     assert asking.look() is None  # It vouches for nothing.
@@ -677,9 +679,9 @@ def test_watchfiles_names_what_was_saved_and_what_it_does_not_name_is_found(
         while not options["stop_event"].wait(0.01):
             yield set()
 
-    monkeypatch.setattr("monarch_sync.system_watch.watch", silent)
-    monkeypatch.setattr("monarch_sync.system_watch._AUDIT_SECONDS", 0.05)
-    monkeypatch.setattr("monarch_sync.system_watch._AUDIT_SHARE", 0)
+    monkeypatch.setattr("monarch_sync.watching.system_watch.watch", silent)
+    monkeypatch.setattr("monarch_sync.watching.system_watch._AUDIT_SECONDS", 0.05)
+    monkeypatch.setattr("monarch_sync.watching.system_watch._AUDIT_SHARE", 0)
     lost = Following(Workspace({folder: ""}))
     try:
         for content in (b"3", b"4"):
@@ -697,9 +699,9 @@ def test_a_system_that_tells_nothing_is_looked_at(
     def refuse(*roots: str, **options: Any) -> Iterator[set[Any]]:
         raise OSError("no events here")
 
-    monkeypatch.setattr("monarch_sync.watch.is_there", lambda: False)
-    monkeypatch.setattr("monarch_sync.watch._POLL_SECONDS", 0.02)
-    monkeypatch.setattr("monarch_sync.system_watch.watch", refuse)
+    monkeypatch.setattr("monarch_sync.watching.watch.is_there", lambda: False)
+    monkeypatch.setattr("monarch_sync.watching.watch._POLL_SECONDS", 0.02)
+    monkeypatch.setattr("monarch_sync.watching.system_watch.watch", refuse)
     following = Following(Workspace({folder: ""}))
     try:
         (folder / "a").write_bytes(b"1")

@@ -10,7 +10,7 @@ import pytest
 from monarch.actor import HostMesh, SupervisionError
 from monarch.config import configured
 from monarch.runtime import process
-from monarch.runtime.acquaintances import Acquaintances
+from monarch.runtime.links.acquaintances import Acquaintances
 from monarch.runtime.node import Node
 from monarch.testing import World, in_process
 from monarch.wire.message import Cast, Grow, ProcDown, SpawnProcs

@@ -21,9 +21,9 @@ from monarch.actor import HostMesh, ProcMesh, this_host
 from monarch.config import runtime_dir
 from monarch.job import ProcessJob
 from monarch.runtime.client_agent import client
-from monarch.runtime.process_start import process_start
+from monarch.runtime.ends.process_start import process_start
 from monarch_sync import SyncReport, Workspace
-from monarch_sync.state_folder import find_state_folder
+from monarch_sync.replicas.state_folder import find_state_folder
 from tests.support import wait_for
 
 STEPPER = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from monarch.runtime.workspace.abandoned import Abandoned
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.turnovers.abandoned import Abandoned
 
 
 class Slow:

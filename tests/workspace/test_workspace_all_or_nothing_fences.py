@@ -18,7 +18,7 @@ from monarch.job import ProcessJob
 from monarch.net.transport import Frames
 from monarch.net.unix_connection import UnixConnection
 from monarch.runtime import process
-from monarch.runtime.workspace.owner import Owner
+from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.codec import unpack
 from monarch.wire.message import Step
@@ -250,8 +250,8 @@ def test_a_long_message_holds_others_of_its_process_up_for_a_while_only(
 def test_a_fence_that_holds_nobody_up_stays(
     sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch.runtime.workspace.standstill._SHORTEST_SECONDS", 0.0)
-    monkeypatch.setattr("monarch.runtime.workspace.telling._TELL_SECONDS", (0.5, 3.0))
+    monkeypatch.setattr("monarch.runtime.workspace.pushing.standstill._SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr("monarch.runtime.workspace.turnovers.telling._TELL_SECONDS", (0.5, 3.0))
     said: list[str] = []
     session_of(process.current()).reload.on_waiting = said.append
     # Who is busy is not held up by what waits for it.

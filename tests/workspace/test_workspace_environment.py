@@ -16,14 +16,21 @@ import pytest
 
 from monarch.actor import Actor, HostMesh, endpoint
 from monarch.job import ProcessJob
-from monarch.runtime.workspace import environment, host_environment, surroundings
-from monarch.runtime.workspace.cache_trimming import UNFINISHED, trim, used
-from monarch.runtime.workspace.environment import EnvironmentFailed, HostPython, build
-from monarch.runtime.workspace.host_environment import HostEnvironment, UnfitEnvironment
-from monarch.runtime.workspace.lock_files import needs_of
-from monarch.runtime.workspace.python_here import installed, platforms, python_tag
-from monarch.runtime.workspace.surroundings import Surroundings
-from monarch.runtime.workspace.wheels import FOLDER, LIST, BadWheel, collect, read_list, unpack
+from monarch.runtime.workspace.packages import environment, host_environment, surroundings
+from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, trim, used
+from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
+from monarch.runtime.workspace.packages.host_environment import HostEnvironment, UnfitEnvironment
+from monarch.runtime.workspace.packages.lock_files import needs_of
+from monarch.runtime.workspace.packages.python_here import installed, platforms, python_tag
+from monarch.runtime.workspace.packages.surroundings import Surroundings
+from monarch.runtime.workspace.packages.wheels import (
+    FOLDER,
+    LIST,
+    BadWheel,
+    collect,
+    read_list,
+    unpack,
+)
 from monarch_sync import Workspace
 from monarch_sync.editable import editable_folders, editable_installs
 from tests.support import wait_for

@@ -14,9 +14,9 @@ import pytest
 
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
-from monarch.runtime.workspace.shared_folder import SharedFolder, folder_id
+from monarch.runtime.workspace.pushing.shared_folder import SharedFolder, folder_id
 from monarch_sync.digest import digest_bytes
-from monarch_sync.state_folder import make_state_folder
+from monarch_sync.replicas.state_folder import make_state_folder
 from tests.workspace.conftest import Project, restart
 from tests.workspace.steps import PLAYER, Stamps
 
@@ -158,7 +158,7 @@ def test_a_host_on_the_authors_own_folder(
 
 
 def test_each_looks_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monarch.runtime.workspace.shared_folder._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("monarch.runtime.workspace.pushing.shared_folder._PATIENCE_SECONDS", 0.0)
     state = str(make_state_folder(tmp_path))
     folder = SharedFolder(str(tmp_path), state)
     assert SharedFolder(str(tmp_path), state).id == folder.id == folder_id(tmp_path)

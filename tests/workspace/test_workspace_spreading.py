@@ -14,7 +14,7 @@ from monarch.config import configured
 from monarch.job import ProcessJob
 from monarch.runtime import process
 from monarch.runtime.node import Node
-from monarch.runtime.workspace import spreading
+from monarch.runtime.workspace.pushing import spreading
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Sync
 from tests.workspace.conftest import Project, replica_of

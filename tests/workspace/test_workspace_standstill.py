@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from monarch.runtime.workspace import standstill
+from monarch.runtime.workspace.pushing import standstill
+from monarch.runtime.workspace.pushing.standstill import Standstill
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
-from monarch.runtime.workspace.standstill import Standstill
 
 Answer = Callable[[str, int], str]
 """What an owner says to a step: "late", "refused" or nothing. By the step, and its attempt."""

@@ -11,7 +11,7 @@ import pytest
 
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
-from monarch.runtime.workspace.fleet import Fleet
+from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch_sync import Scan, Scanner, Workspace
 from tests.workspace.conftest import Project, replica_of
 

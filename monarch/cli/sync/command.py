@@ -25,8 +25,8 @@ from monarch.cli.sync.visitor import Visitor, find_visitor, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice
 from monarch.cli.sync.watching import Watching
 from monarch_sync import Scanner
-from monarch_sync.explain import explain
 from monarch_sync.report import Problem
+from monarch_sync.scanning.explain import explain
 from monarch_sync.words import printable
 
 __all__ = ["sync"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from monarch.runtime.workspace.past import Past
+from monarch.runtime.workspace.pushing.past import Past
 from monarch_sync import Manifest, Scan, Workspace, WorkspaceEmptied
 from monarch_sync.diff import diff
-from monarch_sync.emptied import bare_folders, refuse_emptied
 from monarch_sync.messages import Held
+from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
 from monarch_sync.words import byte_size, counted, printable, some
 
 __all__ = [

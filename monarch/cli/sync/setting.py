@@ -9,7 +9,7 @@ from monarch.cli.project import PROJECT_FILE, Project, load_project
 from monarch.cli.sync.own_output import without_own_output
 from monarch.config_file import ConfigError
 from monarch.job import DEFAULT_JOB_PATH
-from monarch.runtime.workspace.surroundings import Surroundings
+from monarch.runtime.workspace.packages.surroundings import Surroundings
 from monarch_sync import Workspace
 
 __all__ = ["find_project", "whole_of", "workspace_of"]

@@ -21,10 +21,10 @@ from monarch.job import JobTrait
 from monarch.runtime.answers import Outcome
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.owner import Owner
-from monarch.runtime.workspace.past import Past
+from monarch.runtime.workspace.pushing.owner import Owner
+from monarch.runtime.workspace.pushing.past import Past
+from monarch.runtime.workspace.pushing.rollback import roll_back
 from monarch.runtime.workspace.remote_owner import RemoteOwner
-from monarch.runtime.workspace.rollback import roll_back
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown

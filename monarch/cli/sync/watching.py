@@ -25,7 +25,7 @@ from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
-from monarch_sync.identities import Identities
+from monarch_sync.scanning.identities import Identities
 from monarch_sync.words import printable
 
 __all__ = ["Watching"]

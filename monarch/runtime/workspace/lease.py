@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch.runtime.host_agent import HostAgent
+from monarch.runtime.hosts.host_agent import HostAgent
 from monarch.wire.address import Uid
 from monarch.wire.message import ProcDown
 

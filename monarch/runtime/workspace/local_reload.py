@@ -9,9 +9,9 @@ import time
 from collections.abc import Collection, Sequence
 
 from monarch.config import settings
-from monarch.runtime.actor_cell import ActorCell
-from monarch.runtime.proc_agent import ProcAgent
-from monarch.runtime.reload_round import ReloadRound
+from monarch.runtime.cells.actor_cell import ActorCell
+from monarch.runtime.cells.reload_round import ReloadRound
+from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.preparing import Preparing, Step
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.reload_words import ReloadWords

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.cells.reload_round import ReloadRound
+from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
-from monarch.runtime.reload_round import ReloadRound
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadOutcome, ReloadPlan, Upgrade
 from monarch.wire.address import Uid, machine_id
 from monarch.wire.by_value import load_afresh, stand_for

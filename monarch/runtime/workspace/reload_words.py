@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monarch.runtime.actor_cell import ActorCell
-from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.cells.actor_cell import ActorCell
+from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.preparing import Step
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
 from monarch_sync.reload import NeedsRespawn, ReloadError, ReloadReport

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import msgspec
 
-from monarch.runtime.host_agent import HostAgent
-from monarch.runtime.workspace.host_environment import (
+from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.runtime.workspace.lease import Lease
+from monarch.runtime.workspace.packages.host_environment import (
     HostEnvironment,
     UnfitEnvironment,
     import_place,
 )
-from monarch.runtime.workspace.lease import Lease
-from monarch.runtime.workspace.python_here import installed, platforms, python_tag
-from monarch.runtime.workspace.shared_folder import SharedFolder
-from monarch.runtime.workspace.spreading import pass_on
+from monarch.runtime.workspace.packages.python_here import installed, platforms, python_tag
+from monarch.runtime.workspace.pushing.shared_folder import SharedFolder
+from monarch.runtime.workspace.pushing.spreading import pass_on
 from monarch.wire.codec import Bytes, Envelope
 from monarch.wire.message import Share, Sync, TakeBack
 from monarch_sync.errors import BadMessage, ReplicaBusy
@@ -42,8 +42,8 @@ from monarch_sync.messages import (
     decode,
     encode,
 )
-from monarch_sync.replica import SETTLE_SECONDS, Replica
-from monarch_sync.state_folder import find_state_folder, make_state_folder
+from monarch_sync.replicas.replica import SETTLE_SECONDS, Replica
+from monarch_sync.replicas.state_folder import find_state_folder, make_state_folder
 
 __all__ = ["ReplicaAgent"]
 

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from monarch.runtime.proc_agent import ProcAgent
+from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.project_roots import project_roots
 from monarch.runtime.workspace.remote_owner import RemoteOwner
-from monarch.runtime.workspace.turnover import Turnover
-from monarch.runtime.workspace.turnover_orders import TurnoverOrders
+from monarch.runtime.workspace.turnovers.turnover import Turnover
+from monarch.runtime.workspace.turnovers.turnover_orders import TurnoverOrders
 from monarch.wire.address import ProcAddress, Uid
 
 if TYPE_CHECKING:
-    from monarch.runtime.workspace.author import Author
-    from monarch.runtime.workspace.owner import Owner
+    from monarch.runtime.workspace.packages.surroundings import Surroundings
+    from monarch.runtime.workspace.pushing.author import Author
+    from monarch.runtime.workspace.pushing.owner import Owner
     from monarch.runtime.workspace.reload_plan import ReloadPlan
-    from monarch.runtime.workspace.surroundings import Surroundings
     from monarch_sync.report import SyncReport
-    from monarch_sync.watch import Watcher
+    from monarch_sync.watching.watch import Watcher
     from monarch_sync.workspace import Workspace
 
 __all__ = ["WorkspaceSession", "open_session", "session_of"]
@@ -48,7 +48,7 @@ class WorkspaceSession:
         agent.at_close.append(self.close)
         if agent.is_root:
             # Few processes ever push, or own hosts.
-            from monarch.runtime.workspace.late_hosts import LateHosts
+            from monarch.runtime.workspace.pushing.late_hosts import LateHosts
 
             LateHosts(agent, lambda: list(self._authors.values()))
 
@@ -76,7 +76,7 @@ class WorkspaceSession:
         """
         surroundings, notes = self._surroundings_of(workspace)
         if env:
-            from monarch.runtime.workspace.host_pythons import ask_pythons
+            from monarch.runtime.workspace.packages.host_pythons import ask_pythons
 
             asked = [host for host in hosts if host.uid not in (silent or {})]
             pythons = ask_pythons(self._agent.node, asked)
@@ -112,7 +112,7 @@ class WorkspaceSession:
 
         Who iterates over it tells each push what was ``touched``, so nothing else need watch.
         """
-        from monarch_sync.watch import Watcher
+        from monarch_sync.watching.watch import Watcher
 
         whole = self._surroundings_of(workspace)[0].whole()
         self._author(whole).rest()
@@ -127,7 +127,7 @@ class WorkspaceSession:
 
     def _surroundings_of(self, workspace: Workspace) -> tuple[Surroundings, list[str]]:
         """What comes along with a workspace, and what is to be told of it the first time."""
-        from monarch.runtime.workspace.surroundings import Surroundings
+        from monarch.runtime.workspace.packages.surroundings import Surroundings
 
         with self._lock:
             known = self._surroundings.get(workspace)
@@ -138,7 +138,7 @@ class WorkspaceSession:
 
     def _author(self, workspace: Workspace) -> Author:
         # Few processes ever push.
-        from monarch.runtime.workspace.author import Author
+        from monarch.runtime.workspace.pushing.author import Author
 
         with self._lock:
             author = self._authors.pop(workspace, None) or Author(self._agent.node, workspace)

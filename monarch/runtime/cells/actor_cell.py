@@ -1,0 +1,351 @@
+"""One actor: its mailbox, its state, and what it does with a message.
+
+Messages run strictly one at a time. What an actor does is written once, as coroutines, for
+actors with a thread of their own and for those on the asyncio loop; ``cell_runners`` has the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from monarch.core.mailbox import Delivery, Mailbox, Reached
+from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
+from monarch.net.io_loop import IoLoop
+from monarch.runtime import telemetry
+from monarch.runtime.cells import actor_log
+from monarch.runtime.cells.cell_answers import Carrier, CellAnswers
+from monarch.runtime.cells.cell_tasks import CellTasks
+from monarch.runtime.cells.cell_work import Event, Fail, Judge, Reloaded, Work
+from monarch.runtime.cells.endpoint_spec import EndpointSpec
+from monarch.runtime.cells.hooks import Hooks, users_part
+from monarch.runtime.cells.undelivered import Undelivered
+from monarch.runtime.context import ActorRecord, Running, running
+from monarch.runtime.port import Port
+from monarch.runtime.promise import Promise
+from monarch.wire import payload
+from monarch.wire.address import PortAddress
+from monarch.wire.codec import Envelope
+from monarch.wire.message import PING, Call, StopActor
+
+__all__ = ["ActorCell", "CellHost"]
+
+_log = logging.getLogger("monarch.actor")
+
+_PING_SPEC = EndpointSpec(lambda instance: None, instrument=False)
+
+
+class CellHost(Carrier, Protocol):
+    """What a cell needs of the agent that holds it."""
+
+    spoiled: str
+
+    @property
+    def io_loop(self) -> IoLoop | None:
+        """The loop for which the threads of actors poll while they have nothing to do."""
+        ...
+
+    def fence_reached(self, cell: ActorCell, item: Reached) -> None: ...
+
+    def cell_failed(self, cell: ActorCell, failure: MeshFailure) -> None: ...
+
+    def cell_ending(self, cell: ActorCell) -> list[Promise[Any]]: ...
+
+    def cell_ended(self, cell: ActorCell) -> None: ...
+
+    def answer(self, uid: str, port: int, error: str = "") -> None: ...
+
+
+class ActorCell:
+    """Construction, calls, failure and end of an actor."""
+
+    def __init__(self, record: ActorRecord, host: CellHost) -> None:
+        self.record = record
+        self.cls: type | None = None
+        self.instance: Any = None
+        self.failure: MeshFailure | None = None
+        self.ended: Promise[None] = Promise()
+        self.is_ended = False
+        self.is_ending = False
+        # The endpoint in hand, for who waits for its end and wants to say so.
+        self.method = ""
+        self._host = host
+        self._mailbox = Mailbox()
+        if telemetry.is_installed():
+            # Shadowed, so that a call costs nothing more where there is nobody to tell.
+            self._endpoint = self._traced_endpoint  # type: ignore[method-assign]
+        self.hooks = Hooks(record, self._settle)
+        self._doom = ""
+        self.answers = CellAnswers(record, host)
+        self._tasks = CellTasks(self._refuse)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something waits behind a fence that it stands at. From any thread."""
+        return self._mailbox.is_holding
+
+    def deliver(self, event: Event) -> None:
+        """Put something into the inbox. From any thread."""
+        raise NotImplementedError
+
+    def _take(self) -> Event | None:
+        """The next event of the inbox, if there is one. From any thread."""
+        raise NotImplementedError
+
+    async def _wait(self, ends: list[Promise[Any]]) -> None:
+        """Wait until all ``ends`` are set, but not for ever."""
+        raise NotImplementedError
+
+    async def _settle(self, result: Awaitable[Any] | Any, seconds: float | None = None) -> Any:
+        """The value of what user code returned, awaited for ``seconds`` at most."""
+        raise NotImplementedError
+
+    def judge(self, judge: Judge) -> None:
+        """Ask ``__supervise__`` when the message in hand is done. From any thread."""
+        self.deliver(Delivery("supervision", judge, is_urgent=True))
+
+    def fail(self, fail: Fail) -> None:
+        """Fail for a reason that lies elsewhere, when the message in hand is done."""
+        self.deliver(Delivery("supervision", fail, is_urgent=True))
+
+    def doom(self, reason: str) -> None:
+        """Fail once the message in hand is done. On the actor's own thread or task."""
+        self._doom = self._doom or reason
+
+    async def _perform(self, work: Work) -> None:
+        await self._act(work)
+        if self._doom:
+            reason, self._doom = self._doom, ""
+            await self._fail(reason, RuntimeError(reason))
+
+    async def _act(self, work: Work) -> None:
+        if isinstance(work, Judge):
+            await self._judge(work)
+        elif isinstance(work, Reloaded):
+            is_fit = self.failure is None and self.instance is not None
+            work.heard(await self.hooks.reloaded(self.instance, work.change) if is_fit else None)
+        elif isinstance(work, Undelivered):
+            await self._hear_of_undelivered(work)
+        elif isinstance(work, Fail):
+            error = (
+                RuntimeError(work.reason)
+                if work.cause is None
+                else SupervisionError(work.cause.report(), failure=work.cause)
+            )
+            await self._fail(work.reason, error, work.cause)
+        elif isinstance(work.message, Call):
+            await self._call(work, work.message)
+        elif isinstance(work.message, StopActor):
+            await self._stop(work.message)
+        elif self.failure is None:
+            await self._construct(work)
+
+    async def _construct(self, envelope: Envelope) -> None:
+        record = self.record
+        try:
+            if self._host.spoiled:
+                raise RuntimeError(self._host.spoiled)
+            cls, args, kwargs = payload.load(envelope.payload, envelope.buffers)
+            self.cls = cls
+            # The instance exists before __init__ runs, so that context() works inside it.
+            self.instance = cls.__new__(cls)
+            running.set(Running(record, self.instance, record.rank, record.labels, record.sizes))
+            actor_log.start()
+            # Where its endpoints run: what belongs to a thread or to a loop (the current CUDA
+            # device, a task that it starts) has to be theirs.
+            self.instance.__init__(*args, **kwargs)
+        except BaseException as error:
+            error.__traceback__ = users_part(error)
+            reason = f"{record.name}.__init__ failed.\n{format_remote(error)}"
+            self.instance = None
+            await self._fail(reason, error)
+
+    async def _call(self, envelope: Envelope, call: Call) -> None:
+        if self.failure is not None:
+            self.answers.give_back(call, self.failure)
+            return
+        gate = self._host.gate
+        if call.generation > gate.generation and gate.is_behind(call):
+            self.answers.refuse_behind(call)
+            return
+        if call.crosses and gate.has_come_between(call):
+            self.answers.refuse_crossing(call)
+            return
+        call.generation = gate.generation
+        self.method = call.method
+        spec: EndpointSpec | None = None
+        running.set(Running(self.record, self.instance, call.rank, call.labels, call.sizes))
+        try:
+            spec = self._endpoint(call)
+            args, kwargs = payload.load(envelope.payload, envelope.buffers)
+            if spec.explicit_response_port:
+                port = PortAddress(self.answers.receiver_of(call), call.port)
+                args = (Port(port, call.rank), *args)
+            result = spec.method(self.instance, *args, **kwargs)
+            # Not any awaitable: a mesh is one, and may be what the endpoint returns.
+            if not inspect.iscoroutine(result):
+                self.answers.returned(call, spec, result)
+            elif not spec.is_concurrent:
+                self.answers.returned(call, spec, await self._settle(result))
+            else:
+                self._tasks.start(call, result, self._complete(call, spec, result))
+        except BaseException as error:
+            await self._raised(call, spec, error)
+
+    async def _complete(self, call: Call, spec: EndpointSpec, result: Awaitable[Any]) -> None:
+        try:
+            self.answers.returned(call, spec, await result)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            await self._raised(call, spec, error)
+
+    def _endpoint(self, call: Call) -> EndpointSpec:
+        assert self.cls is not None
+        if call.method == PING:
+            return _PING_SPEC
+        # Looked up at each call, so that a reload shows at once.
+        for base in self.cls.__mro__:
+            if call.method in vars(base):
+                found = vars(base)[call.method]
+                spec = getattr(found, "endpoint_spec", None)
+                if isinstance(spec, EndpointSpec):
+                    return spec
+                return EndpointSpec(found, call.explicit_response_port)
+        raise AttributeError(
+            f"{self.cls.__qualname__} has no endpoint {call.method!r}: was it removed by a reload?"
+        )
+
+    def _traced_endpoint(self, call: Call) -> EndpointSpec:
+        spec = ActorCell._endpoint(self, call)
+        if not spec.instrument:
+            return spec
+        name = f"{self.record.name}.{call.method}"
+        return replace(spec, method=telemetry.traced(spec.method, name=name))
+
+    async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
+        """An endpoint raised: tell the caller who waits; where nobody waits, fail."""
+        if self.failure is not None:
+            self._refuse(call)
+            return
+        is_ordinary = isinstance(error, Exception)
+        error.__traceback__ = users_part(error)
+        ending = "failed." if is_ordinary else "failed with BaseException."
+        message = f"Actor call {self.record.name}.{call.method} {ending}"
+        waits = call.port and not (spec is not None and spec.explicit_response_port)
+        if waits and is_ordinary:
+            self.answers.raised(call, ActorError(error, message))
+            return
+        self._mark_failed(f"{message}\n{format_remote(error)}")
+        if self._tasks.has_any or hasattr(self.instance, "__cleanup__"):
+            # That takes its time, and the caller need not wait for it.
+            self._refuse(call)
+            await self._end_failed(error)
+        else:
+            # The owner first: if that is the caller, it knows by the time its call fails.
+            await self._end_failed(error, call)
+
+    async def _fail(
+        self, reason: str, error: BaseException, cause: MeshFailure | None = None
+    ) -> None:
+        self._mark_failed(reason, cause)
+        await self._end_failed(error)
+
+    def _mark_failed(self, reason: str, cause: MeshFailure | None = None) -> None:
+        """From here on the actor has failed, and every call to it is refused."""
+        if self.failure is None:
+            record = self.record
+            self.failure = MeshFailure(
+                record.name, (record.rank,), reason, members=(record.title,), cause=cause
+            )
+
+    async def _end_failed(self, error: BaseException, caller: Call | None = None) -> None:
+        """End what it owns, clean up, tell the owner: at once, where there is no hook.
+
+        ``caller`` is refused when the owner has been told.
+        """
+        failure = self.failure
+        if failure is None or self.is_ending or self.is_ended:
+            if caller is not None:
+                self._refuse(caller)
+            return
+        self.is_ending = True
+        ends = self._host.cell_ending(self)
+        await self._tasks.cancel()
+        if not hasattr(self.instance, "__cleanup__"):
+            self._host.cell_failed(self, failure)
+            if caller is not None:
+                self._refuse(caller)
+            self._let_go()
+            await self._wait(ends)
+            return
+
+        def conclude(trouble: str) -> None:
+            told = f"{failure.reason}\n{trouble}".strip() if trouble else failure.reason
+            self._host.cell_failed(self, replace(failure, reason=told))
+
+        await self._wait(ends)
+        await self.hooks.clean_up(self.instance, error, conclude, self._end)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """What has failed runs nothing more: what it holds (a model, say) is free from here on."""
+        self.instance = None
+        running.set(None)
+
+    def _refuse(self, call: Call) -> None:
+        self.answers.refuse(call, self.failure)
+
+    async def _stop(self, stop: StopActor) -> None:
+        def conclude(trouble: str) -> None:
+            if trouble and not stop.port:
+                _log.error("%s", trouble)
+            self._host.cell_ended(self)
+            self._end()
+            self._host.answer(stop.sender, stop.port, error=trouble)
+
+        ends = self._host.cell_ending(self)
+        await self._tasks.cancel()
+        if self.failure is None:
+            self.is_ending = True
+            await self._wait(ends)
+            if hasattr(self.instance, "__cleanup__"):
+                await self.hooks.clean_up(self.instance, None, conclude, self._end)
+                return
+        conclude("")
+
+    def _end(self) -> None:
+        """Take no more messages, and turn away those that are here."""
+        self.is_ended = True
+        self.ended.set(None)
+        for event in self._mailbox.drain():
+            self._turn_away(event)
+        self.turn_away()
+
+    def turn_away(self) -> None:
+        """Answer what arrived after the end. From any thread."""
+        while (event := self._take()) is not None:
+            self._turn_away(event)
+
+    def _turn_away(self, event: Event) -> None:
+        work = event.work if isinstance(event, Delivery) else None
+        if isinstance(work, Envelope) and isinstance(work.message, Call):
+            self.answers.give_back(work.message, self.failure)
+        elif isinstance(work, Envelope) and isinstance(work.message, StopActor):
+            self._host.answer(work.message.sender, work.message.port)
+        elif isinstance(work, Reloaded):
+            work.heard(None)
+
+    async def _hear_of_undelivered(self, message: Undelivered) -> None:
+        if self.failure is None:
+            reason = await self.hooks.undelivered(self.instance, message)
+            if reason:
+                await self._fail(reason, RuntimeError(str(message)))
+
+    async def _judge(self, judge: Judge) -> None:
+        if self.failure is None:
+            judge.verdict(*await self.hooks.supervise(self.instance, judge.failure))

@@ -1,0 +1,107 @@
+"""What an actor says to those who call it: a value, an error, or that it will not run the call."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple, Protocol
+
+from monarch.errors import GenerationBehind, MeshFailure, SupervisionError
+from monarch.runtime.cells.endpoint_spec import EndpointSpec
+from monarch.runtime.context import ActorRecord
+from monarch.runtime.port import dump_error
+from monarch.runtime.run_gate import RunGate
+from monarch.wire import payload
+from monarch.wire.address import ProcAddress
+from monarch.wire.message import Call, Reply
+
+__all__ = ["Carrier", "CellAnswers", "Named"]
+
+_log = logging.getLogger("monarch.actor")
+
+
+class Carrier(Protocol):
+    """What carries an actor's answers: the agent of its process."""
+
+    gate: RunGate
+
+    @property
+    def uid(self) -> str: ...
+
+    def send_reply(self, to: ProcAddress, reply: Reply, data: payload.Payload) -> None: ...
+
+    def address_of(self, uid: str) -> ProcAddress: ...
+
+    def return_call(self, call: Call, target: str, reason: str) -> None: ...
+
+
+class Named(NamedTuple):
+    """What is left of an actor's record when nothing but its answers is wanted."""
+
+    name: str
+    title: str
+
+
+class CellAnswers:
+    """The answers of one actor. Who waits for none is told of refusals where his process can."""
+
+    def __init__(self, record: ActorRecord | Named, host: Carrier) -> None:
+        self._record = record
+        self._host = host
+
+    def returned(self, call: Call, spec: EndpointSpec, value: Any) -> None:
+        """An endpoint has returned; one with a port of its own has sent what it has to say."""
+        if call.port and not spec.explicit_response_port:
+            host = self._host
+            reply = Reply(call.port, call.rank, host.uid, False, False, call.generation)
+            host.send_reply(self.receiver_of(call), reply, payload.dump(value))
+
+    def raised(self, call: Call, error: Exception) -> None:
+        self._fail(call, dump_error(error), refused=False)
+
+    def refuse(self, call: Call, failure: MeshFailure | None) -> None:
+        """To a call of an actor that has failed or, without a ``failure``, was stopped."""
+        if call.port:
+            self._fail(call, dump_error(self._refusal(call, failure)), refused=True)
+
+    def refuse_behind(self, call: Call) -> None:
+        """The call is of newer code than ours: whoever waits for it is told, and nobody runs it."""
+        self._refuse_by_name(call, self._host.gate.why_behind)
+
+    def refuse_crossing(self, call: Call) -> None:
+        """While it was under way, some of those whom it is for got code that others did not."""
+        self._refuse_by_name(call, "which went to a part of this mesh while the call was under way")
+
+    def _refuse_by_name(self, call: Call, why: str) -> None:
+        generation = self._host.gate.generation
+        error = GenerationBehind(self._record.title, call.method, generation, call.generation, why)
+        call.generation = generation
+        if call.port:
+            self.raised(call, error)
+            return
+        _log.error("%s", error)
+        if call.sender_actor:
+            self._host.return_call(call, self._record.title, str(error))
+
+    def give_back(self, call: Call, failure: MeshFailure | None) -> None:
+        """A call came too late: tell who waits for its answer, or else who sent it."""
+        if call.port:
+            self.refuse(call, failure)
+        elif call.sender_actor:
+            why = failure.report() if failure else "it was stopped"
+            self._host.return_call(call, self._record.title, why)
+
+    def receiver_of(self, call: Call) -> ProcAddress:
+        """The process whose port the answers go to."""
+        return call.port_proc or self._host.address_of(call.sender)
+
+    def _fail(self, call: Call, data: payload.Payload, *, refused: bool) -> None:
+        reply = Reply(call.port, call.rank, self._host.uid, True, refused, call.generation)
+        self._host.send_reply(self.receiver_of(call), reply, data)
+
+    def _refusal(self, call: Call, failure: MeshFailure | None) -> SupervisionError:
+        title, name = self._record.title, self._record.name
+        endpoint = f"{name}.{call.method or 'initialized'}"
+        text = failure.report() if failure else f"The actor {title} has status: stopped"
+        message = f"Endpoint call {endpoint}() failed, {text}"
+        why = failure or MeshFailure(name, (call.rank,), "it was stopped", members=(title,))
+        return SupervisionError(message, endpoint, why)

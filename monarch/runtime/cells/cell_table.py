@@ -1,0 +1,98 @@
+"""The actors of a process: who is here, who is yet to come, and who was."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+
+from monarch.core.mailbox import Delivery
+from monarch.runtime.cells.actor_cell import ActorCell, CellHost
+from monarch.runtime.cells.cell_answers import CellAnswers, Named
+from monarch.wire.address import Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import Call, StopActor
+
+__all__ = ["CellTable"]
+
+
+class CellTable:
+    """Brings messages to the cells they are for. From any thread.
+
+    A call may overtake the order to make its actor, on another connection, and waits for it. What
+    comes for an actor that was stopped is refused. ``lock`` is held while somebody comes or goes.
+    """
+
+    def __init__(self, host: CellHost) -> None:
+        self.lock = threading.Lock()
+        self._host = host
+        self._cells: dict[Uid, ActorCell] = {}
+        # For as long as the process lives: a late call that found nothing here would wait for the
+        # order to make its actor, for ever. So it is little; those of one name share the texts.
+        self._ended: dict[Uid, Named] = {}
+        self._early: dict[Uid, list[Envelope]] = {}
+        self._on_demand: dict[Uid, Callable[[], None]] = {}
+
+    def all(self) -> list[ActorCell]:
+        return list(self._cells.values())
+
+    def get(self, actor: Uid) -> ActorCell | None:
+        return self._cells.get(actor)
+
+    def on_demand(self, actor: Uid, spawn: Callable[[], None]) -> None:
+        """``spawn`` makes the actor of this uid, whenever somebody calls it and it is not there."""
+        self._on_demand[actor] = spawn
+
+    def enter(self, cell: ActorCell, order: Envelope, first: Callable[[], None]) -> None:
+        """An actor comes with the order to make it; ``first`` is done before it gets anything."""
+        actor, owner = cell.record.uid, cell.record.owner
+        with self.lock:
+            first()
+            cell.deliver(Delivery(owner.uid, order))
+            for call in self._early.pop(actor, []):
+                assert isinstance(call.message, Call)
+                cell.deliver(Delivery(call.message.sender, call))
+            # Only now: nobody's call may get in before the order to make it.
+            self._cells[actor] = cell
+
+    def remove(self, cell: ActorCell) -> None:
+        """An actor was stopped; one that failed stays, to refuse by itself."""
+        record = cell.record
+        with self.lock:
+            self._cells.pop(record.uid, None)
+            if record.uid not in self._on_demand:
+                names = Named(sys.intern(record.name), sys.intern(record.title))
+                self._ended[record.uid] = names
+
+    def take_call(self, envelope: Envelope) -> None:
+        call = envelope.message
+        assert isinstance(call, Call)
+        cell = self._cells.get(call.actor) or self._wait_for_spawn(call.actor, envelope)
+        if cell is not None:
+            cell.deliver(Delivery(call.sender, envelope))
+            if cell.is_ended:
+                cell.turn_away()
+        elif call.actor in self._ended:
+            CellAnswers(self._ended[call.actor], self._host).give_back(call, None)
+
+    def take_stop(self, envelope: Envelope) -> None:
+        stop = envelope.message
+        assert isinstance(stop, StopActor)
+        cell = self._cells.get(stop.actor)
+        if cell is None:
+            self._host.answer(stop.sender, stop.port)
+        else:
+            cell.deliver(Delivery(stop.sender, envelope))
+            if cell.is_ended:
+                cell.turn_away()
+
+    def _wait_for_spawn(self, actor: Uid, envelope: Envelope) -> ActorCell | None:
+        with self.lock:
+            cell = self._cells.get(actor)
+            is_first = cell is None and actor not in self._early
+            if cell is None and actor not in self._ended:
+                self._early.setdefault(actor, []).append(envelope)
+        spawn = self._on_demand.get(actor)
+        if spawn is not None and is_first:
+            spawn()
+        return cell

@@ -1,0 +1,1 @@
+"""How processes end, how that is noticed, and what is still done then."""

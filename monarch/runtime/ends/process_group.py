@@ -1,0 +1,85 @@
+"""Ending processes for good: whole groups, and children whose parent has died."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import threading
+
+from monarch.runtime.ends.process_start import process_start
+
+__all__ = ["die_with_parent", "end_with", "kill_group", "kill_lost_group", "signal_process"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL a proc and what it started (data loader workers, compilers)."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_lost_group(pid: int, started: int) -> None:
+    """The same, where its parent is gone, so that the number may be another's by now."""
+    if process_start(pid, even_ended=True) in (None, started):
+        kill_group(pid)
+
+
+def signal_process(pid: int, started: int, number: int) -> None:
+    """Send a signal to a process, unless it has ended: its number may be another's by now."""
+    with contextlib.suppress(ProcessLookupError):
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        except OSError:  # A kernel before 5.3.
+            if process_start(pid) == started:
+                os.kill(pid, number)
+            return
+        try:
+            # What is looked at now is what gets it: the descriptor belongs to no other.
+            if process_start(pid) == started:
+                signal.pidfd_send_signal(fd, number)
+        finally:
+            os.close(fd)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that made it ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def end_with(parent: int) -> None:
+    """Have this process end when ``parent`` does, whichever of its threads has made us.
+
+    The kernel's own signal comes as soon as that thread has ended.
+    """
+    try:
+        watched = os.pidfd_open(parent)
+    except ProcessLookupError:
+        _end_here()
+    except OSError:  # A kernel before 5.3.
+        die_with_parent()
+    else:
+        threading.Thread(
+            target=_end_after, args=(watched,), name="monarch-parent", daemon=True
+        ).start()
+    if os.getppid() != parent:
+        _end_here()  # It had ended before we could ask, and the number may be another's.
+
+
+def _end_after(watched: int) -> None:
+    poll = select.poll()
+    poll.register(watched, select.POLLIN)
+    poll.poll()
+    _end_here()
+
+
+def _end_here() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

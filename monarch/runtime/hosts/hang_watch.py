@@ -1,0 +1,150 @@
+"""Notices procs that live but do not answer, and says what is the matter with them.
+
+A low-rate question goes to the I/O thread of each proc. Whoever does not answer is stopped, or
+stuck in the kernel, or has a thread that holds the GIL and does not let go of it: dead it is not,
+so calls to it go on waiting, and the client is told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from monarch.config import settings
+from monarch.core.hangs import Hangs
+from monarch.runtime.answers import Outcome
+from monarch.runtime.ends.stacks import ask_for_stacks, innermost_of_users, read_stacks
+from monarch.runtime.node import Node
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Inspect
+
+__all__ = ["HangWatch"]
+
+_STACKS_SECONDS = 0.2
+
+
+class Watched(Protocol):
+    """What there is to know of a proc."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def started(self) -> int: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def address(self) -> ProcAddress | None: ...
+
+
+class HangWatch:
+    """Watches ``procs``; ``notice`` gets a sentence when one hangs, and when it goes on.
+
+    Everything here runs on the node's I/O loop.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        procs: Mapping[Uid, Watched],
+        stacks_path: Callable[[Uid], str],
+        notice: Callable[[str], None],
+    ) -> None:
+        self._node = node
+        self._procs = procs
+        self._path = stacks_path
+        self._notice = notice
+        self._hangs = Hangs(settings().hang_timeout_seconds)
+        self._texts: dict[Uid, str] = {}
+        self._is_ticking = False
+
+    def start(self) -> None:
+        """Watch, as long as there are procs."""
+        if not self._is_ticking and settings().hang_timeout_seconds > 0:
+            self._is_ticking = True
+            self._later()
+
+    def text(self, uid: Uid) -> str:
+        """What is the matter with a proc that hangs; empty for one that does not."""
+        return self._texts.get(uid, "") if self._silence(uid) else ""
+
+    def forget(self, uid: Uid) -> None:
+        self._hangs.forget(uid)
+        self._texts.pop(uid, None)
+
+    def _silence(self, uid: Uid) -> float:
+        return self._hangs.silence(uid, self._node.loop.time())
+
+    def _later(self) -> None:
+        self._node.loop.call_later(settings().hang_timeout_seconds / 3, self._tick)
+
+    def _tick(self) -> None:
+        if not self._procs:
+            self._is_ticking = False
+            return
+        self._later()
+        now = self._node.loop.time()
+        up = [uid for uid, proc in self._procs.items() if proc.address is not None]
+        for uid in self._hangs.due(up, now):
+            self._ask(uid)
+        for uid, _ in self._hangs.overdue(now):
+            self._look(uid)
+
+    def _ask(self, uid: Uid) -> None:
+        address = self._procs[uid].address
+        assert address is not None
+        outcome = self._node.request(address, lambda port: Inspect(port, self._node.uid))
+
+        def answered() -> None:
+            self._node.loop.call_soon(lambda: self._answered(uid, outcome.value))
+
+        outcome.on_set(answered)
+
+    def _answered(self, uid: Uid, outcome: Outcome) -> None:
+        silence = self._hangs.answered(uid, self._node.loop.time())
+        self._texts.pop(uid, None)
+        if silence is not None and not outcome.error and uid in self._procs:
+            self._notice(f"{self._procs[uid].label} answers again, after {silence:.0f} s")
+
+    def _look(self, uid: Uid) -> None:
+        pid, started = self._procs[uid].pid, self._procs[uid].started
+        state = _state_of(pid)
+        if state in ("T", "t"):
+            why = (
+                "its process is stopped, by a signal or a debugger; `kill -CONT "
+                f"{pid}` lets it go on"
+            )
+            self._tell(uid, why)
+            return
+        ask_for_stacks(pid, started, self._path(uid))
+        self._node.loop.call_later(
+            _STACKS_SECONDS, lambda: self._tell(uid, self._stuck(uid, state))
+        )
+
+    def _stuck(self, uid: Uid, state: str) -> str:
+        place = innermost_of_users(read_stacks(self._path(uid)))
+        seen = f", last seen in {place}" if place else ""
+        if state == "D":
+            return f"its process is stuck in the kernel (uninterruptible wait){seen}"
+        return f"its process is alive but hangs holding the GIL{seen}"
+
+    def _tell(self, uid: Uid, why: str) -> None:
+        silence = self._silence(uid)
+        if uid in self._procs and silence:
+            proc = self._procs[uid]
+            self._texts[uid] = why
+            self._notice(
+                f"{proc.label} (pid {proc.pid}) has not answered for {silence:.0f} s: {why}. "
+                "Calls to it go on waiting."
+            )
+
+
+def _state_of(pid: int) -> str:
+    """The kernel's letter for what a process does; empty if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(") ")[2][:1]
+    except OSError:
+        return ""

@@ -1,0 +1,345 @@
+"""The agent of a machine: spawns procs, watches over them, and reaps them.
+
+The same code runs in the client, where it serves ``this_host()`` and ends with the client,
+and in a process of its own (``host_main``), where it outlives its clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from monarch.net.segment_door import door_path
+from monarch.runtime.ends.process_group import kill_lost_group
+from monarch.runtime.hosts.exit_reason import ExitReasons
+from monarch.runtime.hosts.hang_watch import HangWatch
+from monarch.runtime.hosts.host_proc import HostProc
+from monarch.runtime.hosts.host_watch import HostWatch
+from monarch.runtime.hosts.launcher import Launcher, StartLauncher
+from monarch.runtime.hosts.proc_stops import ProcStops
+from monarch.runtime.hosts.proc_watchers import ProcWatchers
+from monarch.runtime.hosts.replacements import Replacements
+from monarch.runtime.hosts.templates import Templates
+from monarch.runtime.hosts.waiting_spawns import WaitingSpawns
+from monarch.runtime.node import Node
+from monarch.runtime.output.log_courier import LogCourier
+from monarch.runtime.procs.proc_config import ProcConfig
+from monarch.runtime.secret import SECRET_VARIABLES
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import (
+    Inspect,
+    Notice,
+    Preload,
+    ProcAgain,
+    ProcDown,
+    ProcSpec,
+    ProcUp,
+    ReplaceProcs,
+    SpawnProcs,
+    StopProcs,
+    Watch,
+)
+
+__all__ = ["HostAgent"]
+
+_log = logging.getLogger("monarch.host")
+
+_UID = re.compile(r"[A-Za-z0-9]+(\.[0-9]+)?")
+
+
+class HostAgent:
+    """Makes procs and ends them. Everything here runs on the node's I/O loop."""
+
+    def __init__(
+        self,
+        node: Node,
+        directory: str,
+        name: str = "",
+        start_launcher: StartLauncher = Launcher,
+    ) -> None:
+        self.node = node
+        self.name = name or socket.gethostname()
+        self.directory = directory
+        self.procs: dict[Uid, HostProc] = {}
+        self.workspace = ""
+        self.state_folder = ""  # of the replica
+        self.packages: Callable[[], dict[str, Any]] = dict
+        self.workspace_path: Callable[[], tuple[str, ...]] = lambda: ()
+        self.generation: Callable[[], int] = lambda: 0
+        self.workspace_digest: Callable[[], str] = lambda: ""
+        self.staged_bytes: Callable[[], int] = lambda: 0
+        self.workspace_moves: Callable[[], bool] = lambda: False
+        # Of the folder, where others may see the same: what it is, and whether we write it.
+        self.replica: Callable[[], tuple[str, bool]] = lambda: ("", False)
+        self.follows_client = False
+        self.bind_host = "0.0.0.0"
+        self.templates = Templates(
+            lambda command: start_launcher(node.loop, self._on_forked, self._on_exited, command)
+        )
+        self._exits = ExitReasons()
+        self.client: Callable[[], ProcAddress | None] = lambda: None
+        self.logs = LogCourier(node, self.name, lambda: self.client())
+        self.others = HostWatch(node)
+        self._replacements = Replacements(node, self.procs, self._end_to_replace)
+        self.waiting = WaitingSpawns(self)
+        self.watchers = ProcWatchers(node, self.name, self.procs, self.waiting.has)
+        self._stops = ProcStops(node, self.procs, self._on_exited)
+        self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
+        node.handle(SpawnProcs, self._on_spawn)
+        node.handle(StopProcs, self._on_stop)
+        node.handle(Watch, self._on_watch)
+        node.handle(Preload, self._on_preload)
+        node.handle(Inspect, self._on_inspect)
+        node.handle(ProcUp, self._on_proc_up)
+
+    def _on_spawn(self, envelope: Envelope) -> None:
+        if not self.waiting.holds(envelope):
+            self.start_procs(envelope)
+
+    def start_procs(self, envelope: Envelope) -> None:
+        """Make the procs of an order that need not wait."""
+        spawn = envelope.message
+        assert isinstance(spawn, SpawnProcs)
+        setup = bytes(envelope.payload)
+        for spec in spawn.procs:
+            if spec.uid in self.procs:
+                _log.warning("an order to make the proc %s, which there is, was dropped", spec.uid)
+                continue
+            try:
+                self._start(spawn, spec, setup)
+            except (OSError, ValueError) as error:
+                self.never_started(spawn.owner, spec.uid, error)
+
+    @property
+    def num_running(self) -> int:
+        """How many procs there are."""
+        return len(self.procs)
+
+    def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
+        """Tell those concerned that a proc will not be."""
+        proc = self.procs.pop(uid, None)
+        if proc is not None and not self.templates.is_shared(proc.launcher):
+            proc.launcher.close()
+        self.logs.end(uid)
+        self.watchers.never_began(owner, uid, error)
+
+    def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes, life: int = 0) -> None:
+        if not _UID.fullmatch(spec.uid):
+            raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
+        launcher = self.templates.maker(spec.command or spawn.command, spawn.preload)
+        proc = HostProc(spawn, spec, setup, launcher, life)
+        self._enter(proc)
+        out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, proc.label)
+        try:
+            launcher.fork(self._config(proc), out, err, setup)
+        finally:
+            os.close(out)
+            os.close(err)
+
+    def _enter(self, proc: HostProc) -> None:
+        self.procs[proc.uid] = proc
+        self.watchers.made(proc.uid)
+
+    def _config(self, proc: HostProc) -> ProcConfig:
+        spawn, spec = proc.spawn, proc.spec
+        env: dict[str, str | None] = {}
+        if self.follows_client:
+            env.update(proc.launcher.drift())
+        env.update(spec.env)
+        for name in SECRET_VARIABLES:
+            env.pop(name, None)
+        keys = self.node.keys
+        return ProcConfig(
+            uid=spec.uid, mesh=spawn.mesh, name=spawn.name, rank=spec.rank,
+            labels=spawn.labels, sizes=spawn.sizes, owner=spawn.owner,
+            owner_actor=spawn.owner_actor, host=self.node.address,
+            listen=self._urls(spec.uid), secret=keys.secret.hex() if keys else "",
+            env=env, path=tuple(map(os.fsdecode, spawn.path)), workspace=self.workspace,
+            workspace_path=self.workspace_path(),
+            generation=spawn.generation or self.generation(),
+            directory=os.getcwd() if self.follows_client else "",
+            root=spawn.root, bind=spec.bind, command=spawn.command, is_quiet=spawn.is_quiet,
+            config=spawn.config, log_level=self.logs.level, insecure=self.node.is_insecure,
+            life=proc.life, codes=spawn.codes,
+        )  # fmt: skip
+
+    def _urls(self, uid: Uid) -> tuple[str, ...]:
+        """Where a new proc listens: for this machine, and beyond it where we do too."""
+        local = f"ipc://{self.directory}/{uid}"
+        beyond = [url for url in self.node.address.urls if url.startswith("tcp://")]
+        if not beyond:
+            return (local,)
+        host = beyond[0].rpartition(":")[0]
+        return (local, f"{host}:0@tcp://{self.bind_host}:0")
+
+    def _on_preload(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Preload)
+        template = self.templates.ahead(order.modules)
+
+        def done(errors: dict[str, str]) -> None:
+            text = "; ".join(f"{name}: {error}" for name, error in errors.items())
+            self.node.answer(order.sender, order.port, error=text)
+
+        template.preload(order.modules, done)
+
+    def _on_forked(self, uid: Uid, pid: int, started: int) -> None:
+        proc = self.procs.get(uid)
+        if proc is not None:
+            proc.pid, proc.started = pid, started
+
+    def _on_proc_up(self, envelope: Envelope) -> None:
+        up = envelope.message
+        assert isinstance(up, ProcUp)
+        self.node.known.peer_up(up.proc)
+        self.others.is_up(up)
+        proc = self.procs.get(up.proc.uid)
+        if proc is not None:
+            proc.address = up.proc
+            self._hangs.start()
+            self._replacements.is_up(proc.uid)
+            self.watchers.up(up)
+
+    def _on_watch(self, envelope: Envelope) -> None:
+        watch = envelope.message
+        assert isinstance(watch, Watch)
+        if watch.uid == self.node.uid:
+            self.others.introduce(watch.watcher)
+        else:
+            self.watchers.watch(watch.uid, watch.watcher)
+
+    def forget_client(self) -> None:
+        """It has left, and with it all who wait for procs that it had not ordered yet."""
+        self.watchers.forget_mourners()
+        self.waiting.clear()
+
+    def _on_exited(self, uid: Uid, code: int | None) -> None:
+        proc = self.procs.get(uid)
+        if proc is None:
+            return
+        # Its last words first: they are part of the report.
+        last = self.logs.end(uid)
+        del self.procs[uid]
+        self._hangs.forget(uid)
+        if code is None and proc.pid:
+            # With its template gone, nobody else ends what the proc started.
+            kill_lost_group(proc.pid, proc.started)
+        for path in self._files_of(uid):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if self._replacements.is_wanted(uid):
+            self._replace(proc, code)
+            return
+        asked = proc.stop_reason
+        reason = self._exits.describe(code) if asked is None else f"it was stopped ({asked})"
+        down = ProcDown(
+            uid, reason, self.name, last.lines, asked is not None,
+            name=proc.label, log_file=last.path,
+        )  # fmt: skip
+        self._replacements.is_lost(uid, reason)
+        # With no code to tell, its template has died, and all that it made with it.
+        self.watchers.ended(proc, down, is_shared=code is None and asked is None)
+        self._clear_after(proc)
+
+    def _clear_after(self, proc: HostProc) -> None:
+        """End what a dead proc has spawned here, and tell those who wait for its end."""
+        self.stop([p.uid for p in self.procs.values() if p.owner.uid == proc.uid], 0.0)
+        if not self.templates.is_shared(proc.launcher):
+            proc.launcher.close()
+        self._stops.ended(proc.uid)
+
+    def _files_of(self, uid: Uid) -> tuple[str, ...]:
+        socket_path = f"{self.directory}/{uid}"
+        return socket_path, door_path(socket_path), self._stacks_path(uid)
+
+    def _end_to_replace(self, uids: Sequence[Uid], order: ReplaceProcs) -> None:
+        for uid in uids:
+            proc = self.procs[uid]
+            proc.spawn = msgspec.structs.replace(proc.spawn, codes=order.codes)
+        self.stop(uids, order.grace_seconds, order.reason)
+
+    def _replace(self, old: HostProc, code: int | None) -> None:
+        """A proc has ended to make room for a new one of its uid."""
+        # The files here are newer than they were at the spawn.
+        newest = max(old.spawn.generation, self.generation())
+        spawn = msgspec.structs.replace(old.spawn, generation=newest)
+        reason = f"it was replaced ({old.stop_reason})"
+        self.watchers.given_way(old, ProcAgain(old.uid, old.label, reason, code == 0))
+        self._clear_after(old)
+        try:
+            self._start(spawn, old.spec, old.setup, old.life + 1)
+        except (OSError, ValueError) as error:
+            self.never_started(spawn.owner, old.uid, error)
+            self._replacements.is_lost(old.uid, f"it could not be started: {error}")
+
+    def _stacks_path(self, uid: Uid) -> str:
+        return f"{self.directory}/{uid}.stacks"
+
+    def _tell_client(self, text: str) -> None:
+        client = self.client()
+        if client is not None:
+            self.node.send(client, Notice(text))
+
+    def _on_stop(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, StopProcs)
+
+        def done() -> None:
+            self.node.answer(order.sender, order.port)
+
+        self.stop(order.uids, order.grace_seconds, order.reason, done)
+
+    def stop(
+        self,
+        uids: Sequence[Uid],
+        grace_seconds: float,
+        reason: str = "stopped",
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
+        """End procs: asked politely, killed after ``grace_seconds``; ``done``, on any thread, once
+        all are gone and what they printed last is sent."""
+        self.waiting.drop(uids)
+        self._replacements.cancel(uids)
+        self._stops.stop(uids, grace_seconds, reason, lambda: self.logs.after_output(done))
+
+    def _on_inspect(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Inspect)
+        self.node.answer(order.sender, order.port, self.describe(packages=order.packages))
+
+    def describe(self, *, packages: bool = False) -> dict[str, Any]:
+        """What runs here, for ``monarch status``; with ``packages`` also what is installed."""
+        body = self.packages() if packages else {}
+        return body | {
+            "host": self.name,
+            "pid": os.getpid(),
+            "machine": self.node.address.machine,
+            "workspace": self.workspace,
+            "state": self.state_folder,
+            "generation": self.generation(),
+            "digest": self.workspace_digest(),
+            "staged_bytes": self.staged_bytes(),
+            "replica": self.replica()[0],
+            "writes": self.replica()[1],
+            "procs": [
+                {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.spawn.name,
+                 "rank": p.spec.rank, "pid": p.pid, "is_up": p.address is not None,
+                 "hangs": self._hangs.text(p.uid), "address": p.address}
+                for p in self.procs.values()
+            ],
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Kill every proc and template. On the loop."""
+        for launcher in {*self.templates.all, *(p.launcher for p in self.procs.values())}:
+            launcher.close()
+        self.logs.close()
+        self.procs.clear()

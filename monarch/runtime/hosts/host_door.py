@@ -1,0 +1,74 @@
+"""Lets one client at a time into a host, and clears up after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from monarch.config import settings
+from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.wire.address import Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import Attach, Detach, ProcDown
+
+__all__ = ["HostDoor"]
+
+
+class HostDoor:
+    """Who the host's client is. Its procs are stopped when it leaves, dies, or is replaced.
+
+    A second client is refused with the first one's name, unless it asks to take over.
+    """
+
+    def __init__(self, agent: HostAgent, forget: Callable[[], None] = lambda: None) -> None:
+        self._agent = agent
+        self._forget = forget
+        self._node = agent.node
+        self.client: Attach | None = None
+        agent.client = lambda: self.client.client if self.client else None
+        self._node.handle(Attach, self._on_attach)
+        self._node.handle(Detach, self._on_detach)
+        self._node.partings.on_peer_down.append(self._on_peer_down)
+
+    def _on_attach(self, envelope: Envelope) -> None:
+        attach = envelope.message
+        assert isinstance(attach, Attach)
+        holder = self.client
+        if holder is not None and holder.client.uid != attach.client.uid:
+            if not attach.takeover:
+                taken = f"in use by {holder.name}"
+                self._node.answer(attach.client, attach.port, {"holder": holder.name}, taken)
+                return
+            self._see_off(holder.client.uid)
+        self.client = attach
+        node = self._node
+        uid = attach.client.uid
+        node.lives.watch(attach.client, attach.pid, lambda: self._process_ended(uid))
+        about = {
+            "machine": node.address.machine,
+            "pid": os.getpid(),
+            "host": self._agent.name,
+            "workspace": self._agent.workspace,
+            "generation": self._agent.generation(),
+            "digest": self._agent.workspace_digest(),
+        }
+        node.answer(attach.client, attach.port, about)
+
+    def _process_ended(self, uid: Uid) -> None:
+        self._node.partings.peer_down(ProcDown(uid, "the client's process ended", expected=True))
+
+    def _on_detach(self, envelope: Envelope) -> None:
+        assert isinstance(envelope.message, Detach)
+        self._see_off(envelope.message.client, settings().exit_timeout_seconds)
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        self._see_off(uid)
+
+    def _see_off(self, uid: Uid, grace_seconds: float = 0.0) -> None:
+        """The client has left: stop what it ran here, and be ready for the next."""
+        if self.client is None or self.client.client.uid != uid:
+            return
+        self.client = None
+        self._agent.stop(list(self._agent.procs), grace_seconds, "its client has left")
+        self._node.partings.forget_peer(uid)
+        self._forget()

@@ -1,0 +1,40 @@
+"""A proc as the agent of its host knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monarch.runtime.hosts.launcher import MakesProcs
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import ProcSpec, SpawnProcs
+
+__all__ = ["HostProc"]
+
+
+@dataclass
+class HostProc:
+    """``spawn``, ``spec`` and ``setup`` are the order to make it; ``life`` counts the processes of
+    its uid before this one, and ``pid`` is 0 until it is forked, at the time ``started``."""
+
+    spawn: SpawnProcs
+    spec: ProcSpec
+    setup: bytes
+    launcher: MakesProcs
+    life: int = 0
+    pid: int = 0
+    started: int = 0
+    address: ProcAddress | None = None
+    stop_reason: str | None = None
+
+    @property
+    def uid(self) -> Uid:
+        return self.spec.uid
+
+    @property
+    def owner(self) -> ProcAddress:
+        return self.spawn.owner
+
+    @property
+    def label(self) -> str:
+        """Its mesh and rank, for people."""
+        return f"{self.spawn.name} {self.spec.rank}"

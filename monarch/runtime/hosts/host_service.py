@@ -1,0 +1,69 @@
+"""All that answers at a host's address: the agent, its door, and the orders from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.runtime.hosts.host_door import HostDoor
+from monarch.runtime.hosts.launcher import Launcher, StartLauncher
+from monarch.runtime.hosts.relay import Relay
+from monarch.runtime.node import Node
+from monarch.wire.codec import Envelope
+from monarch.wire.host_url import HostUrl
+from monarch.wire.message import Inspect, Shutdown
+
+__all__ = ["HostService"]
+
+
+class HostService:
+    """A host agent that clients may come to. ``over`` is called when one has shut it down."""
+
+    def __init__(
+        self,
+        node: Node,
+        directory: str,
+        name: str,
+        over: Callable[[], object],
+        start_launcher: StartLauncher = Launcher,
+    ) -> None:
+        self.node = node
+        node.start()
+        node.replace_address(host_uid=node.uid)
+        self.agent = HostAgent(node, directory, name, start_launcher)
+        self._door = HostDoor(self.agent, Relay(self.agent).forget)
+        self._over = over
+        node.handle(Shutdown, self._on_shutdown)
+        node.handle(Inspect, self._on_inspect)
+
+    def open(self, url: HostUrl) -> None:
+        """Let clients in. Last of all, because whoever was waiting asks at once."""
+
+        def listen() -> None:
+            self.node.listen(url.bind, advertise=url.advertise)
+            self.node.replace_address(host_urls=self.node.address.urls)
+
+        self.node.loop.run_on_loop(listen)
+
+    def _on_shutdown(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Shutdown)
+        self.agent.others.say_goodbye()
+        self.agent.close()
+        self.node.answer(order.sender, order.port)
+        self._over()
+
+    def _on_inspect(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Inspect)
+        holder = self._door.client
+        body = {"client": holder.name, "client_address": holder.client} if holder else {}
+        self.node.answer(
+            order.sender,
+            order.port,
+            {"client": ""} | body | self.agent.describe(packages=order.packages),
+        )
+
+    def close(self) -> None:
+        self.node.loop.run_on_loop(self.agent.close, timeout=5.0)
+        self.node.close()

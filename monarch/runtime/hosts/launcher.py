@@ -1,0 +1,215 @@
+"""The host agent's side of a zygote: starts it, has it fork, hears of deaths."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from monarch.net.loop import Loop
+from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, encode_order
+from monarch.wire.address import Uid
+from monarch.wire.message import Command
+
+__all__ = ["Launcher", "MakesProcs", "StartLauncher"]
+
+_PACKET_BYTES = 64 * 1024
+_SEND_BUFFER_BYTES = 1 << 20
+
+
+OnForked = Callable[[Uid, int, int], None]
+OnExited = Callable[[Uid, int | None], None]
+
+
+class MakesProcs(Protocol):
+    """What a host agent needs of whatever makes its procs."""
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def drift(self) -> dict[str, str | None]: ...
+
+    def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None: ...
+
+    def preload(
+        self, modules: Sequence[str], done: Callable[[dict[str, str]], None] | None = None
+    ) -> None: ...
+
+    def kill(self, uid: Uid) -> None: ...
+
+    def close(self) -> None: ...
+
+
+StartLauncher = Callable[[Loop, OnForked, OnExited, Command | None], MakesProcs]
+
+
+class Launcher:
+    """One zygote. All methods and callbacks are for the I/O loop.
+
+    ``on_forked(uid, pid, started)``, ``on_exited(uid, exit_code)`` report procs; when the zygote
+    itself dies, every proc of it dies too and is reported with ``exit_code`` ``None``. ``command``
+    starts the zygote instead of this process's own interpreter.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        on_forked: OnForked,
+        on_exited: OnExited,
+        command: Command | None = None,
+    ) -> None:
+        self._loop = loop
+        self._on_forked = on_forked
+        self._on_exited = on_exited
+        self._procs: dict[Uid, int] = {}
+        self._preloaded: list[Callable[[dict[str, str]], None]] = []
+        self._command = command or Command(sys.executable, None, ("-m", "monarch.runtime.zygote"))
+        self._environment = dict(os.environ)
+        self.directory = os.getcwd()
+        self.modules: set[str] = set()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = ours
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        # Its own session: the terminal's Ctrl-C is the client's to handle, not the procs'.
+        try:
+            self._process = self._start(theirs)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        loop.add_reader(ours.fileno(), self._on_readable)
+
+    def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [self._command.arg0 or self._command.program, *self._command.args],
+            executable=self._command.program,
+            env={**self._start_environment(), CONTROL_FD: str(theirs.fileno())},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _start_environment(self) -> dict[str, str]:
+        environment = dict(self._environment) if self._command.inherit_env else {}
+        for name, value in self._command.env.items():
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
+        return environment
+
+    def drift(self) -> dict[str, str | None]:
+        """How this process's environment has changed since the zygote started with it.
+
+        What the zygote's command sets or takes out stays as the command wants it.
+        """
+        if not self._command.inherit_env:
+            return {}
+        before, now = self._environment, dict(os.environ)
+        changed: dict[str, str | None] = {k: v for k, v in now.items() if before.get(k) != v}
+        changed.update({name: None for name in before if name not in now})
+        return {k: v for k, v in changed.items() if k not in self._command.env}
+
+    def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None:
+        """Make a proc that writes its output to ``out`` and ``err`` (closed here after).
+
+        ``setup`` is a pickled function that it runs before anything else. Raises ``OSError`` for
+        a ``config`` that is too big.
+        """
+        data = encode_order({"op": "fork", "config": config})
+        if len(data) > MAX_PACKET_BYTES:
+            raise OSError(
+                errno.E2BIG,
+                f"its environment and paths take {len(data)} bytes, of {MAX_PACKET_BYTES} at most",
+            )
+        self._procs[config.uid] = config.life
+        fds = [out, err]
+        try:
+            if setup:
+                fds.append(_memory_file(setup))
+            socket.send_fds(self._socket, [data], fds)
+        except OSError:
+            self._lost()
+        finally:
+            for fd in fds[2:]:
+                os.close(fd)
+
+    def preload(
+        self, modules: Sequence[str], done: Callable[[dict[str, str]], None] | None = None
+    ) -> None:
+        """Import ``modules`` in the template; ``done`` gets the errors by module name."""
+        self.modules.update(modules)
+        self._preloaded.append(done or (lambda errors: None))
+        self._send({"op": "preload", "modules": list(modules)})
+
+    def kill(self, uid: Uid) -> None:
+        self._send({"op": "kill", "uid": uid})
+
+    def _send(self, order: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.send(msgspec.json.encode(order))
+
+    def _on_readable(self) -> None:
+        data = b""
+        with contextlib.suppress(OSError):
+            data = self._socket.recv(_PACKET_BYTES)
+        if not data:
+            self._lost()
+            return
+        event = msgspec.json.decode(data)
+        if event["event"] == "preloaded":
+            self._preloaded.pop(0)(event["errors"])
+        elif "uid" in event and self._procs.get(event["uid"]) == event["life"]:
+            # Otherwise of a process that gave way to one of its uid before it was forked.
+            self._tell(event)
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        uid = event["uid"]
+        if event["event"] == "forked":
+            self._on_forked(uid, event["pid"], event["started"])
+        else:
+            del self._procs[uid]
+            self._on_exited(uid, event["code"])
+
+    def _lost(self) -> None:
+        """The zygote is gone, and with it all its procs."""
+        self.close()
+        lost, self._procs = self._procs, {}
+        for uid in lost:
+            self._on_exited(uid, None)
+        waiting, self._preloaded = self._preloaded, []
+        for done in waiting:
+            done({"": "the template process died"})
+
+    @property
+    def is_alive(self) -> bool:
+        return self._socket.fileno() != -1
+
+    def close(self) -> None:
+        """End the zygote and every proc of it."""
+        if self._socket.fileno() == -1:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        try:
+            self._process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            # Busy importing, it has not seen the socket close; its procs die with it.
+            self._process.kill()
+            self._process.wait()
+
+
+def _memory_file(data: bytes) -> int:
+    """A file without a name: a packet would be too small for what a closure may hold."""
+    fd = os.memfd_create("setup")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    return fd

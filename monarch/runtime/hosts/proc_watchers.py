@@ -1,0 +1,146 @@
+"""Who is told of the procs of a host: that one is up, gives way to a new one, or has ended.
+
+A proc's owner is told in any case, and so is the host's own node. A **watcher** has asked, maybe
+before there was an order to make the proc: a reference may get here sooner than that. A
+**mourner** speaks to the proc through this host, and needs to know of its end only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from monarch.runtime.hosts.host_proc import HostProc
+from monarch.runtime.node import Node
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import ProcAgain, ProcDown, ProcsDown, ProcUp
+
+__all__ = ["ProcWatchers"]
+
+_EARLY_SECONDS = 5.0
+"""How much longer than a reference to a proc the order to make it may be on its way."""
+
+_MAX_ENDS = 10_000
+"""How many ends of procs are remembered. Who asks for an older one is told, after a moment, that
+nobody here knows the proc: gone it is in either case."""
+
+_Told = dict[Uid, ProcAddress]
+
+
+class ProcWatchers:
+    """``is_coming`` says whether the order to make a proc waits. On the node's I/O loop."""
+
+    def __init__(
+        self, node: Node, host: str, procs: Mapping[Uid, HostProc], is_coming: Callable[[Uid], bool]
+    ) -> None:
+        self._node = node
+        self._host = host
+        self._procs = procs
+        self._is_coming = is_coming
+        self._watchers: dict[Uid, _Told] = {}
+        self._mourners: dict[Uid, _Told] = {}
+        self._ends: dict[Uid, ProcDown] = {}
+        self._lost_together: list[tuple[ProcDown, _Told]] = []
+        node.partings.on_peer_down.append(self._on_peer_down)
+
+    def watch(self, uid: Uid, watcher: ProcAddress) -> None:
+        """Tell ``watcher`` that a proc is up, maybe at once, and when it ends."""
+        proc = self._procs.get(uid)
+        if proc is None and uid in self._ends:
+            self._node.send(watcher, self._ends[uid])
+            return
+        if proc is not None and watcher.uid == self._node.uid:
+            return  # We are told of each of our procs, and would tell ourselves of it for ever.
+        if proc is None and uid not in self._watchers:
+            self._give_up_later(uid)
+        self._watchers.setdefault(uid, {})[watcher.uid] = watcher
+        if proc is not None and proc.address is not None:
+            self._node.send(watcher, ProcUp(proc.address, proc.pid))
+
+    def mourn(self, uid: Uid, mourner: ProcAddress) -> None:
+        """Tell ``mourner`` when a proc ends; it may be yet to come."""
+        if uid in self._ends:
+            self._node.send(mourner, self._ends[uid])
+        else:
+            self._mourners.setdefault(uid, {})[mourner.uid] = mourner
+
+    def forget_mourners(self) -> None:
+        """Nobody will order the procs any more that there are not."""
+        self._mourners = {uid: who for uid, who in self._mourners.items() if uid in self._procs}
+
+    def made(self, uid: Uid) -> None:
+        """A proc is one of ours from here on."""
+        self._watchers.get(uid, {}).pop(self._node.uid, None)  # Told in any case.
+
+    def up(self, up: ProcUp) -> None:
+        for watcher in self._watchers.get(up.proc.uid, {}).values():
+            self._node.send(watcher, up)
+
+    def given_way(self, proc: HostProc, again: ProcAgain) -> None:
+        """Who watches the proc watches the new one."""
+        watchers, mourners = self._watchers.get(proc.uid, {}), self._mourners.get(proc.uid, {})
+        for address in self._with_owner(proc, {**watchers, **mourners}).values():
+            self._node.send(address, again)
+
+    def never_began(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
+        """A proc could not be made."""
+        down = ProcDown(uid, f"it could not be started: {error}", self._host)
+        self._bury(down)
+        for address in {owner.uid: owner, **self._take(uid)}.values():
+            self._node.send(address, down)
+
+    def ended(self, proc: HostProc, down: ProcDown, *, is_shared: bool) -> None:
+        """``is_shared``: others die of the same at this moment, and are told of as one event."""
+        self._bury(down)
+        told = self._with_owner(proc, self._take(proc.uid))
+        if is_shared:
+            if not self._lost_together:
+                self._node.loop.call_soon(self._tell_lost)
+            self._lost_together.append((down, told))
+            return
+        for address in told.values():
+            self._node.send(address, down)
+
+    def _with_owner(self, proc: HostProc, others: _Told) -> _Told:
+        return {proc.owner.uid: proc.owner, **others, self._node.uid: self._node.address}
+
+    def _take(self, uid: Uid) -> _Told:
+        return {**self._watchers.pop(uid, {}), **self._mourners.pop(uid, {})}
+
+    def _tell_lost(self) -> None:
+        lost, self._lost_together = self._lost_together, []
+        cause = f"template of {lost[0][0].uid}"
+        for uid, address in {uid: a for _, told in lost for uid, a in told.items()}.items():
+            downs = tuple(down for down, told in lost if uid in told)
+            self._node.send(address, ProcsDown(downs, cause))
+
+    def _bury(self, down: ProcDown) -> None:
+        """Remember how a proc ended, for whoever asks later; the last ones only."""
+        self._ends[down.uid] = down
+        if len(self._ends) > _MAX_ENDS:
+            del self._ends[next(iter(self._ends))]
+
+    def _give_up_later(self, uid: Uid) -> None:
+        self._node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(uid))
+
+    def _give_up(self, uid: Uid) -> None:
+        """Tell those who watch for a proc that nobody has ordered."""
+        if uid in self._procs:
+            return
+        if self._is_coming(uid):
+            self._give_up_later(uid)
+            return
+        unknown = ProcDown(uid, "its host agent does not know it", self._host)
+        for watcher in self._watchers.pop(uid, {}).values():
+            self._node.send(watcher, unknown)
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        # On whatever thread noticed it.
+        self._node.loop.call_soon(lambda: self._forget(uid))
+
+    def _forget(self, gone: Uid) -> None:
+        """Whoever is gone need not be told of anybody's end."""
+        for watchers in self._watchers.values():
+            watchers.pop(gone, None)
+        for uid, mourners in dict(self._mourners).items():
+            if mourners.pop(gone, None) is not None and not mourners:
+                del self._mourners[uid]

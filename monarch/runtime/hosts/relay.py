@@ -1,0 +1,271 @@
+"""A host agent's part in a tree: hands casts on, and gathers the answers that come back.
+
+What is inside a cast is passed on as it is; nothing of the user's is unpickled here, and nothing
+waits until a message has reached everybody. Everything here runs on the I/O loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import msgspec
+
+from monarch.core.fanout import Members, branches, place_of, proc_uid
+from monarch.errors import MeshFailure
+from monarch.runtime.answers import RawReply
+from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.runtime.links.broken import broken_payload
+from monarch.runtime.links.trees import grow_branches
+from monarch.runtime.node import Node
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Bytes, Envelope, decode
+from monarch.wire.message import (
+    AnyMessage,
+    Call,
+    Cast,
+    FoldedReply,
+    Grow,
+    Introduce,
+    ProcAgain,
+    Replies,
+    SpawnActor,
+    SpawnProcs,
+    StopProcs,
+    Wither,
+)
+from monarch.wire.payload import Borrowed, Payload
+
+__all__ = ["Fold", "Relay"]
+
+_log = logging.getLogger("monarch.relay")
+
+_GATHER_SECONDS = 0.002
+
+_MAX_PER_HOST = 4096
+"""More procs than a host can have: an order that says so is garbage."""
+_GATHER_BYTES = 2**20
+
+
+@dataclass
+class _Known:
+    """A tree that a sender uses, as far as it concerns the hosts from this one on."""
+
+    grow: Grow
+    last: int = 0
+
+
+class Relay:
+    """Passes on what senders elsewhere cast along trees through this host."""
+
+    def __init__(self, agent: HostAgent) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._trees: dict[tuple[Uid, Uid], _Known] = {}
+        self._dead: set[Uid] = set()
+        self._node.handle(Grow, self._on_grow)
+        self._node.handle(Cast, self._on_cast)
+        self._node.handle(Wither, self._on_wither)
+        self._node.partings.on_peer_again.append(self._introduce_again)
+
+    def forget(self) -> None:
+        """The client has left, and with it everybody who sent through here."""
+        self._trees.clear()
+        self._dead.clear()
+        self._agent.forget_client()
+
+    def _introduce_again(self, again: ProcAgain) -> None:
+        """A proc here has given way to a new one, which has heard of nobody yet."""
+        found = place_of(again.uid)
+        for (_, mesh), known in self._trees.items() if found is not None else ():
+            if found is not None and mesh == found[0]:
+                self._node.send(ProcAddress(again.uid), Introduce(known.grow.sender))
+
+    def _on_grow(self, envelope: Envelope) -> None:
+        grow = envelope.message
+        assert isinstance(grow, Grow)
+        if grow.degree < 1 or grow.start < 0 or not 0 < grow.per_host <= _MAX_PER_HOST:
+            raise ValueError(f"no tree: {grow.degree=}, {grow.start=}, {grow.per_host=}")
+        self._node.known.introduce(grow.sender)
+        key = grow.sender.uid, grow.mesh
+        before = self._trees.get(key)
+        self._trees[key] = _Known(grow, before.last if before else 0)
+        below = branches(grow.start + 1, grow.start + len(grow.hosts), grow.degree, grow.dead)
+        for host, part in grow_branches(grow, below):
+            self._node.send(host, part)
+        if before is None:
+            for place in range(grow.start * grow.per_host, (grow.start + 1) * grow.per_host):
+                proc = ProcAddress(proc_uid(grow.mesh, place))
+                self._node.send(proc, Introduce(grow.sender))
+                self._agent.watchers.mourn(proc.uid, grow.sender)
+
+    def _on_wither(self, envelope: Envelope) -> None:
+        wither = envelope.message
+        assert isinstance(wither, Wither)
+        known = self._trees.pop((wither.sender, wither.mesh), None)
+        if known is not None:
+            grow = known.grow
+            stop = grow.start + len(grow.hosts)
+            for start, _ in branches(grow.start + 1, stop, grow.degree, wither.dead):
+                self._node.send(grow.hosts[start - grow.start], wither)
+
+    def _on_cast(self, envelope: Envelope) -> None:
+        cast = envelope.message
+        assert isinstance(cast, Cast)
+        known = self._trees.get((cast.sender, cast.mesh))
+        if known is None:
+            _log.warning("a cast along a tree that nobody has made known was dropped")
+            return
+        if cast.number <= known.last:
+            return  # Overtaken on the way around a host that died; its caller was told.
+        known.last = cast.number
+        grow, members = known.grow, Members.from_wire(cast.members)
+        if not grow.start <= cast.start < cast.stop <= grow.start + len(grow.hosts):
+            raise ValueError(f"a cast to hosts {cast.start} to {cast.stop}, which the tree has not")
+        self._note_dead(grow, cast.dead)
+        below = [
+            (branch, count)
+            for branch in branches(cast.start + 1, cast.stop, grow.degree, cast.dead)
+            if (count := members.count(branch.start * grow.per_host, branch.stop * grow.per_host))
+        ]
+        first = cast.start * grow.per_host
+        here = members.within(first, first + grow.per_host)
+        if cast.port and cast.parent is not None:
+            missing = {proc_uid(grow.mesh, place): 1 for place, _ in here}
+            for branch, count in below:
+                missing[grow.hosts[branch.start - grow.start].uid] = count
+            fold = Fold(self._node, cast.parent, cast.port, missing)
+            port = self._node.open_port(fold, list(missing))
+            cast = msgspec.structs.replace(cast, parent=self._node.address, port=port)
+        data = self._to_pass_on(envelope, len(below) + len(here))
+        for branch, _ in below:
+            host = grow.hosts[branch.start - grow.start]
+            part = msgspec.structs.replace(cast, start=branch.start, stop=branch.stop)
+            self._node.send(host, part, *data)
+        self._hand_over(cast, grow, here, data)
+
+    def _note_dead(self, grow: Grow, dead: tuple[int, ...]) -> None:
+        """Nothing more comes back from hosts that the sender knows to be lost."""
+        for index in dead:
+            if grow.start <= index < grow.start + len(grow.hosts):
+                uid = grow.hosts[index - grow.start].uid
+                if uid not in self._dead:
+                    self._dead.add(uid)
+                    self._node.calls.down(uid, MeshFailure(uid, (), "its client lost it"))
+
+    def _to_pass_on(self, envelope: Envelope, num_receivers: int) -> Payload:
+        """What is inside a cast; whatever is large in it is copied once for all receivers here."""
+        data, buffers = envelope.payload, envelope.buffers
+        why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
+        if why:
+            # Its receivers say so in our stead: in its place, and to whoever is to be told.
+            data, buffers = broken_payload(f"on the host {self._agent.name}, {why}"), ()
+        borrowed = Borrowed([memoryview(buffer) for buffer in buffers])
+        return Payload(data, borrowed).for_many(num_receivers)
+
+    def _hand_over(
+        self, cast: Cast, grow: Grow, here: list[tuple[int, int]], data: Payload
+    ) -> None:
+        """Give the members on this host their messages."""
+        message = decode(cast.inner)
+        if isinstance(message, SpawnProcs):
+            self._spawn(message, grow, [place for place, _ in here], data.data)
+            return
+        if isinstance(message, StopProcs):
+            self._node.dispatch(Envelope(self._node.uid, message))
+            return
+        for place, rank in here:
+            proc = ProcAddress(proc_uid(grow.mesh, place))
+            if isinstance(message, Call):
+                # Of one member alone the rank is given.
+                self._call(proc, message, message.rank + rank, cast.port, data)
+            else:
+                one = _for_rank(message, rank)
+                self._node.send(proc, one, *data)
+
+    def _call(self, proc: ProcAddress, call: Call, rank: int, port: int, data: Payload) -> None:
+        if port:
+            address = self._node.address
+            call = msgspec.structs.replace(call, rank=rank, port=port, port_proc=address)
+        else:
+            call = msgspec.structs.replace(call, rank=rank)
+        self._node.outgoing.hand(proc, call, *data)
+
+    def _spawn(self, spawn: SpawnProcs, grow: Grow, places: list[int], setup: Bytes) -> None:
+        specs = tuple(
+            msgspec.structs.replace(
+                spawn.procs[place % grow.per_host], uid=proc_uid(grow.mesh, place), rank=place
+            )
+            for place in places
+        )
+        order = msgspec.structs.replace(spawn, procs=specs)
+        self._node.dispatch(Envelope(self._node.uid, order, setup))
+
+
+def _for_rank(message: AnyMessage, rank: int) -> AnyMessage:
+    if isinstance(message, SpawnActor):
+        # Of one member alone the rank is given.
+        return msgspec.structs.replace(message, rank=message.rank + rank)
+    return message
+
+
+class Fold:
+    """Gathers the answers of procs here and of hosts below, and sends them on together.
+
+    ``missing`` is how many answers are to come from whom. They leave when all are there, or
+    after a moment, so that early ones need not wait for late ones; or when they are large, as
+    there is nothing to gain from sending these together.
+    """
+
+    def __init__(self, node: Node, parent: ProcAddress, port: int, missing: dict[Uid, int]) -> None:
+        self._node = node
+        self._parent = parent
+        self._port = port
+        self._missing = missing
+        self._items: list[FoldedReply] = []
+        self._frames: list[Bytes] = []
+        self._num_bytes = 0
+
+    def receive(self, rank: int, answer: RawReply) -> bool:
+        """An answer of a proc here, or one that a host below has gathered."""
+        data, buffers = answer.payload, answer.buffers
+        size = len(data) + sum(map(len, buffers))
+        why = self._node.bulk_sender.why_not(size)
+        if why:
+            # Whoever waits for it hears so: nobody else knows that there was an answer.
+            data, buffers = broken_payload(f"on a host that hands answers on, {why}"), ()
+            size = len(data)
+        elif self._node.bulk_sender.why_not(self._num_bytes + size):
+            self._flush()
+        if not self._items:
+            self._node.loop.call_later(_GATHER_SECONDS, self._flush)
+        self._items.append(
+            FoldedReply(
+                rank, answer.sender, answer.failed, answer.refused, len(buffers), answer.generation
+            )
+        )
+        self._frames.append(data)
+        self._frames.extend(buffers)
+        self._num_bytes += size
+        if self._num_bytes >= _GATHER_BYTES:
+            self._flush()
+        return self._count(answer.via)
+
+    def down(self, uid: Uid, failure: MeshFailure) -> bool:
+        """Somebody will not answer; the sender hears of it in another way."""
+        return self._count(uid, self._missing.get(uid, 0))
+
+    def _count(self, uid: Uid, number: int = 1) -> bool:
+        if uid in self._missing:
+            self._missing[uid] -= number
+            if self._missing[uid] <= 0:
+                del self._missing[uid]
+        if not self._missing:
+            self._flush()
+        return not self._missing
+
+    def _flush(self) -> None:
+        if self._items:
+            replies = Replies(self._port, self._node.uid, tuple(self._items))
+            self._node.send(self._parent, replies, b"", self._frames)
+            self._items, self._frames, self._num_bytes = [], [], 0

@@ -1,0 +1,1 @@
+"""What processes send each other, and whom they know: lanes, bulk, trees, partings."""

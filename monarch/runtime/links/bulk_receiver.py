@@ -1,0 +1,273 @@
+"""How the bulk of large messages arrives, and the order of messages around it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from monarch.config import settings
+from monarch.core.reassembly import Assembly, Order
+from monarch.errors import WireError
+from monarch.net.segment import NUM_HOLDS, PAGE_BYTES, Segment, view_region
+from monarch.net.segment_door import SegmentDoor, door_path
+from monarch.runtime.links.broken import broken
+from monarch.runtime.links.bulk_sender import BulkNode
+from monarch.wire import layout
+from monarch.wire.address import Uid
+from monarch.wire.codec import Bytes, Envelope, unpack
+from monarch.wire.message import (
+    AnyMessage,
+    Call,
+    Cast,
+    Chunk,
+    Consignment,
+    Credit,
+    Grow,
+    Parcel,
+    PortMark,
+    Prepare,
+    Replies,
+    Reply,
+    Retire,
+    Revert,
+    SpawnActor,
+    Step,
+    StopActor,
+    Switch,
+    Sync,
+)
+
+__all__ = ["BulkReceiver"]
+
+_log = logging.getLogger("monarch.node")
+
+_WINDOW = 4
+"""How many chunks of a consignment are on their way at a time."""
+
+
+class ReceivingNode(BulkNode, Protocol):
+    def receive(self, envelope: Envelope) -> None: ...
+
+    def dispatch(self, envelope: Envelope) -> None: ...
+
+
+class _Inbound:
+    """A consignment that has not arrived to its end."""
+
+    def __init__(self, note: Consignment, inner: Envelope) -> None:
+        self.note = note
+        self.size = layout.total_size(note.sizes)
+        self.inner = inner
+        self.pieces: list[memoryview] = []
+        self.assembly: Assembly | None = None
+
+
+class BulkReceiver:
+    """Puts messages and their bulk together again. Everything here runs on the I/O loop."""
+
+    def __init__(self, node: ReceivingNode, room: Callable[[int], memoryview]) -> None:
+        self._node = node
+        self._room = room
+        self._doors: list[SegmentDoor] = []
+        self._segments: dict[tuple[Uid, int], Segment] = {}
+        self._inbound: dict[tuple[Uid, int], _Inbound] = {}
+        self._queued: deque[_Inbound] = deque()
+        self._bytes_expected = 0
+        self._limit = settings().max_message_bytes
+        self.order: Order[Envelope] = Order()
+
+    def open_door(self, url: str) -> None:
+        """Take in segments at the process's Unix socket ``url``, if the system has a way."""
+        with contextlib.suppress(OSError):
+            door = SegmentDoor(door_path(url))
+            self._doors.append(door)
+            self._node.loop.run_on_loop(
+                lambda: self._node.loop.add_reader(door.fileno(), self._take_in)
+            )
+
+    def _take_in(self) -> None:
+        for door in self._doors:
+            for name, fd in door.take():
+                sender, _, number = name.partition(" ")
+                try:
+                    self._segments.setdefault((sender, int(number)), Segment.of_peer(fd))
+                except (OSError, ValueError) as error:
+                    os.close(fd)
+                    _log.warning("could not map the memory that %s shares: %s", sender, error)
+
+    def on_parcel(self, envelope: Envelope) -> None:
+        parcel = envelope.message
+        assert isinstance(parcel, Parcel)
+        key = parcel.sender, parcel.segment
+        if key not in self._segments:
+            self._take_in()
+        try:
+            segment = self._segments[key]
+            if not 0 <= parcel.hold < NUM_HOLDS <= parcel.offset or parcel.offset % PAGE_BYTES:
+                raise ValueError("it lies where no bulk can be")
+            size = layout.total_size(parcel.sizes)
+            view = view_region(segment, parcel.offset, size, parcel.hold, private=parcel.is_shared)
+        except (KeyError, ValueError, OSError) as error:
+            inner = self._inner(envelope, parcel.has_payload, [])
+            if inner is not None:
+                self._node.receive(broken(inner, f"its memory cannot be mapped here: {error!r}"))
+            return
+        inner = self._inner(envelope, parcel.has_payload, layout.split(view, parcel.sizes))
+        if inner is not None:
+            self._node.receive(inner)
+
+    def _inner(
+        self, envelope: Envelope, has_payload: bool, pieces: Sequence[memoryview]
+    ) -> Envelope | None:
+        """The message that the bulk belongs to; ``None`` for what is no message."""
+        small: Sequence[Bytes] = envelope.buffers[:1]
+        if has_payload:
+            small, pieces = pieces[:1], pieces[1:]
+        try:
+            inner = unpack([envelope.route.encode(), envelope.payload, *(small or [b""]), *pieces])
+        except WireError as error:
+            _log.warning("dropped what a peer sent: %s", error)
+            return None
+        if isinstance(inner.message, Parcel | Consignment):
+            _log.warning("dropped what a peer sent: bulk within bulk")
+            return None
+        return inner
+
+    def on_consignment(self, envelope: Envelope) -> None:
+        note = envelope.message
+        assert isinstance(note, Consignment)
+        inner = self._inner(envelope, False, [])
+        if inner is None:
+            return
+        inbound = _Inbound(note, inner)
+        sender = _ordered_sender(inner.message)
+        if sender is not None:
+            self.order.begin(sender, (note.sender, note.number))
+        self._inbound[note.sender, note.number] = inbound
+        size = sum(note.sizes)
+        if min(note.sizes, default=0) < 0 or size == 0 or 0 <= self._limit < size:
+            self._refuse(inbound, f"it has {size} bytes, and max_message_bytes is {self._limit}")
+            return
+        self._queued.append(inbound)
+        self._start_queued()
+
+    def _start_queued(self) -> None:
+        """Ask for what there is room for: all that arrive at once are bounded like one message."""
+        while self._queued:
+            first = self._queued[0]
+            if self._bytes_expected and 0 <= self._limit < self._bytes_expected + first.size:
+                return
+            self._queued.popleft()
+            try:
+                memory = self._room(first.size)
+            except MemoryError:
+                self._refuse(first, f"there is no memory for its {first.size} bytes")
+                continue
+            self._bytes_expected += first.size
+            first.pieces = layout.split(memory, first.note.sizes)
+            first.assembly = Assembly(first.pieces)
+            self._credit(first.note, _WINDOW)
+
+    def _credit(self, note: Consignment, num_chunks: int) -> None:
+        credit = Credit(self._node.address.uid, note.number, num_chunks)
+        self._node.send(self._node.address_of(note.sender), credit)
+
+    def on_chunk(self, envelope: Envelope) -> None:
+        chunk = envelope.message
+        assert isinstance(chunk, Chunk)
+        inbound = self._inbound.get((chunk.sender, chunk.number))
+        if inbound is None or inbound.assembly is None:
+            return
+        if not inbound.assembly.feed([memoryview(part) for part in envelope.buffers]):
+            self._refuse(inbound, "its sender sent more than it had announced")
+        elif inbound.assembly.is_complete:
+            pieces = inbound.pieces
+            inner = inbound.inner
+            if inbound.note.has_payload:
+                inner = inner._replace(payload=pieces[0], buffers=pieces[1:])
+            else:
+                inner = inner._replace(buffers=pieces)
+            self._finish(inbound, inner)
+        else:
+            self._credit(inbound.note, 1)
+
+    def _refuse(self, inbound: _Inbound, why: str) -> None:
+        """Whoever waits for the message is told why it does not come."""
+        self._credit(inbound.note, 0)
+        self._finish(inbound, broken(inbound.inner, why))
+
+    def _finish(self, inbound: _Inbound, inner: Envelope) -> None:
+        key = inbound.note.sender, inbound.note.number
+        self._forget(inbound)
+        sender = _ordered_sender(inner.message)
+        whole = [inner] if sender is None else self.order.complete(sender, key, inner)
+        for envelope in whole:
+            self._node.dispatch(envelope)
+        self._start_queued()
+
+    def _forget(self, inbound: _Inbound) -> None:
+        self._inbound.pop((inbound.note.sender, inbound.note.number), None)
+        if inbound.assembly is not None:
+            self._bytes_expected -= inbound.size
+        elif inbound in self._queued:
+            self._queued.remove(inbound)
+
+    def hold_back(self, envelope: Envelope) -> bool:
+        """Whether a message must wait for the bulk of one that its sender sent before."""
+        sender = _ordered_sender(envelope.message)
+        if sender is None or not self.order.holds(sender):
+            return False
+        self.order.add(sender, envelope)
+        return True
+
+    def on_retire(self, envelope: Envelope) -> None:
+        retire = envelope.message
+        assert isinstance(retire, Retire)
+        self._take_in()
+        for number in retire.segments:
+            # What is still looked at in it stays until it is not.
+            self._segments.pop((retire.sender, number), None)
+
+    def forget(self, uid: Uid) -> None:
+        """A process is gone, and with it what it had not sent to its end."""
+        self._take_in()
+        for key in [key for key in self._segments if key[0] == uid]:
+            del self._segments[key]
+        free: list[Envelope] = []
+        for inbound in [i for i in self._inbound.values() if i.note.sender == uid]:
+            self._forget(inbound)
+            sender = _ordered_sender(inbound.inner.message)
+            if sender is not None and sender != uid:
+                # It was only handed on by the process that is gone; later ones come another way.
+                free += self.order.skip(sender, (uid, inbound.note.number))
+        self.order.drop(uid)
+        for envelope in free:
+            self._node.dispatch(envelope)
+        self._start_queued()
+
+    def close(self) -> None:
+        for door in self._doors:
+            self._node.loop.remove_reader(door.fileno())
+            door.close()
+        self._doors.clear()
+        self._segments.clear()
+        self._inbound.clear()
+
+
+_ORDERED = frozenset(
+    {Call, Cast, PortMark, Prepare, Replies, Reply, Revert, Step, StopActor, Switch, Sync}
+)
+
+
+def _ordered_sender(message: AnyMessage) -> Uid | None:
+    """Whose order a message is part of, however it came; ``None`` for those that may overtake."""
+    if type(message) in _ORDERED:
+        sender: Uid = message.sender  # type: ignore[union-attr,assignment]
+        return sender
+    if isinstance(message, Grow):
+        return message.sender.uid
+    return message.owner.uid if isinstance(message, SpawnActor) else None

@@ -1,0 +1,272 @@
+"""How the bulk of large messages leaves: through shared memory, or in chunks.
+
+To a process of this machine it goes by one copy into a region of shared memory, which the receiver
+looks at, or all receivers of a cast. To others, or where there is no shared memory left, it goes
+in chunks that the receiver asks for, with other messages between them; never as one huge frame.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from monarch.config import settings
+from monarch.core.reassembly import chunks_of
+from monarch.net.loop import Loop
+from monarch.net.segment_door import door_path, hand_over
+from monarch.net.transport import Frames
+from monarch.runtime.links.peer import Peer
+from monarch.runtime.links.shared_pool import Placed, SharedPool
+from monarch.wire import layout
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Bytes, Envelope, pack, pack_header
+from monarch.wire.message import AnyMessage, Chunk, Consignment, Credit, Parcel, Retire
+from monarch.wire.payload import Borrowed
+
+__all__ = ["BULK_BYTES", "BulkNode", "BulkSender"]
+
+BULK_BYTES = 64 * 1024
+"""From this size on, what a message carries travels apart from it."""
+
+_CHUNK_BYTES = 2 * 2**20
+_MAX_ROOM_BYTES = 32 * 2**20
+_IDLE_SECONDS = 10.0
+
+
+class BulkNode(Protocol):
+    """What bulk needs of the node that it belongs to."""
+
+    loop: Loop
+    address: ProcAddress
+
+    def send(self, to: ProcAddress, message: AnyMessage) -> None: ...
+
+    def address_of(self, uid: Uid) -> ProcAddress: ...
+
+
+class _Cargo:
+    """The bulk of a message, in shared memory."""
+
+    def __init__(self, placed: Placed, sizes: Sequence[int], is_shared: bool) -> None:
+        self.placed = placed
+        self.sizes = tuple(sizes)
+        self.is_shared = is_shared
+
+
+class _Outbound:
+    """A consignment that has not been sent to its end."""
+
+    def __init__(self, peer: Peer, uid: Uid, pieces: Sequence[memoryview]) -> None:
+        self.peer = peer
+        self.uid = uid
+        self.chunks: Iterator[list[memoryview]] = chunks_of(pieces, _CHUNK_BYTES)
+
+
+class BulkSender:
+    """Sends what is too large for a frame. From any thread, where nothing else is said."""
+
+    def __init__(self, node: BulkNode) -> None:
+        self._node = node
+        self.pool = SharedPool(settings().shared_memory_bytes, clock=node.loop.time)
+        self._limit = settings().max_message_bytes
+        self._told: dict[int, set[Uid]] = {}
+        self._outbound: dict[int, _Outbound] = {}
+        self._numbers = itertools.count(1)
+        self._is_trimming = False
+        self.num_chunk_bytes = 0
+
+    def send(self, peer: Peer, envelope: Envelope) -> None:
+        """Send a message to ``peer``. What its buffers hold is taken before this returns.
+
+        Raises ``ValueError`` for a message beyond the limit.
+        """
+        uid, message, data, buffers = envelope
+        size = len(data) + sum(map(len, buffers))
+        if size < BULK_BYTES:
+            if isinstance(buffers, Borrowed):
+                envelope = Envelope(uid, message, data, buffers.copied())
+            peer.send(pack(envelope))
+            return
+        self.check(size)
+        has_payload = len(data) >= BULK_BYTES
+        cargo = self._place(peer, data if has_payload else None, buffers)
+        pieces: list[Bytes] = []
+        if cargo is None:
+            pieces = [*([data] if has_payload else []), *_kept(buffers)]
+        small = Envelope(uid, message, b"" if has_payload else data)
+        if peer.is_up:
+            peer.send(self._frames(peer, small, has_payload, cargo, pieces))
+        else:
+            peer.send_when_up(lambda: self._frames(peer, small, has_payload, cargo, pieces))
+        if peer.failure is not None:
+            # What it was given to hold may have come after the sweep.
+            self.forget(uid)
+
+    def check(self, size: int) -> None:
+        """Raise ``ValueError`` if a message of so many bytes is beyond the limit."""
+        why = self.why_not(size)
+        if why:
+            raise ValueError(why)
+
+    def why_not(self, size: int) -> str:
+        """Why a message of so many bytes cannot be sent; "" if it can."""
+        if size < BULK_BYTES or not 0 <= self._limit < size:
+            return ""
+        return (
+            f"a message of {size} bytes is beyond the limit of {self._limit}: send it in "
+            "parts, or raise the setting max_message_bytes (MONARCH_MAX_MESSAGE_BYTES) on "
+            "both sides"
+        )
+
+    def take(self, buffers: Sequence[Bytes]) -> Sequence[Bytes]:
+        """Buffers for a receiver in this process, which owns what it receives."""
+        if not isinstance(buffers, Borrowed):
+            return buffers
+        if sum(map(len, buffers)) < BULK_BYTES:
+            return [bytearray(view) for view in buffers]
+        sizes = [len(view) for view in buffers]
+        places = layout.split(self.room(layout.total_size(sizes)), sizes)
+        for index, view in enumerate(buffers):
+            if type(view.obj) is bytes:
+                places[index] = view  # It cannot change, so there is no need for a copy.
+            else:
+                layout.copy(view, places[index])
+        return places
+
+    def room(self, size: int) -> memoryview:
+        """Memory of this process's own: such as has been used before, where there is some."""
+        if size > _MAX_ROOM_BYTES:
+            # Filled as it is written to, and not here: the I/O loop has other things to do.
+            return memoryview(mmap.mmap(-1, size))
+        placed = self._pooled(size)
+        view = None if placed is None else placed.view()
+        return memoryview(bytearray(size)) if view is None else view[:size]
+
+    def _place(self, peer: Peer, data: Bytes | None, buffers: Sequence[Bytes]) -> _Cargo | None:
+        """The bulk in shared memory; ``None`` where that cannot be."""
+        if peer.address.machine != self._node.address.machine:
+            return None
+        borrowed = buffers if isinstance(buffers, Borrowed) else None
+        known = None if borrowed is None else borrowed.taken
+        if isinstance(known, _Cargo) and known.is_shared:
+            return known
+        views = [memoryview(piece) for piece in ([] if data is None else [data])]
+        views += [memoryview(piece) for piece in buffers]
+        sizes = [len(view) for view in views]
+        placed = self._pooled(layout.total_size(sizes))
+        if placed is None:
+            return None
+        layout.write(views, placed.memory)
+        # Sent once already, to one who may write to what it got: this copy may be for several.
+        cargo = _Cargo(placed, sizes, known is not None or (borrowed or _NOT_SHARED).is_shared)
+        if borrowed is not None:
+            borrowed.taken = cargo
+        return cargo
+
+    def _pooled(self, size: int) -> Placed | None:
+        placed = self.pool.place(size)
+        if placed is not None and not self._is_trimming:
+            self._is_trimming = True
+            self._node.loop.call_later(_IDLE_SECONDS, self._trim)
+        return placed
+
+    def _frames(
+        self,
+        peer: Peer,
+        small: Envelope,
+        has_payload: bool,
+        cargo: _Cargo | None,
+        pieces: Sequence[Bytes],
+    ) -> Frames:
+        """The message itself, which says where its bulk is, or how it will come."""
+        ours = self._node.address.uid
+        header = pack_header(small.message)
+        if cargo is not None:
+            placed = cargo.placed
+            hold = placed.hold(small.route) if self._tell(peer, small.route, placed) else None
+            if hold is not None:
+                parcel = Parcel(
+                    ours, placed.number, placed.offset, hold, cargo.is_shared, has_payload,
+                    cargo.sizes,
+                )  # fmt: skip
+                return pack(Envelope(small.route, parcel, header, (small.payload,)))
+            pieces = [bytes(piece) for piece in layout.split(placed.memory, cargo.sizes)]
+        number = next(self._numbers)
+        views = [memoryview(piece) for piece in pieces]
+        self._outbound[number] = _Outbound(peer, small.route, views)
+        sizes = tuple(map(len, views))
+        consignment = Consignment(ours, number, has_payload, sizes)
+        return pack(Envelope(small.route, consignment, header, (small.payload,)))
+
+    def _tell(self, peer: Peer, uid: Uid, placed: Placed) -> bool:
+        """See to it that a process has the segment; false where it cannot be handed over."""
+        told = self._told.setdefault(placed.number, set())
+        if uid in told:
+            return True
+        urls = [url for url in peer.address.urls if url.startswith("ipc://")]
+        name = f"{self._node.address.uid} {placed.number}"
+        try:
+            hand_over(door_path(urls[0]), name, placed.segment.fd)
+        except (OSError, IndexError):
+            return False
+        told.add(uid)
+        return True
+
+    def on_credit(self, envelope: Envelope) -> None:
+        """The receiver wants more of a consignment, or does not want it. On the loop."""
+        credit = envelope.message
+        assert isinstance(credit, Credit)
+        outbound = self._outbound.get(credit.number)
+        if outbound is None or outbound.uid != credit.sender:
+            return
+        chunk = Chunk(self._node.address.uid, credit.number)
+        for _ in range(credit.num_chunks):
+            parts = next(outbound.chunks, None)
+            if parts is None:
+                break
+            self.num_chunk_bytes += sum(map(len, parts))
+            outbound.peer.send(pack(Envelope(outbound.uid, chunk, b"", parts)))
+        else:
+            if credit.num_chunks:
+                return
+        self._outbound.pop(credit.number, None)
+
+    def forget(self, uid: Uid) -> None:
+        """A process is gone: take back what it held, and send it nothing more."""
+        self.pool.forget(uid)
+        self.part(uid)
+
+    def part(self, uid: Uid) -> None:
+        """Send a process nothing more; it lives on, and what it holds stays its own."""
+        self._node.loop.call_soon(lambda: self._drop(uid))
+
+    def _drop(self, uid: Uid) -> None:
+        for number in [n for n, out in dict(self._outbound).items() if out.uid == uid]:
+            self._outbound.pop(number, None)
+        for told in list(self._told.values()):
+            told.discard(uid)
+
+    def _trim(self) -> None:
+        """Give back the memory that has not been needed for a while."""
+        loop = self._node.loop
+        for number in self.pool.trim(loop.time(), _IDLE_SECONDS):
+            for uid in self._told.pop(number, ()):
+                to = self._node.address_of(uid)
+                self._node.send(to, Retire(self._node.address.uid, (number,)))
+        self._is_trimming = len(self.pool) > 0
+        if self._is_trimming:
+            loop.call_later(_IDLE_SECONDS, self._trim)
+
+    def close(self) -> None:
+        """Let go of everything. What was sent stays with those who received it."""
+        self.pool.close()
+        self._outbound.clear()
+
+
+_NOT_SHARED = Borrowed()
+
+
+def _kept(buffers: Sequence[Bytes]) -> Sequence[Bytes]:
+    return buffers.copied() if isinstance(buffers, Borrowed) else buffers

@@ -1,0 +1,101 @@
+"""Marks: pings behind a lane's messages, whose answers say how far their receivers have come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from monarch.core.call_table import CallTable, Sink
+from monarch.core.fanout import Place, proc_uid
+from monarch.errors import MeshFailure
+from monarch.runtime.links.outbox import Outbox
+from monarch.runtime.links.trees import TreeRoute
+from monarch.wire import payload
+from monarch.wire.address import Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import PING, Call, PortMark
+
+__all__ = ["Ports", "marks_along", "marks_to"]
+
+_NO_ARGUMENTS = payload.dump(((), {})).data
+
+SendMark = Callable[[Outbox], None]
+
+
+class Ports(Protocol):
+    """What is needed of the node."""
+
+    calls: CallTable
+
+    @property
+    def uid(self) -> Uid: ...
+
+    def open_port(self, sink: Sink, targets: list[Uid]) -> int: ...
+
+
+def marks_to(node: Ports, to: Uid, lane: str, deliver: Callable[[Envelope], None]) -> SendMark:
+    """Sends marks behind what goes to an actor of the process ``to``, or to its port ``:n``."""
+
+    def send(box: Outbox) -> None:
+        port = node.open_port(_MarkSink(to, box), [to])
+        mark = (
+            PortMark(int(lane[1:]), port, node.uid)
+            if lane.startswith(":")
+            else Call(lane, PING, 0, (), (), node.uid, "", port)
+        )
+        deliver(Envelope(to, mark, _NO_ARGUMENTS))
+
+    return send
+
+
+def marks_along(node: Ports, route: TreeRoute, place: Place, actor: Uid) -> SendMark:
+    """Sends marks behind what goes to the members of ``actor`` along a tree."""
+    targets = [proc_uid(route.tree.mesh, member) for member in place.whole]
+
+    def send(box: Outbox) -> None:
+        port = node.open_port(_ManyMarksSink(targets, box), targets)
+        if node.calls.sink(port) is not None:
+            mark = Call(actor, PING, 0, (), (), node.uid, "")
+            route.send(place.whole, mark, _NO_ARGUMENTS, (), port)
+
+    return send
+
+
+class _MarkSink:
+    """Waits for the answer to a mark."""
+
+    def __init__(self, target: Uid, box: Outbox) -> None:
+        self._target = target
+        self._box = box
+
+    def receive(self, rank: int, answer: Any) -> bool:
+        self._box.answered()
+        return True
+
+    def down(self, uid: Uid, failure: MeshFailure) -> bool:
+        if uid != self._target:
+            return False
+        self._box.close()
+        return True
+
+
+class _ManyMarksSink:
+    """Waits for the answers of a whole mesh to a mark; the dead need not answer."""
+
+    def __init__(self, targets: Sequence[Uid], box: Outbox) -> None:
+        self._targets = targets
+        self._missing = set(range(len(targets)))
+        self._box = box
+
+    def receive(self, rank: int, answer: Any) -> bool:
+        self._missing.discard(rank)
+        return self._is_over()
+
+    def down(self, uid: Uid, failure: MeshFailure) -> bool:
+        self._missing -= {rank for rank in self._missing if self._targets[rank] == uid}
+        return self._is_over()
+
+    def _is_over(self) -> bool:
+        if not self._missing:
+            self._box.answered()
+        return not self._missing

@@ -1,0 +1,219 @@
+"""What this process sends to one actor, or into one port, of another.
+
+Messages leave at once while the receiver keeps up (``core.flow``). When it does not, senders
+wait for it as long as it moves; for one that stands still they do not wait for ever, because it
+may be waiting for them. What is sent then goes to an overflow on disk, and everything after it
+too, in order; the I/O loop sends it on as the receiver takes what it has.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from monarch.core.flow import Lane, Window
+from monarch.net.transport import Bytes
+from monarch.runtime.links.overflow import Overflow
+from monarch.wire.codec import Envelope, pack, unpack
+
+__all__ = ["Outbox"]
+
+_COUNTED, _FREE, _STOP = b"\1", b"\0", b"\2"
+
+
+class Outbox:
+    """A lane with its overflow. Safe to use from any thread; sends of one thread keep order.
+
+    ``deliver`` hands a message on without waiting, and has taken its buffers when it returns, as
+    has the overflow; ``send_mark`` sends a mark behind what was handed on, and calls ``answered``
+    when it is answered; ``soon`` runs something on the I/O loop; ``count`` is told +1 when an
+    overflow begins, -1 when it ends.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        deliver: Callable[[Envelope], None],
+        send_mark: Callable[[Outbox], None],
+        soon: Callable[[Callable[[], None]], object],
+        count: Callable[[int], None],
+    ) -> None:
+        self._lane = Lane(window)
+        self._deliver = deliver
+        self._send_mark = send_mark
+        self._soon = soon
+        self._count = count
+        self._overflow: Overflow | None = None
+        self._stops: deque[Callable[[], None]] = deque()
+        self.is_held = False
+        """Whether nothing passes, until ``release``."""
+        self._num_answered = 0
+        self._stood_still_seconds = 0.0
+        self._is_closed = False
+        self.is_open = True
+        """Whether a message would leave at once."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+
+    @property
+    def is_spilling(self) -> bool:
+        return self._overflow is not None
+
+    def post(self, envelope: Envelope, num_bytes: int) -> None:
+        """Send a message, or put it behind those that wait. Never waits.
+
+        Raises ``MonarchError`` when the disk has no room for one that has to wait.
+        """
+        with self._lock:
+            if not self.is_open:
+                self._spill(_COUNTED, envelope)
+                return
+            is_mark_due = self._lane.sent(num_bytes)
+            if is_mark_due:
+                self._look()
+        try:
+            self._deliver(envelope)
+        finally:
+            # It is counted on, whatever became of the message.
+            if is_mark_due:
+                self._send_mark(self)
+
+    def _look(self) -> None:
+        """See whether there is room. Not after each message: a part of a window more is fine."""
+        is_clear = self._overflow is None and self._lane.has_room
+        self.is_open = is_clear or self._is_closed
+
+    def passed(self, num_bytes: int) -> bool:
+        """The caller sends a message itself; true when it must call ``mark`` after it."""
+        with self._lock:
+            is_mark_due = self._lane.sent(num_bytes)
+            if is_mark_due:
+                self._look()
+        return is_mark_due
+
+    def mark(self) -> None:
+        self._send_mark(self)
+
+    def post_behind(self, envelope: Envelope) -> None:
+        """Send an order that keeps its place in the lane, but takes no room in the window."""
+        with self._lock:
+            if self._overflow is not None:
+                self._spill(_FREE, envelope)
+                return
+        self._deliver(envelope)
+
+    def hold(self, reached: Callable[[], None]) -> None:
+        """Let nothing pass that is sent from here on, until ``release``.
+
+        ``reached`` is called once everything that was sent before has left.
+        """
+        with self._lock:
+            is_clear = self._overflow is None
+            if self._overflow is not None:
+                self._overflow.push([_STOP])
+                self._stops.append(reached)
+            elif not self._is_closed:
+                self._overflow = Overflow()
+                self._count(1)
+                self.is_held = True
+                self._look()
+        if is_clear:
+            reached()
+
+    def release(self) -> None:
+        """Let go what was held."""
+        self.is_held = False
+        self._soon(self._drain)
+
+    def _spill(self, kind: bytes, envelope: Envelope) -> None:
+        if self._overflow is None:
+            overflow = Overflow()
+            overflow.push([kind, *pack(envelope)])
+            self._overflow = overflow
+            self._count(1)
+            self._look()
+        else:
+            self._overflow.push([kind, *pack(envelope)])
+
+    def wait(self, patience_seconds: float, limit_seconds: float | None = None) -> None:
+        """Wait for room while the receiver moves: until nothing was taken for
+        ``patience_seconds``, it is gone, or ``limit_seconds`` are over."""
+        now = moved = time.monotonic()
+        end = math.inf if limit_seconds is None else now + limit_seconds
+        with self._changed:
+            while not self.is_open and self._stood_still_seconds < patience_seconds and now < end:
+                before = self._num_answered
+                self._changed.wait(min(moved + patience_seconds, end) - now)
+                now = time.monotonic()
+                if before != self._num_answered:
+                    moved = now
+                elif now - moved >= patience_seconds:
+                    # The next one need not find out again.
+                    self._stood_still_seconds = patience_seconds
+
+    def answered(self) -> None:
+        """A mark was answered: there is room again. From any thread."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._lane.answered()
+            self._look()
+            self._num_answered += 1
+            self._stood_still_seconds = 0.0
+            self._changed.notify_all()
+            if self._overflow is None:
+                return
+        self._soon(self._drain)
+
+    def _drain(self) -> None:
+        """Send on what waits, as far as there is room. On the I/O loop, and so one at a time."""
+        while True:
+            with self._lock:
+                if self._is_closed or self._overflow is None or self.is_held:
+                    return
+                if not self._overflow:
+                    self._end_overflow()
+                    self._changed.notify_all()
+                    return
+                if not self._lane.has_room:
+                    return
+                kind, *frames = self._overflow.pop()
+                is_mark_due = kind == _COUNTED and self._lane.sent(_num_bytes(frames))
+                self.is_held = kind == _STOP
+            # Still counted as spilling: nobody may get ahead of it on another thread.
+            if kind == _STOP:
+                self._stops.popleft()()
+                continue
+            self._deliver(unpack(frames))
+            if is_mark_due:
+                self._send_mark(self)
+
+    def _end_overflow(self) -> None:
+        assert self._overflow is not None
+        self._overflow.close()
+        self._overflow = None
+        self._count(-1)
+        self._look()
+
+    def retire(self) -> bool:
+        """Be forgotten, if nothing waits here; what is sent here all the same leaves at once."""
+        with self._lock:
+            if self.is_open and not self.is_held:
+                self._is_closed = True
+            return self._is_closed
+
+    def close(self) -> None:
+        """The receiver is gone: drop what waits for it, and let go who waits."""
+        with self._changed:
+            self._is_closed = self.is_open = True
+            self._stops.clear()
+            if self._overflow is not None:
+                self._end_overflow()
+            self._changed.notify_all()
+
+
+def _num_bytes(frames: list[Bytes]) -> int:
+    return sum(len(frame) for frame in frames[2:])

@@ -1,0 +1,301 @@
+"""All that the actors and threads of a process send to actors and channels.
+
+Agents' own messages and the answers to calls do not pass here: they are few, or bounded by the
+calls that they answer, and must not wait behind anybody's flood.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from monarch.config import settings
+from monarch.core.fanout import Members, Place
+from monarch.core.flow import Window
+from monarch.errors import MeshFailure
+from monarch.net.loop import Loop
+from monarch.runtime.context import running
+from monarch.runtime.links.behind_fence import BehindFence
+from monarch.runtime.links.bulk_sender import BULK_BYTES, BulkSender
+from monarch.runtime.links.flow_marks import Ports, marks_along, marks_to
+from monarch.runtime.links.outbox import Outbox
+from monarch.runtime.links.trees import TreeRoute, Trees
+from monarch.runtime.links.waiting_switches import WaitingSwitches, ends_switch
+from monarch.runtime.uninterrupted import Uninterrupted
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Bytes, Envelope
+from monarch.wire.message import Call, Reply, StopActor, Switch
+
+__all__ = ["Outgoing"]
+
+_ACTOR_PATIENCE_SECONDS = 0.1
+_LOOP_PATIENCE_SECONDS = 0.02
+_LOOP_LIMIT_SECONDS = 0.05
+
+_MAX_BOXES = 1024
+"""How many lanes to one process are remembered. Nobody tells when an actor or a channel there is of
+no more use, and a program may use millions of them; a lane that is taken up again counts anew."""
+_NUM_LOOKS = 8
+
+
+class Network(Ports, Protocol):
+    """What is needed of the node."""
+
+    loop: Loop
+    casting: threading.RLock
+    address: ProcAddress
+
+    def transmit(self, to: ProcAddress, envelope: Envelope) -> None: ...
+
+    @property
+    def bulk_sender(self) -> BulkSender: ...
+
+    def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]: ...
+
+    def failure_of(self, uid: Uid) -> MeshFailure | None: ...
+
+
+class Addressed(Protocol):
+    """The members of a mesh of actors, as references know them."""
+
+    uid: Uid
+    procs: tuple[ProcAddress, ...]
+    place: Place | None
+
+
+class Outgoing:
+    """The outboxes of a process, by receiving process and by actor or port there."""
+
+    def __init__(self, node: Network, trees: Trees) -> None:
+        self._node = node
+        self._trees = trees
+        self._boxes: dict[Uid, dict[str, Outbox]] = {}
+        self._num_spilling = 0
+        self._switches = WaitingSwitches()
+        self._lock = threading.Lock()
+        self.behind_fence = BehindFence()
+
+    @property
+    def is_spilling(self) -> bool:
+        """Whether anything waits on disk."""
+        return self._num_spilling > 0
+
+    def call(
+        self, mesh: Addressed, rank: int, call: Call, data: Bytes, buffers: Sequence[Bytes]
+    ) -> None:
+        """Send a call to one member of a mesh; waits for room as the thread at hand may."""
+        if mesh.place is not None:
+            self._send_along(mesh, mesh.place, mesh.place.at(rank), call, data, buffers)
+        else:
+            self.hand(mesh.procs[rank], call, data, buffers)
+
+    def hand(self, to: ProcAddress, call: Call, data: Bytes, buffers: Sequence[Bytes]) -> None:
+        """Send a call directly to the process of its actor."""
+        size = self._size(data, buffers)
+        box = self._box(to, call.actor)
+        if not box.is_open:
+            self._wait(to.uid, box)
+        with Uninterrupted():
+            box.post(Envelope(to.uid, call, data, buffers), size)
+            if self.behind_fence.is_watched:
+                self.behind_fence.sent([to.uid], is_stopped=box.is_held)
+
+    def cast(
+        self,
+        mesh: Addressed,
+        make: Callable[[int], Call],
+        data: Bytes,
+        buffers: Sequence[Bytes],
+    ) -> None:
+        """Send a call to all members of a mesh; ``make`` gives the message for each rank.
+
+        All casts of this process reach their receivers in the same order. Waiting is done
+        before that order is made, so that one slow mesh holds up nobody else's casts.
+        """
+        if mesh.place is not None:
+            self._send_along(mesh, mesh.place, mesh.place.members, make(0), data, buffers)
+            return
+        size = self._size(data, buffers)
+        boxes = [self._box(to, mesh.uid) for to in mesh.procs]
+        for to, box in zip(mesh.procs, boxes, strict=True):
+            if not box.is_open:
+                self._wait(to.uid, box)
+        with Uninterrupted(), self._node.casting:
+            for rank, (to, box) in enumerate(zip(mesh.procs, boxes, strict=True)):
+                box.post(Envelope(to.uid, make(rank), data, buffers), size)
+            if self.behind_fence.is_watched:
+                is_stopped = any(box.is_held for box in boxes)
+                self.behind_fence.sent((to.uid for to in mesh.procs), is_stopped=is_stopped)
+
+    def _send_along(
+        self,
+        mesh: Addressed,
+        place: Place,
+        members: Members,
+        call: Call,
+        data: Bytes,
+        buffers: Sequence[Bytes],
+    ) -> None:
+        """Send a call along a tree. What its end cannot take yet waits there, at the hosts."""
+        size = self._size(data, buffers)
+        node = self._node
+        if all(node.failure_of(to.uid) for to in mesh.procs):
+            return  # Nobody waits for them, and the way there has been forgotten.
+        route = self._trees.route(place.tree)
+        port = 0
+        if call.port and (call.explicit_response_port or call.port_proc is not None):
+            # As many answers as the actor likes, or to somebody else: they come directly.
+            call = msgspec.structs.replace(call, port_proc=call.port_proc or node.address)
+        else:
+            port, call = call.port, msgspec.structs.replace(call, port=0)
+        box = self._tree_box(route, mesh.uid, place)
+        if not box.is_open:
+            self._wait(place.tree.mesh, box)
+        with Uninterrupted():
+            note = box.passed(size)
+            route.send(members, call, data, buffers, port)
+            if note:
+                box.mark()
+            if self.behind_fence.is_watched:
+                self.behind_fence.sent(to.uid for to in mesh.procs)
+
+    def put(self, to: ProcAddress, reply: Reply, data: Bytes, buffers: Sequence[Bytes]) -> None:
+        """Send a value into a channel."""
+        size = self._size(data, buffers)
+        box = self._box(to, f":{reply.port}")
+        if not box.is_open:
+            self._wait(to.uid, box)
+        with Uninterrupted():
+            box.post(Envelope(to.uid, reply, data, buffers), size)
+
+    def _size(self, data: Bytes, buffers: Sequence[Bytes]) -> int:
+        """How large a message is, in bytes. Raises ``ValueError`` beyond the limit.
+
+        Asked before anything is counted: what cannot be sent must take no room.
+        """
+        size = len(data) + sum(map(len, buffers)) if buffers else len(data)
+        if size >= BULK_BYTES:
+            self._node.bulk_sender.check(size)
+        return size
+
+    def keep_place(self, to: ProcAddress, envelope: Envelope) -> bool:
+        """Put an order behind the calls that wait for a process, if any do and it must.
+
+        Stopping an actor comes after what was sent to it, a switch of code after what was sent
+        to all actors of the process, and before what is sent later, until it is given up.
+        """
+        message = envelope.message
+        with self._lock:
+            boxes = dict(self._boxes.get(to.uid, {}))
+        if isinstance(message, StopActor):
+            box = boxes.get(message.actor)
+            if box is None or not box.is_spilling:
+                return False
+            box.post_behind(envelope)
+            return True
+        if ends_switch(message):
+            self._switches.withdraw(to.uid)
+        if not isinstance(message, Switch) or not any(box.is_spilling for box in boxes.values()):
+            return False
+        self._switches.hold(
+            to.uid,
+            message,
+            list(boxes.values()),
+            lambda now: self._node.transmit(to, envelope._replace(message=now)),
+        )
+        return True
+
+    def down(self, uid: Uid) -> None:
+        """A process is gone, or another has come in its place."""
+        with self._lock:
+            boxes = self._boxes.pop(uid, {})
+        self._switches.forget(uid)
+        for box in boxes.values():
+            box.close()
+
+    def close(self) -> None:
+        for uid in list(self._boxes):
+            self.down(uid)
+
+    def _wait(self, to: Uid, box: Outbox) -> None:
+        if self._node.loop.is_current():
+            return
+        is_here = to == self._node.uid
+        if _is_on_asyncio():
+            # Everybody on the loop waits with us.
+            if not is_here:
+                box.wait(_LOOP_PATIENCE_SECONDS, _LOOP_LIMIT_SECONDS)
+        elif running.get() is not None:
+            # An actor may be what the receiver waits for; in one process, it may be itself.
+            if not is_here:
+                box.wait(_ACTOR_PATIENCE_SECONDS)
+        else:
+            patience = settings().flow_patience_seconds
+            box.wait(min(patience, _ACTOR_PATIENCE_SECONDS) if is_here else patience)
+
+    def _box(self, to: ProcAddress, key: str) -> Outbox:
+        try:
+            return self._boxes[to.uid][key]
+        except KeyError:
+            return self._make_box(to, key)
+
+    def _make_box(self, to: ProcAddress, key: str) -> Outbox:
+        deliver = self._node.way_to(to)
+        return self._add_box(to.uid, key, deliver, marks_to(self._node, to.uid, key, deliver))
+
+    def _add_box(
+        self,
+        uid: Uid,
+        key: str,
+        deliver: Callable[[Envelope], None],
+        send_mark: Callable[[Outbox], None],
+    ) -> Outbox:
+        window = Window(settings().flow_window_messages, settings().flow_window_bytes)
+        soon = self._node.loop.call_soon
+        box = Outbox(window, deliver, send_mark, soon, self._count)
+        if self._num_spilling and not key.startswith(":"):
+            # Values for a channel pass: somebody in front of the switch may wait for them.
+            self._switches.begins(uid, box)
+        with self._lock:
+            boxes = self._boxes.setdefault(uid, {})
+            if len(boxes) >= _MAX_BOXES and not self._num_spilling:
+                _forget_one(boxes)
+            return boxes.setdefault(key, box)
+
+    def _tree_box(self, route: TreeRoute, actor: Uid, place: Place) -> Outbox:
+        try:
+            return self._boxes[route.tree.mesh][actor]
+        except KeyError:
+            pass
+        send_mark = marks_along(self._node, route, place, actor)
+        return self._add_box(route.tree.mesh, actor, _nowhere, send_mark)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._num_spilling += change
+
+
+def _forget_one(boxes: dict[str, Outbox]) -> None:
+    """Forget one of the oldest that nothing waits in."""
+    for key, box in itertools.islice(boxes.items(), _NUM_LOOKS):
+        if box.retire():
+            del boxes[key]
+            return
+
+
+def _is_on_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _nowhere(message: object) -> None:
+    """What goes along a tree needs more than an envelope, and is sent there."""
+    raise AssertionError("this box passes nothing on")

@@ -1,0 +1,105 @@
+"""Switches of code that wait behind the calls which were sent before them, and wait themselves.
+
+A ``Switch`` goes behind what waits for any actor of its process, and holds back what is sent there
+later. Where the change is given up meanwhile, the switch goes nowhere by itself: it is sent to be
+answered, and holds nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from monarch.runtime.links.outbox import Outbox
+from monarch.wire.address import Uid
+from monarch.wire.message import AnyMessage, Revert, Step, Switch
+
+__all__ = ["WaitingSwitches", "ends_switch"]
+
+
+class WaitingSwitches:
+    """By the process that they are for; one each."""
+
+    def __init__(self) -> None:
+        self._switches: dict[Uid, _WaitingSwitch] = {}
+        self._lock = threading.Lock()
+
+    def hold(
+        self, to: Uid, switch: Switch, boxes: Sequence[Outbox], send: Callable[[Switch], None]
+    ) -> None:
+        """Have ``send`` called when all that waits in ``boxes`` has left."""
+        waiting = _WaitingSwitch(switch, boxes, send)
+        with self._lock:
+            self._switches[to] = waiting
+        for box in boxes:
+            box.hold(functools.partial(waiting.reached, box))
+
+    def begins(self, to: Uid, box: Outbox) -> None:
+        """A box is new: where a switch waits, what is sent there comes after it, too."""
+        with self._lock:
+            waiting = self._switches.get(to)
+        if waiting is not None:
+            waiting.begins(box)
+
+    def withdraw(self, to: Uid) -> None:
+        """If one still waits behind calls, nothing waits behind it."""
+        waiting = self.forget(to)
+        if waiting is not None:
+            waiting.withdraw()
+
+    def forget(self, to: Uid) -> _WaitingSwitch | None:
+        with self._lock:
+            return self._switches.pop(to, None)
+
+
+class _WaitingSwitch:
+    """``_clear`` are the boxes that hold it up no longer, and hold back what comes after it.
+
+    The lock is held while it is sent: what ends it must not overtake it then.
+    """
+
+    def __init__(
+        self, switch: Switch, boxes: Sequence[Outbox], send: Callable[[Switch], None]
+    ) -> None:
+        self._switch = switch
+        self._boxes = list(boxes)
+        self._send = send
+        self._lock = threading.Lock()
+        self._clear: list[Outbox] = []
+        self._is_withdrawn = False
+
+    def reached(self, box: Outbox) -> None:
+        """All that waited in this box has left."""
+        with self._lock:
+            self._clear.append(box)
+            is_last = len(self._clear) == len(self._boxes)
+            is_withdrawn = self._is_withdrawn
+            if is_last:
+                # Where it was withdrawn it is answered, and holds nobody.
+                holds = self._switch.holds and not is_withdrawn
+                self._send(msgspec.structs.replace(self._switch, holds=holds))
+        for one in [box] if is_withdrawn else self._boxes if is_last else ():
+            one.release()
+
+    def begins(self, box: Outbox) -> None:
+        with self._lock:
+            if len(self._clear) < len(self._boxes) and not self._is_withdrawn:
+                self._boxes.append(box)
+                self._clear.append(box)
+                box.hold(lambda: None)
+
+    def withdraw(self) -> None:
+        with self._lock:
+            is_sent = len(self._clear) == len(self._boxes)
+            self._is_withdrawn = not is_sent
+            clear = [] if is_sent else list(self._clear)
+        for box in clear:
+            box.release()
+
+
+def ends_switch(message: AnyMessage) -> bool:
+    """Whether a process is told to go on as before the last switch."""
+    return isinstance(message, Revert) or (isinstance(message, Step) and message.name == "lift")

@@ -1,0 +1,1 @@
+"""What ranks print, on its way to the client."""

@@ -1,0 +1,198 @@
+"""A host agent's side of logs: from the procs' pipes into files, and on to the client.
+
+The client says how much it has printed; no more than a window is under way to it. What does not
+fit waits, and where too much waits, the oldest of it is dropped: the files have it. So a client
+with a slow terminal costs bounded memory here and there, and delays no proc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from monarch.config import settings
+from monarch.core.log_backlog import Backlog
+from monarch.core.log_lines import Written
+from monarch.net.io_loop import IoLoop
+from monarch.runtime.node import Node
+from monarch.runtime.output.log_files import LogFile, LogFiles
+from monarch.runtime.output.log_stream import LogStream
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import FlushLogs, Log, LogOptions, LogRoom, LogWindow
+
+__all__ = ["LastWords", "LogCourier"]
+
+_WINDOW_BYTES = 4 << 20
+_BACKLOG_BYTES = 512 * 1024
+# A report of a death waits this long for the proc's last lines, should the disk be slow.
+_PATIENCE_SECONDS = 0.02
+
+
+@dataclass
+class LastWords:
+    """What a dead proc printed last, and where the rest is."""
+
+    lines: tuple[str, ...] = ()
+    path: str = ""
+
+
+@dataclass
+class _Source:
+    uid: Uid
+    stream: LogStream
+    file: LogFile
+    is_streamed: bool
+    backlog: Backlog = field(default_factory=lambda: Backlog(_BACKLOG_BYTES))
+
+
+class LogCourier:
+    """The output of all procs of a host. It has a thread of its own, once there are procs."""
+
+    def __init__(
+        self, node: Node, host_name: str, client: Callable[[], ProcAddress | None]
+    ) -> None:
+        self._node = node
+        self._host_name = host_name
+        self._client = client
+        self._loop: IoLoop | None = None
+        self._files = LogFiles()
+        self._sources: dict[Uid, _Source] = {}
+        self._waiting: dict[Uid, _Source] = {}
+        self._reader: Uid = ""
+        self._room = _WINDOW_BYTES
+        self._streams_by_default = True
+        self.level = logging.INFO
+        node.handle(LogRoom, self._on_room)
+        node.handle(LogOptions, self._on_options)
+        node.handle(FlushLogs, self._on_flush)
+
+    def open(self, uid: Uid, mesh: Uid, name: str, rank: int, label: str) -> tuple[int, int]:
+        """Pipes for the stdout and stderr of a new proc; to be closed here once passed on."""
+        if self._loop is None:
+            self._loop = IoLoop("monarch-output")
+            self._loop.start()
+        stream = LogStream(
+            self._loop, label, lambda number, written: self._on_lines(source, number, written)
+        )
+        file = self._files.file(mesh, name, rank)
+        source = self._sources[uid] = _Source(uid, stream, file, self._streams_by_default)
+        return stream.open()
+
+    def label(self, uid: Uid) -> str:
+        """Who prints there, at the moment."""
+        source = self._sources.get(uid)
+        return source.stream.label if source is not None else ""
+
+    def end(self, uid: Uid) -> LastWords:
+        """The proc is dead: send what it left in its pipes, and say what its last lines were."""
+        source = self._sources.pop(uid, None)
+        if source is None or self._loop is None:
+            return LastWords()
+        with contextlib.suppress(TimeoutError):
+            self._loop.run_on_loop(lambda: self._end(source), _PATIENCE_SECONDS)
+        return LastWords(source.stream.tail(settings().log_tail_lines), source.file.path)
+
+    def _end(self, source: _Source) -> None:
+        source.stream.drain()
+        source.file.close()
+        self._waiting.pop(source.uid, None)
+        # It is little, and it is the last: it need not wait for room.
+        while source.backlog:
+            self._send(source)
+
+    def close(self) -> None:
+        """The host agent ends: send everything, and close."""
+        for uid in list(self._sources):
+            self.end(uid)
+        if self._loop is not None:
+            self._loop.stop()
+            self._loop = None
+
+    def _on_lines(self, source: _Source, stream: int, written: Written) -> None:
+        source.file.write(written.raw)
+        if written.shown and source.is_streamed:
+            source.backlog.put(stream, written.shown)
+            self._waiting[source.uid] = source
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        client = self._client()
+        if client is not None and client.uid != self._reader:
+            self._reader, self._room = client.uid, _WINDOW_BYTES
+        while self._waiting and self._room > 0:
+            uid, source = next(iter(self._waiting.items()))
+            self._send(source)
+            # One block each, in turn: no proc keeps another from being heard.
+            del self._waiting[uid]
+            if source.backlog:
+                self._waiting[uid] = source
+
+    def _send(self, source: _Source) -> None:
+        block = source.backlog.take()
+        client = self._client()
+        if client is None:
+            return
+        self._room -= len(block.lines)
+        path = source.file.path
+        log = Log(
+            source.uid, source.stream.label, block.stream, self._node.uid, block.num_dropped,
+            path, self._host_name,
+        )  # fmt: skip
+        self._node.send(client, log, block.lines)
+
+    def _on_room(self, envelope: Envelope) -> None:
+        room = envelope.message
+        assert isinstance(room, LogRoom)
+
+        def more() -> None:
+            self._room = min(_WINDOW_BYTES, self._room + room.num_bytes)
+            self._send_waiting()
+
+        if self._loop is not None:
+            self._loop.call_soon(more)
+
+    def _on_options(self, envelope: Envelope) -> None:
+        options = envelope.message
+        assert isinstance(options, LogOptions)
+        self.after_output(lambda: self._set_options(options))
+
+    def _set_options(self, options: LogOptions) -> None:
+        if not options.uids:
+            self._streams_by_default = options.stream_to_client
+            self.level = options.level
+        for source in self._chosen(options.uids):
+            source.is_streamed = options.stream_to_client
+        client = self._client()
+        if client is not None:
+            # In the order of the lines: it holds from the next one on.
+            uids = options.uids or (self._node.uid, *self._sources)
+            window = LogWindow(uids, options.group, options.window_seconds)
+            self._node.send(client, window)
+        self._node.answer(options.sender, options.port)
+
+    def _chosen(self, uids: Sequence[Uid]) -> list[_Source]:
+        if not uids:
+            return list(self._sources.values())
+        return [self._sources[uid] for uid in uids if uid in self._sources]
+
+    def _on_flush(self, envelope: Envelope) -> None:
+        flush = envelope.message
+        assert isinstance(flush, FlushLogs)
+        self.after_output(lambda: self._node.answer(flush.sender, flush.port))
+
+    def after_output(self, action: Callable[[], None]) -> None:
+        """Run ``action`` once what the procs have printed by now is sent, also those that have
+        ended."""
+
+        def run() -> None:
+            for source in list(self._sources.values()):
+                source.stream.pump()
+            action()
+
+        if self._loop is None:
+            action()
+        else:
+            self._loop.call_soon(run)

@@ -1,0 +1,339 @@
+"""The actors of one process: makes them, brings them their messages, and ends them.
+
+The same agent runs in procs and in the client, which is a proc too: ``this_proc()`` works
+there, and controllers live there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from monarch.core.mailbox import Delivery, Reached
+from monarch.errors import MeshFailure
+from monarch.net.io_loop import IoLoop
+from monarch.runtime.cells.actor_cell import ActorCell
+from monarch.runtime.cells.cell_runners import make_cell
+from monarch.runtime.cells.cell_table import CellTable
+from monarch.runtime.cells.cell_work import Fail, Judge
+from monarch.runtime.cells.undelivered import Undelivered
+from monarch.runtime.code_states import CodeStates
+from monarch.runtime.context import ActorRecord
+from monarch.runtime.node import Node
+from monarch.runtime.procs.fences import Fences
+from monarch.runtime.procs.kept_spawns import KeptSpawns
+from monarch.runtime.procs.spawn_gate import SpawnGate
+from monarch.runtime.procs.supervisor import Supervisor
+from monarch.runtime.procs.workspace_states import WorkspaceStates
+from monarch.runtime.promise import Promise
+from monarch.wire import payload
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import (
+    ActorFailed,
+    AskOrigin,
+    Call,
+    Command,
+    Inspect,
+    ProcAgain,
+    ProcDown,
+    Reply,
+    Returned,
+    SpawnActor,
+    StopActor,
+    WatchHost,
+)
+
+__all__ = ["ProcAgent"]
+
+_log = logging.getLogger("monarch.proc")
+
+
+class ProcAgent:
+    """Holds the actor cells of a process, and supervises what they own."""
+
+    def __init__(self, node: Node, host: ProcAddress) -> None:
+        self.node = node
+        self.host = host
+        self.command: Command | None = None
+        self.gate = node.gate
+        self.spawn_gate = SpawnGate()
+        self.workspaces = WorkspaceStates()
+        self.code_states = CodeStates()
+        self.io_loop: IoLoop | None = None
+        self.spawned_on: dict[Uid, object] = {}
+        self.spoiled = ""
+        self.at_close: list[Callable[[], None]] = []
+        self.supervisor = Supervisor(node, self, self.forget_mesh)
+        self.kept_spawns = KeptSpawns(self.supervisor.has_living)
+        self._cells = CellTable(self)
+        self._held: list[Envelope] | None = None
+        self._root: ProcAddress | None = None
+        self.on_demand = self._cells.on_demand
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.has_async_actors = False
+        self._lock = threading.Lock()
+        self.fences = Fences(self._cells.all, self._cells.lock)
+        self._owned_procs: dict[Uid, ProcAddress] = {}
+        node.partings.on_peer_down.append(self._forget_proc)
+        node.partings.on_peer_again.append(self._make_again)
+        node.known.watches_callers = True
+        self._hosts_watched: set[Uid] = set()
+        if host.uid != node.uid:
+            node.known.on_host_met = self._watch_host
+        node.handle(Call, self._cells.take_call, on_any_thread=True)
+        node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
+        node.handle(StopActor, self._cells.take_stop, on_any_thread=True)
+        node.handle(Inspect, self._on_inspect)
+        node.handle(Returned, self._on_returned)
+        node.on_undelivered = self._on_undelivered
+        node.handle(AskOrigin, self._on_ask_origin)
+
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The asyncio loop of this process, on which async actors run."""
+        self._loop = loop
+
+    def asyncio_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop for async actors; a client gets one on a thread of its own when needed."""
+        self.has_async_actors = True
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=_run_and_close, args=(self._loop,), name="monarch-asyncio", daemon=True
+                ).start()
+            return self._loop
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is the client, which nobody owns."""
+        return False
+
+    def remember_imports(self) -> None:
+        """Call it before something is made that new code may change. Procs follow their imports
+        from their beginning."""
+
+    def imported_texts(self) -> dict[str, bytes]:
+        """What modules were imported from that nobody followed, by file."""
+        return {}
+
+    @property
+    def generation(self) -> int:
+        """The generation of the workspace whose code runs here; 0 before the first."""
+        return self.gate.generation
+
+    @generation.setter
+    def generation(self, generation: int) -> None:
+        self.gate.generation = generation
+
+    @property
+    def root(self) -> ProcAddress:
+        """The client that everything here belongs to in the end."""
+        return self._root or self.node.address
+
+    def use_root(self, root: ProcAddress) -> None:
+        self._root = root
+        self.gate.root = root.uid
+
+    def end_actor(self, actor: Uid, reason: str, *, failed: bool) -> None:
+        """End an actor of this process once it is done with the message in hand.
+
+        One that stops handles first what has arrived so far; one that fails does not.
+        """
+        cell = self._cells.get(actor)
+        if cell is not None and failed:
+            cell.doom(reason)
+        elif cell is not None:
+            stop = StopActor(actor, reason, 0, "")
+            cell.deliver(Delivery("itself", Envelope("", stop)))
+
+    def own_procs(self, procs: Sequence[ProcAddress]) -> None:
+        """This process has spawned procs: they follow its generations."""
+        self._owned_procs.update((proc.uid, proc) for proc in procs)
+        for proc in procs:
+            if self.node.failure_of(proc.uid) is not None:
+                # It died before it was entered here, and nobody will say so again.
+                self._owned_procs.pop(proc.uid, None)
+
+    def forget_mesh(self, mesh: Uid) -> None:
+        """A mesh that was spawned here has ended."""
+        self.spawned_on.pop(mesh, None)
+        self.kept_spawns.forget(mesh)
+
+    def _watch_host(self, host: ProcAddress) -> None:
+        """We have to do with a proc of another host: have ours watch that host."""
+        if host.uid != self.host.uid and host.uid not in self._hosts_watched:
+            self._hosts_watched.add(host.uid)
+            if self.node.failure_of(host.uid) is not None:
+                # Lost once; what we were given on it may be of its second life.
+                self.node.partings.forget_peer(host.uid)
+            self.node.send(self.host, WatchHost(host, self.node.address))
+
+    def _forget_proc(self, uid: Uid, down: ProcDown) -> None:
+        self._owned_procs.pop(uid, None)
+        self._hosts_watched.discard(uid)
+        self.kept_spawns.release(uid)
+        orphans = [cell for cell in self.cells if cell.record.owner.uid == uid]
+        if orphans and not down.expected:
+            failure = MeshFailure(
+                down.name or uid, (), down.reason, "proc", down.host, tuple(down.last_output)
+            )
+            for cell in orphans:
+                cell.fail(Fail(failure, ""))
+
+    def _make_again(self, again: ProcAgain) -> None:
+        """A proc has given way to a new one: our actors in it are made again, others' here end."""
+        proc = self.node.address_of(again.uid)
+        with self.node.casting:
+            for spawn, data in self.kept_spawns.again(again.uid):
+                self.node.send(proc, spawn, data.data, data.buffers)
+        for cell in self.cells:
+            if cell.record.owner.uid == again.uid:
+                self.end_actor(cell.record.uid, "its owner was replaced", failed=False)
+
+    def owned_procs(self) -> list[ProcAddress]:
+        """The procs spawned here that are not known to be dead."""
+        return list(self._owned_procs.values())
+
+    @property
+    def cells(self) -> list[ActorCell]:
+        return self._cells.all()
+
+    @contextlib.contextmanager
+    def only_own_actors(self) -> Iterator[None]:
+        """Orders from outside to make actors wait until this is over."""
+        self._held = []
+        try:
+            yield
+        finally:
+            with self._lock:
+                held, self._held = self._held, None
+            for envelope in held:
+                self.on_spawn(envelope)
+
+    def on_spawn(self, envelope: Envelope) -> None:
+        spawn = envelope.message
+        assert isinstance(spawn, SpawnActor)
+        with self._lock:
+            if self._held is not None and spawn.owner.uid != self.node.uid:
+                self._held.append(envelope)
+                return
+        record = ActorRecord(
+            spawn.actor, spawn.name, spawn.class_name, spawn.rank, spawn.labels, spawn.sizes,
+            spawn.owner, spawn.owner_actor, spawn.ancestors,
+        )  # fmt: skip
+        self.supervisor.actor_begins(record.uid)
+        cell = make_cell(record, spawn, self, self.asyncio_loop)
+        self._cells.enter(cell, envelope, lambda: self.fences.begins(cell, spawn.owner.uid))
+
+    def _on_returned(self, envelope: Envelope) -> None:
+        returned = envelope.message
+        assert isinstance(returned, Returned)
+        self._on_undelivered(returned.actor, returned.target, returned.method, returned.reason)
+
+    def _on_undelivered(self, actor: Uid, target: str, method: str, reason: str) -> None:
+        cell = self._cells.get(actor)
+        if cell is not None:
+            message = Undelivered(cell.record.title, target, method, reason)
+            cell.deliver(Delivery("undelivered", message, is_urgent=True))
+
+    def _on_ask_origin(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, AskOrigin)
+        data = payload.dump(self.spawned_on.get(order.actor))
+        self.send_reply(
+            self.node.address_of(order.sender), Reply(order.port, 0, self.node.uid), data
+        )
+
+    def _on_inspect(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Inspect)
+        actors = [{"name": c.record.name, "rank": c.record.rank} for c in self.cells]
+        self.node.answer(
+            order.sender,
+            order.port,
+            {"generation": self.generation, "actors": actors, "spoiled": self.spoiled},
+        )
+
+    def stop_all(self, timeout_seconds: float) -> None:
+        """Stop every actor, each with its ``__cleanup__``, within ``timeout_seconds``."""
+        cells = self.cells
+        deadline = time.monotonic() + timeout_seconds
+        for cell in cells:
+            stop = StopActor(cell.record.uid, "the process ends", 0, "")
+            cell.deliver(Delivery("stop", Envelope("", stop)))
+        for cell in cells:
+            cell.ended.wait(max(0.0, deadline - time.monotonic()))
+        # Those that are at it may finish: what they own, and their own clean-up, have their time.
+        deadline = time.monotonic() + 2 * timeout_seconds
+        for cell in cells:
+            if cell.is_ending:
+                cell.ended.wait(max(0.0, deadline - time.monotonic()))
+
+    # What cells need: see CellHost.
+
+    @property
+    def uid(self) -> Uid:
+        return self.node.uid
+
+    def send_reply(self, to: ProcAddress, reply: Reply, data: payload.Payload) -> None:
+        self.node.send(to, reply, data.data, data.buffers)
+
+    def return_call(self, call: Call, target: str, reason: str) -> None:
+        to = self.node.address_of(call.sender)
+        self.node.send(to, Returned(call.sender_actor, target, call.method, reason))
+
+    def address_of(self, uid: Uid) -> ProcAddress:
+        return self.node.address_of(uid)
+
+    def answer(self, uid: Uid, port: int, error: str = "") -> None:
+        self.node.answer(uid, port, error=error)
+
+    def cell_failed(self, cell: ActorCell, failure: MeshFailure) -> None:
+        """An actor has failed, and what it owned has ended: its owner is told."""
+        record = cell.record
+        failed = ActorFailed(
+            record.uid, record.rank, record.name, self.node.uid, failure.reason, failure.cause
+        )
+        self.node.send(record.owner, failed)
+
+    def cell_ending(self, cell: ActorCell) -> list[Promise[Any]]:
+        """An actor is about to end: what it owns ends first."""
+        return self.supervisor.actor_ended(cell.record.uid)
+
+    def cell_ended(self, cell: ActorCell) -> None:
+        self.supervisor.actor_ended(cell.record.uid)
+        self._cells.remove(cell)
+        self.fences.ended(cell.record.uid)
+
+    # What the supervisor needs: see Supervised.
+
+    def judge(self, actor: Uid, failure: MeshFailure, verdict: Callable[[bool, str], None]) -> None:
+        cell = self._cells.get(actor)
+        if cell is not None:
+            cell.judge(Judge(failure, verdict))
+
+    def fail(self, actor: Uid, failure: MeshFailure, error: str) -> None:
+        cell = self._cells.get(actor)
+        if cell is not None:
+            cell.fail(Fail(failure, error))
+
+    def fault(self, failure: MeshFailure) -> None:
+        _log.error("a failure was not handled: %s", failure.report())
+
+    # Switching all actors between the same two messages.
+
+    def fence_reached(self, cell: ActorCell, item: Reached) -> None:
+        self.fences.reached(cell, item)
+
+
+def _run_and_close(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

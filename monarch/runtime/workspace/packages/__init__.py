@@ -1,0 +1,1 @@
+"""What a workspace's code needs beside itself: lock files, wheels, environments of hosts."""

@@ -1,0 +1,215 @@
+"""Environment: the wheels of the packages that a workspace's code needs and its hosts lack.
+
+They are had once, by the author, for each kind of Python among the hosts, and lie in a folder that
+travels with the workspace. So they come through the content store, no host needs a network or an
+installer, a late host gets them like any other file, and a rollback takes them back. What becomes
+of them on a host is told in `host_environment.py`.
+
+Only what some host lacks in just this version goes along: what hosts came with (torch, say) does
+not travel.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from monarch.errors import MonarchError
+from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, used
+from monarch.runtime.workspace.packages.lock_files import Needs
+from monarch.runtime.workspace.packages.python_here import normalized, python_tag
+from monarch.runtime.workspace.packages.wheels import collect
+from monarch_sync.digest import digest_bytes
+
+__all__ = ["EnvironmentFailed", "HostPython", "build"]
+
+_LAST_LINES = 12
+_PIP_SECONDS = 3600.0
+"""Beyond what building a large package from its sources takes."""
+
+
+class EnvironmentFailed(MonarchError):
+    """The packages could not be had; no host has changed. ``lines``: the last that pip said."""
+
+    def __init__(self, reason: str, lines: str = "") -> None:
+        super().__init__(reason, lines)
+        self.reason = reason
+        self.lines = lines
+
+    def __str__(self) -> str:
+        said = "".join(f"\n  {line}" for line in self.lines.splitlines())
+        return f"the environment was not installed, and no host has changed: {self.reason}{said}"
+
+
+class HostPython(NamedTuple):
+    """What a host runs: a tag as `python_tag` makes it, its packages by normalized name, and the
+    platforms whose wheels it takes. ``is_here``: it is this program itself.
+    """
+
+    host: str
+    tag: str
+    packages: Mapping[str, str]
+    platforms: Sequence[str] = ()
+    is_here: bool = False
+
+
+def build(
+    needs: Needs, hosts: Sequence[HostPython], cache: Path, pip_arguments: Sequence[str] = ()
+) -> Path | None:
+    """A folder with wheels of what some host lacks; ``None`` if no host lacks anything.
+
+    ``pip_arguments`` go to each call of pip, ``["--index-url", ...]`` for example. Blocks for as
+    long as pip takes. Raises ``EnvironmentFailed``.
+    """
+    alike: dict[str, list[HostPython]] = {}
+    for host in hosts:
+        alike.setdefault(host.tag, []).append(host)
+    options = {tag: [*pip_arguments, *_options(some)] for tag, some in alike.items()}
+    wanted = {tag: _wanted(needs, some, options[tag]) for tag, some in alike.items()}
+    if not any(wanted.values()):
+        return None
+    digest = digest_bytes(repr(sorted(wanted.items())).encode()).hex()
+    target = cache / "wheels" / digest
+    if not target.is_dir():
+        _bring(wanted, options, target)
+    used(target)
+    return target
+
+
+def _options(alike: Sequence[HostPython]) -> list[str]:
+    """What pip has to be told to find wheels for these hosts, which have one kind of Python."""
+    host = alike[0]
+    if host.tag == python_tag():
+        return []
+    found = re.match(r"cpython-(\d)(\d+) on ", host.tag)
+    if found is None or not host.platforms:
+        raise EnvironmentFailed(
+            f"{host.host} runs {host.tag}; wheels can be had here for {python_tag()}, and for "
+            "CPython elsewhere"
+        )
+    # Only what all of them can take.
+    fit = [p for p in host.platforms if all(p in other.platforms for other in alike)]
+    version, number = ".".join(found.groups()), "".join(found.groups())
+    return [
+        "--only-binary", ":all:", "--implementation", "cp", "--python-version", version,
+        "--abi", f"cp{number}", "--abi", "abi3", "--abi", "none",
+        *(part for platform in fit for part in ("--platform", platform)),
+    ]  # fmt: skip
+
+
+class _Package(NamedTuple):
+    name: str
+    version: str
+    requirement: str
+
+
+def _wanted(needs: Needs, hosts: Sequence[HostPython], options: Sequence[str]) -> list[str]:
+    """What to ask pip for, so that none of these hosts lacks anything."""
+    packages = _resolve(needs, options)
+    for host in hosts:
+        missing = [p.requirement for p in packages if host.packages.get(p.name) != p.version]
+        if missing and host.is_here:
+            raise EnvironmentFailed(
+                f"{host.host} runs in this program's own environment, which lacks "
+                f"{', '.join(sorted(missing))}: install it there"
+            )
+    return sorted(
+        package.requirement
+        for package in packages
+        if any(host.packages.get(package.name) != package.version for host in hosts)
+    )
+
+
+def _resolve(needs: Needs, options: Sequence[str]) -> list[_Package]:
+    """Every package that is needed, dependencies included, with its version."""
+    if not needs.arguments:
+        return []
+    with tempfile.TemporaryDirectory(prefix="monarch-environment-") as folder:
+        report, exact = Path(folder, "report.json"), Path(folder, "constraints.txt")
+        exact.write_text("\n".join(needs.constraints) + "\n")
+        _pip(
+            "install", "--dry-run", "--ignore-installed", "--report", str(report),
+            "--target", folder,  # Without one, pip looks for no other Python's wheels.
+            "--constraint", str(exact), *options, *needs.arguments,
+        )  # fmt: skip
+        told = json.loads(report.read_bytes())
+    return [package for item in told["install"] if (package := _package(item)) is not None]
+
+
+def _package(item: Mapping[str, Any]) -> _Package | None:
+    """A package in pip's report; None for a folder of sources, which comes along as one."""
+    name, version = normalized(item["metadata"]["name"]), item["metadata"]["version"]
+    source = item.get("download_info", {})
+    if "dir_info" in source:
+        return None
+    requirement = f"{name}=={version}"
+    if item.get("is_direct"):
+        url = source["url"]
+        if "vcs_info" in source:
+            url = f"{source['vcs_info']['vcs']}+{url}@{source['vcs_info']['commit_id']}"
+        requirement = f"{name} @ {url}"
+    return _Package(name, version, requirement)
+
+
+def _bring(
+    wanted: Mapping[str, Sequence[str]], options: Mapping[str, Sequence[str]], target: Path
+) -> None:
+    """Have the wheels in a fresh folder, which gets its name when all are in it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=target.parent))
+    try:
+        by_tag = {}
+        for number, (tag, requirements) in enumerate(wanted.items()):
+            found = by_tag[tag] = fresh / str(number)
+            found.mkdir()
+            if requirements and tag == python_tag():
+                # What comes as sources is built.
+                _pip("wheel", "--no-deps", "-w", str(found), *options[tag], *requirements)
+            elif requirements:
+                _pip("download", "--no-deps", "-d", str(found), *options[tag], *requirements)
+        collect(by_tag, fresh)
+        for found in by_tag.values():
+            shutil.rmtree(found)
+        fresh.chmod(0o755)
+        fresh.rename(target)
+    except OSError as error:
+        if not target.is_dir():  # else somebody was quicker, with the same
+            raise EnvironmentFailed(f"{target}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _pip(*arguments: str) -> None:
+    options = ["--disable-pip-version-check", "--no-input"]
+    command = [sys.executable, "-m", "pip", *options, *arguments]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", check=False, timeout=_PIP_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        said = bytes(late.output or b"").decode(errors="replace")
+        raise EnvironmentFailed(
+            f"`pip {arguments[0]}` had not ended after {_PIP_SECONDS / 60:.0f} minutes, and was "
+            "stopped: does a server not answer, or a build hang?",
+            _last_lines(said),
+        ) from None
+    if done.returncode:
+        if "No module named pip" in done.stdout:
+            raise EnvironmentFailed(
+                f"{sys.executable} has no pip: `python -m ensurepip` (or `uv pip install pip`) "
+                "adds it"
+            )
+        reason = f"`pip {arguments[0]}` ended with {done.returncode}"
+        raise EnvironmentFailed(reason, _last_lines(done.stdout))
+
+
+def _last_lines(said: str) -> str:
+    return "\n".join(said.splitlines()[-_LAST_LINES:])

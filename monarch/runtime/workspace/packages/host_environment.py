@@ -1,0 +1,253 @@
+"""Host environment: the packages that came along with a workspace, unpacked on its host.
+
+The wheels are files of the workspace, so they have come through the content store, verified, and
+go back with a rollback. From them a folder is made that procs import from. It is ready beside its
+place before anybody commits, so a host that cannot make it refuses the push for all, and it gets
+there with the commit, while nobody runs. What it has to hold follows from the files of the
+workspace alone: an agent that starts, or goes back, makes it again.
+
+A set of wheels is unpacked once for all agents that share a cache folder; each has hard links, so
+the cache may be trimmed at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from monarch.errors import MonarchError
+from monarch.runtime.workspace.packages.cache_folder import cache_folder
+from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, trim, used
+from monarch.runtime.workspace.packages.python_here import python_tag
+from monarch.runtime.workspace.packages.wheels import (
+    FOLDER,
+    LIST,
+    BadWheel,
+    Wheel,
+    read_list,
+    unpack,
+)
+from monarch_sync.digest import digest_bytes
+from monarch_sync.entry import from_wire
+from monarch_sync.stamps import digest_of
+
+__all__ = ["HostEnvironment", "UnfitEnvironment", "import_place"]
+
+_PLACE = "environment"  # in the replica's state folder
+_INDEX = ".monarch-index"
+_MAX_CACHE_BYTES = 4 * 2**30
+
+
+def import_place(root: str, state: str, folder: str) -> str:
+    """What to import from, of a folder of a workspace that landed below ``root``; ``state`` is the
+    replica's state folder."""
+    if folder == FOLDER:
+        return os.path.join(state, _PLACE)
+    return os.path.join(root, folder) if folder else root
+
+
+class UnfitEnvironment(MonarchError):
+    """The packages cannot be had here; the text says why."""
+
+
+class _Index(msgspec.Struct):
+    """What an environment was made of, and its files with their checksums."""
+
+    digest: str
+    tag: str
+    files: dict[str, int]
+
+
+class HostEnvironment:
+    """Of one replica. Its agent's thread alone calls it."""
+
+    def __init__(self, root: str, state: str) -> None:
+        self._root = root
+        self._place = os.path.join(state, _PLACE)
+        self._next = f"{self._place}.next"
+        self._old = f"{self._place}.old"
+        self._index = _read_index(self._place)
+
+    def stage(self, files: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+        """Get ready what a staged state wants; ``files`` are as in ``Staged``.
+
+        Gives, for each file that will be another, by its path below the state folder, where its
+        content lies now; "" for one that will be gone. Raises ``UnfitEnvironment``.
+        """
+        below = f"{FOLDER}/"
+        places = {from_wire(path): from_wire(place) for path, place in files}
+        places = {path: place for path, place in places.items() if path.startswith(below)}
+        if not places:
+            return []
+
+        def find(file: str) -> str:
+            return os.path.join(self._root, places.get(below + file, below + file))
+
+        is_wanted = places.get(below + LIST, LIST) != ""
+        return self._prepare(find if is_wanted else None)
+
+    def follow(self) -> None:
+        """Show what the workspace's files, as they are now, want. Raises ``UnfitEnvironment``."""
+
+        def find(file: str) -> str:
+            return os.path.join(self._root, FOLDER, file)
+
+        is_wanted = os.path.lexists(find(LIST))
+        if not is_wanted and not os.path.lexists(self._place):
+            return
+        with _told(self._place):
+            self._prepare(find if is_wanted else None)
+            if is_wanted and not os.path.lexists(self._next):
+                return
+            self.settle()
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self._place, self._old)
+            if is_wanted:
+                os.rename(self._next, self._place)
+        self._index = _read_index(self._place)
+
+    def drop(self) -> None:
+        """Forget what was made ready."""
+        _remove(self._next)
+
+    def settle(self) -> None:
+        """Clear away what was replaced; that may take a while."""
+        _remove(self._old)
+
+    def why_unfit(self) -> str:
+        """Why this Python cannot use what another host has put here, "" if it can."""
+        index = _read_index(self._place)
+        if index is None or index.tag == python_tag():
+            return ""
+        return (
+            f"the shared folder has packages for {index.tag}, and this host runs {python_tag()}: "
+            "give it a folder of its own"
+        )
+
+    def _prepare(self, find: Callable[[str], str] | None) -> list[tuple[str, str]]:
+        """Have the next environment stand ready, unless it is the one that is shown."""
+        old = self._index
+        before = old.files if old is not None else {}
+        if find is None:
+            return [(f"{_PLACE}/{path}", "") for path in before]
+        wheels = _wanted(read_list(find(LIST)))
+        digest = digest_bytes(repr((python_tag(), wheels)).encode()).hex()
+        if old is not None and old.digest == digest:
+            self.drop()
+            return []
+        new = _read_index(self._next)
+        if new is None or new.digest != digest:
+            with _told(self._next):
+                self.drop()
+                _put(digest, wheels, find, self._next)
+                new = _read_index(self._next)
+        after = new.files if new is not None else {}
+        changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+        return [
+            (f"{_PLACE}/{path}", os.path.join(self._next, path) if path in after else "")
+            for path in sorted(changed)
+        ]
+
+
+def _wanted(by_tag: dict[str, list[Wheel]]) -> list[Wheel]:
+    wheels = by_tag.get(python_tag())
+    if wheels is None:
+        came = " and ".join(sorted(by_tag)) or "nobody"
+        raise UnfitEnvironment(
+            f"it runs {python_tag()}, and packages have come along for {came}: "
+            "`monarch sync --env` brings them for all"
+        )
+    return wheels
+
+
+def _put(digest: str, wheels: list[Wheel], find: Callable[[str], str], place: str) -> None:
+    """All of these, unpacked, at ``place``; made by whichever agent of this cache comes first."""
+    cache = cache_folder() / "unpacked"
+    cache.mkdir(parents=True, exist_ok=True)
+    while True:
+        with _locked(cache, fcntl.LOCK_SH):
+            if (cache / digest).is_dir():
+                used(cache / digest)
+                _copy(cache / digest, Path(place))
+                return
+        with _locked(cache, fcntl.LOCK_EX):
+            if not (cache / digest).is_dir():
+                _make(digest, wheels, find, cache)
+                trim(cache, _MAX_CACHE_BYTES, {digest})
+
+
+def _copy(source: Path, place: Path) -> None:
+    but_index = shutil.ignore_patterns(_INDEX)
+    shutil.copytree(source, place, copy_function=_link, symlinks=True, ignore=but_index)
+    # Last: it says that all is there.
+    _link(str(source / _INDEX), str(place / _INDEX))
+
+
+def _make(digest: str, wheels: list[Wheel], find: Callable[[str], str], cache: Path) -> None:
+    fresh = tempfile.mkdtemp(prefix=UNFINISHED, dir=cache)
+    try:
+        index = _Index(digest, python_tag(), {})
+        for wheel in wheels:
+            index.files.update(_unpack(wheel, find(wheel.file), fresh))
+        Path(fresh, _INDEX).write_bytes(msgspec.json.encode(index))
+        os.chmod(fresh, 0o755)
+        os.rename(fresh, cache / digest)
+    finally:
+        _remove(fresh)
+
+
+@contextlib.contextmanager
+def _locked(cache: Path, how: int) -> Iterator[None]:
+    """Shared to take from the cache, alone to change what is in it."""
+    with open(cache / ".lock", "w") as lock:
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            fcntl.flock(lock, how)
+        yield
+
+
+def _unpack(wheel: Wheel, path: str, target: str) -> dict[str, int]:
+    found = digest_of(path)
+    if found is None:
+        raise UnfitEnvironment(f"{wheel.file} has not come along: do ignore rules leave it out?")
+    if found.hex() != wheel.digest:
+        raise UnfitEnvironment(f"{wheel.file} is not the wheel that was sent")
+    try:
+        return unpack(path, target)
+    except BadWheel as error:
+        raise UnfitEnvironment(f"{wheel.file}: {error}") from None
+
+
+@contextlib.contextmanager
+def _told(place: str) -> Iterator[None]:
+    """Errors of the disk, in words."""
+    try:
+        yield
+    except (OSError, shutil.Error) as error:
+        where = getattr(error, "filename", None) or place
+        reason = getattr(error, "strerror", None) or error
+        raise UnfitEnvironment(f"its packages could not be unpacked: {where}: {reason}") from None
+
+
+def _read_index(folder: str) -> _Index | None:
+    try:
+        return msgspec.json.decode(Path(folder, _INDEX).read_bytes(), type=_Index)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)  # The cache lies on another file system.
+
+
+def _remove(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

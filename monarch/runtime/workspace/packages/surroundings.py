@@ -1,0 +1,148 @@
+"""Surroundings: what comes along with a workspace, though it lies elsewhere.
+
+Editable installs of the author's environment, and the wheels that were brought for it with
+`--env`. What was noted of a workspace is kept in the user's cache folder, by the workspace's
+folders, so that a later `monarch sync`, a program of its own, goes on with the same wheels and
+knows which lock file the hosts have packages for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from monarch.runtime.workspace.packages.cache_folder import cache_folder
+from monarch.runtime.workspace.packages.cache_trimming import trim
+from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
+from monarch.runtime.workspace.packages.lock_files import Needs, needs_of
+from monarch.runtime.workspace.packages.wheels import FOLDER
+from monarch_sync.digest import digest_bytes
+from monarch_sync.editable import editable_folders
+from monarch_sync.progress import progress
+from monarch_sync.workspace import Folder, Workspace
+
+__all__ = ["Surroundings"]
+
+_MAX_WHEEL_BYTES = 2 * 2**30
+
+
+class _Noted(msgspec.Struct):
+    """``needs``: the digest of what the code needed at the last push, or at the last install, if
+    there was one; then ``environment`` is the folder with its wheels. ``folders``: of the
+    workspace."""
+
+    needs: str = ""
+    environment: str = ""
+    folders: tuple[str, ...] = ()
+
+
+class Surroundings:
+    """Of one workspace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._editable = editable_folders(workspace)
+        name = digest_bytes(repr(workspace.folders).encode("utf-8", "surrogateescape")).hex()
+        self._file = cache_folder() / "workspaces" / f"{name}.json"
+        self._noted = _read(self._file)
+
+    def whole(self) -> Workspace:
+        """The workspace, with all that comes along."""
+        more = list(self._editable)
+        if self._noted.environment and os.path.isdir(self._noted.environment):
+            more.append(Folder(Path(self._noted.environment), FOLDER, follows_git=False))
+        return self._workspace.with_folders(more) if more else self._workspace
+
+    def arrivals(self) -> list[str]:
+        """What to tell at a first push: which folders come along unasked."""
+        return [
+            f"{folder.local} comes along as {folder.remote}: it is installed in editable mode here"
+            for folder in self._editable
+        ]
+
+    def install(self, hosts: Sequence[HostPython], pip_arguments: Sequence[str] = ()) -> str:
+        """Have wheels of what the lock file asks for at hand; what to tell of them.
+
+        Raises ``EnvironmentFailed``; then all is as it was.
+        """
+        needs = needs_of(self._workspace)
+        if not needs:
+            return "there is no lock file, so there is no environment to install"
+        self._refuse_absent(needs)
+        follower = progress()
+        follower.step, before = "packages", follower.step
+        built = build(needs, hosts, cache_folder(), pip_arguments)
+        follower.step = before
+        self._note(needs.digest, str(built or ""))
+        _trim()
+        where = ", ".join(needs.files)
+        if built is None:
+            return f"every host has what {where} asks for"
+        return f"packages of {where} come along as wheels, and hosts install them"
+
+    def _refuse_absent(self, needs: Needs) -> None:
+        """Raise where source code that the lock file asks for would come to no host."""
+        come = [folder.local for folder in (*self._workspace.folders, *self._editable)]
+        for name, source in needs.sources.items():
+            if not any(
+                one == source or one in source.parents or source in one.parents for one in come
+            ):
+                raise EnvironmentFailed(
+                    f"{', '.join(needs.files)} has {name} as the folder {source}, which does not "
+                    "come along: add it to the workspace's dirs, or install it in editable mode "
+                    "(`uv sync`)"
+                )
+
+    def changes(self) -> list[str]:
+        """Which lock file asks for something else than what the hosts have been given."""
+        needs = needs_of(self._workspace)
+        environment = self._noted.environment
+        if environment and not os.path.isdir(environment):
+            return [
+                f"the packages that came along are gone from {environment}, so hosts have them no "
+                "longer; `monarch sync --env` brings them again"
+            ]
+        if needs.digest == self._noted.needs:
+            return []
+        is_first = not self._noted.needs
+        if not self._noted.environment:
+            self._note(needs.digest)
+        if is_first or not needs:
+            return []
+        return [
+            f"{', '.join(needs.files)} changed: hosts still have the packages of before; "
+            "`monarch sync --env` installs what it asks for now"
+        ]
+
+    def _note(self, needs: str, environment: str = "") -> None:
+        folders = tuple(os.fspath(folder.local) for folder in self._workspace.folders)
+        noted = self._noted = _Noted(needs, environment, folders)
+        # Without a cache folder, it is known as long as this process lives.
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            beside = self._file.with_suffix(f".{os.getpid()}")
+            beside.write_bytes(msgspec.json.encode(noted))
+            beside.replace(self._file)
+
+
+def _read(file: Path) -> _Noted:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Noted)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return _Noted()
+
+
+def _trim() -> None:
+    """Forget workspaces that are gone, and the wheels that no workspace has used for long."""
+    in_use = set()
+    for file in (cache_folder() / "workspaces").glob("*.json"):
+        noted = _read(file)
+        if noted.folders and not any(map(os.path.isdir, noted.folders)):
+            file.unlink(missing_ok=True)
+        elif noted.environment:
+            in_use.add(Path(noted.environment).name)
+    trim(cache_folder() / "wheels", _MAX_WHEEL_BYTES, in_use)

@@ -1,0 +1,299 @@
+"""A push, from the author's side, over all hosts and all processes: the steps in their order.
+
+Scan, stage on every host, prepare in every process, bring all ranks to a halt between the same
+two messages, commit the files, change the code, go. Until the commit nothing visible has changed
+anywhere; a refusal by anybody, until the last rank has changed, puts everything back for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from monarch.errors import MonarchError
+from monarch.runtime.node import Node
+from monarch.runtime.workspace.pushing.emptied import check_emptied
+from monarch.runtime.workspace.pushing.fleet import Busy, Fleet, HostInPush, Stale
+from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.owner import Owner
+from monarch.runtime.workspace.pushing.planning import plan_of
+from monarch.runtime.workspace.pushing.push_words import PushWords
+from monarch.runtime.workspace.pushing.standstill import Standstill
+from monarch.runtime.workspace.pushing.unreadable import with_unreadable
+from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.wire.address import ProcAddress, Uid
+from monarch_sync.errors import MovedUnderfoot
+from monarch_sync.manifest import Manifest
+from monarch_sync.progress import progress
+from monarch_sync.report import HostReport, Problem, SyncReport
+
+__all__ = ["Attempt", "Memory", "Owner"]
+
+_MAX_RESCANS = 3
+_BUSY_SECONDS = 30.0
+_MAX_PAUSE_SECONDS = 0.5
+
+
+class Attempt:
+    """One push. Its steps share what they find out.
+
+    With ``best_effort`` hosts that cannot follow are left behind and named in the report, and
+    the others go on without them; so are those that are ``silent`` (why, by their uids), without
+    being asked again. ``settle`` waits until the author's files may be looked at again. Unless it
+    ``may_empty``, it stops where hosts have files of a folder that seems to have become empty.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        node: Node,
+        owners: Sequence[Owner],
+        mode: str,
+        *,
+        best_effort: bool = False,
+        silent: Mapping[Uid, str] | None = None,
+        settle: Callable[[], None] = lambda: None,
+        may_empty: bool = True,
+    ) -> None:
+        self._memory = memory
+        self._node = node
+        self._fleet = Fleet(memory, node)
+        self._owners = owners
+        self._mode = mode
+        self._is_best_effort = best_effort
+        self._silent = dict(silent or {})
+        self._settle = settle
+        self._may_empty = may_empty
+        self._report = SyncReport()
+        self._words = PushWords(memory, self._fleet, self._report)
+        self._has_committed = False
+        self._mark = time.perf_counter()
+        self._progress = progress()
+
+    def run(
+        self,
+        addresses: Sequence[ProcAddress],
+        touched: Iterable[Path] | None,
+        max_rescans: int = _MAX_RESCANS,
+    ) -> SyncReport:
+        """Push, again where somebody else was at it, and say what has come of it."""
+        started = time.perf_counter()
+        deadline = started + _BUSY_SECONDS
+        num_rescans = num_busy = 0
+        while True:
+            try:
+                hosts = self._push(addresses, touched)
+                break
+            except (MovedUnderfoot, Stale):
+                # A file changed meanwhile, or another author was here: look again.
+                self._settle()
+                num_rescans += 1
+                if num_rescans == max_rescans:
+                    raise
+                self._memory.views.clear()
+            except Busy as busy:
+                if time.perf_counter() > deadline:
+                    self._report.errors.append(
+                        f"{busy}, and has not finished within {_BUSY_SECONDS:g} s: push again "
+                        "when that is over"
+                    )
+                    hosts = []
+                    break
+                # At random, so that two who stand in each other's way do not meet again.
+                num_busy += 1
+                time.sleep(random.uniform(0, min(_MAX_PAUSE_SECONDS, 0.02 * 2**num_busy)))
+                self._memory.views.clear()
+            touched = None
+        report = self._report
+        report.hosts = [self._words.of_host(host) for host in hosts]
+        if self._is_best_effort:
+            report.hosts += [
+                HostReport(self._fleet.name(uid), error=why)
+                for uid, why in self._fleet.failed.items()
+            ]
+        report.seconds = time.perf_counter() - started
+        return report
+
+    def _push(
+        self, addresses: Sequence[ProcAddress], touched: Iterable[Path] | None
+    ) -> list[HostInPush]:
+        memory, report, fleet = self._memory, self._report, self._fleet
+        report.errors.clear()
+        report.refusals.clear()
+        report.was_taken_back = False
+        fleet.failed.clear()
+        fleet.failed.update(self._silent)
+        fleet.meet(addresses)
+        report.generation = memory.generation
+        scan = memory.scanner.scan() if touched is None else memory.scanner.rescan(touched)
+        scan = with_unreadable(scan, memory, fleet, self._node, addresses)
+        if not self._may_empty:
+            check_emptied(scan, memory, fleet, addresses)
+        report.problems = scan.problems
+        report.digest = scan.manifest.digest.hex()
+        self._time("scan")
+        hosts = fleet.hosts(addresses, scan.manifest)
+        try:
+            fleet.stage(hosts, scan.manifest)
+        except BaseException:
+            fleet.abort(hosts)
+            raise
+        self._time("stage")
+        hosts = self._without_failed(hosts)
+        plan, changed = plan_of(
+            memory,
+            scan.manifest,
+            hosts,
+            fleet.roots,
+            fleet.packages,
+            list(fleet.failed),
+            self._mode,
+        )
+        report.changed_files = changed
+        if report.errors:
+            fleet.abort(hosts)
+        elif self._has_news(hosts, plan, changed):
+            self._carry_through(hosts, plan, scan.manifest)
+        else:
+            fleet.look(hosts, scan.manifest, memory.generation)
+        return self._without_failed(hosts)
+
+    def _has_news(
+        self, hosts: Sequence[HostInPush], plan: ReloadPlan, changed: Sequence[str]
+    ) -> bool:
+        """Whether files change, or processes are to change that have not done so with theirs."""
+        if any(host.is_staged for host in hosts):
+            return True
+        if self._mode == "off":
+            return bool(changed)
+        return bool(plan.local) or any(host.uid in self._memory.left for host in hosts)
+
+    def _without_failed(self, hosts: Sequence[HostInPush]) -> list[HostInPush]:
+        """The hosts that follow; unless it is for the best effort, one that does not stops all."""
+        failed = self._fleet.failed
+        if not self._is_best_effort:
+            self._report.errors += [
+                text
+                for uid, why in failed.items()
+                if (text := f"{self._fleet.name(uid)}: {why}") not in self._report.errors
+            ]
+        return [host for host in hosts if host.uid not in failed]
+
+    def _carry_through(
+        self, hosts: Sequence[HostInPush], plan: ReloadPlan, manifest: Manifest
+    ) -> None:
+        self._has_committed = False
+        try:
+            is_done = self._take_the_steps(hosts, plan, manifest)
+        except BaseException:
+            # Ctrl-C, or somebody lost half-way: all go back, as far as they still answer.
+            self._go_back(hosts, plan)
+            raise
+        if not is_done:
+            self._go_back(hosts, plan)
+
+    def _take_the_steps(
+        self, hosts: Sequence[HostInPush], plan: ReloadPlan, manifest: Manifest
+    ) -> bool:
+        """Whether the generation has come to everybody; where not, it is to be taken back."""
+        report, number = self._report, plan.generation
+        is_reloading = self._mode != "off"
+        if is_reloading:
+            self._progress.step = "prepare"
+            prepared = self._ask(lambda owner: owner.prepare(plan))
+            self._time("prepare")
+            if prepared.busy:
+                raise Busy(prepared.busy)
+            if prepared.refused:
+                self._words.refused(prepared)
+                return False
+            report.needs_respawn = prepared.respawn
+            if report.generation and not (prepared.modules or any(h.is_staged for h in hosts)):
+                self._find_nothing_new(hosts, plan, manifest)
+                return True
+            self._progress.step = "wait"
+            stood = Standstill(number, self._owners).reach()
+            if stood.refused:
+                self._words.refused(stood)
+                return False
+            self._time("wait")
+        self._progress.step = "commit"
+        self._has_committed = True
+        self._fleet.commit(hosts, manifest, number)
+        hosts = self._without_failed(hosts)
+        self._time("commit")
+        if report.errors:
+            return False
+        if is_reloading:
+            behind = [uid for uid in self._fleet.failed if uid not in plan.behind]
+            before = self._memory.last or Manifest(())
+            self._memory.left.update(dict.fromkeys(behind, before))
+            switched = self._ask(lambda owner: owner.patch(number, behind))
+            if switched.refused:
+                self._words.refused(switched)
+                return False
+            self._words.switched(switched)
+            gone = self._ask(lambda owner: owner.go(number))
+            report.problems += [Problem("respawn", problem) for problem in gone.problems]
+            self._time("switch")
+        self._came_to(hosts, manifest)
+        self._memory.generation = report.generation = number
+        return True
+
+    def _came_to(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
+        memory, before = self._memory, self._memory.last
+        memory.last = manifest
+        if self._mode == "off":
+            # What runs there goes on with what it has, until a push reloads.
+            for host in hosts:
+                had = before if host.push is None else host.push.base
+                memory.left.setdefault(host.uid, had or Manifest(()))
+            return
+        memory.run = manifest
+        for host in hosts:
+            memory.left.pop(host.uid, None)
+
+    def _find_nothing_new(
+        self, hosts: Sequence[HostInPush], plan: ReloadPlan, manifest: Manifest
+    ) -> None:
+        """All hosts and processes have this state, though we did not know: no new generation."""
+        for owner in self._owners:
+            owner.revert(plan.generation)
+        self._report.changed_files = []
+        self._came_to(hosts, manifest)
+
+    def _ask(self, action: Callable[[Owner], ReloadOutcome]) -> ReloadOutcome:
+        outcome = ReloadOutcome()
+        for owner in self._owners:
+            outcome.add(action(owner))
+            if outcome.busy:
+                break
+        return outcome
+
+    def _go_back(self, hosts: Sequence[HostInPush], plan: ReloadPlan) -> None:
+        """The files first, while nobody runs anything, and then the code."""
+        if self._has_committed:
+            self._fleet.take_back(hosts)
+            # What was shown has a number that must not be used again, and going back another.
+            self._memory.generation = plan.generation + 1
+            self._report.was_taken_back = True
+            self._report.notes.append(
+                "the new files were on hosts already and were taken back, which counts as "
+                f"gen {plan.generation + 1}"
+            )
+            self._memory.views.clear()
+        else:
+            self._fleet.abort(hosts)
+        for owner in self._owners:
+            with contextlib.suppress(MonarchError):
+                owner.revert(plan.generation)
+        self._without_failed(hosts)
+
+    def _time(self, step: str) -> None:
+        now = time.perf_counter()
+        steps = self._report.seconds_by_step
+        steps[step] = steps.get(step, 0.0) + now - self._mark
+        self._mark = now

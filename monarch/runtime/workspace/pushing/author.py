@@ -1,0 +1,120 @@
+"""Who pushes a workspace, again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from monarch.runtime.node import Node
+from monarch.runtime.workspace.pushing.attempt import Attempt
+from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.owner import Owner
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import ProcDown
+from monarch_sync.report import SyncReport
+from monarch_sync.watching.watch import Watcher
+from monarch_sync.workspace import Workspace
+
+__all__ = ["Author"]
+
+_PATIENCE_SECONDS = 1.0
+
+
+class Author:
+    """Pushes one workspace, again and again; later pushes cost what changed.
+
+    ``watcher`` lives from the first push to `close`, so that the next one need not look at
+    files that nobody touched. It has no thread: the kernel keeps the events until they are asked
+    for. Who iterates over it gives what it says to `push`.
+    """
+
+    def __init__(self, node: Node, workspace: Workspace) -> None:
+        self._node = node
+        self._memory = Memory(workspace)
+        self._lock = threading.Lock()
+        self._knows_all = False
+        self.watcher = Watcher(workspace)
+        node.partings.on_peer_down.append(self._forget)
+
+    def go_on_from(self, generation: int) -> None:
+        """Count on from here, if somebody else has counted further than we."""
+        if generation > self._memory.generation:
+            # Who did has changed the hosts, and they are to be asked again.
+            self._memory.generation = generation
+            self._memory.views.clear()
+
+    def heard(self, states: Mapping[Uid, str]) -> None:
+        """Take in what hosts say they have, by the digest: another author may have been there."""
+        for uid, digest in states.items():
+            view = self._memory.views.get(uid)
+            known = view.manifest if view is not None else None
+            if known is not None and known.digest.hex() != digest:
+                del self._memory.views[uid]
+
+    def _forget(self, uid: Uid, down: ProcDown) -> None:
+        """A host is lost: if it comes back, nobody knows with what."""
+        self._memory.views.pop(uid, None)
+
+    def name_of(self, host: ProcAddress) -> str:
+        """A host, as reports name it."""
+        return self._memory.host_names.get(host.uid, host.uid)
+
+    def has(self, digest: str) -> bool:
+        """Whether this state is the last that we have pushed."""
+        last = self._memory.last
+        return last is not None and last.digest.hex() == digest
+
+    def bring(self, host: ProcAddress) -> SyncReport:
+        """Push the last state once more, to a host that nothing runs on.
+
+        Raises ``MovedUnderfoot`` where files have changed here since.
+        """
+        with self._lock:
+            return Attempt(self._memory, self._node, [], "off").run([host], (), max_rescans=1)
+
+    def push(
+        self,
+        hosts: Sequence[ProcAddress],
+        owners: Sequence[Owner],
+        mode: str = "auto",
+        touched: Iterable[Path] | None = None,
+        *,
+        best_effort: bool = False,
+        silent: Mapping[Uid, str] | None = None,
+        allow_empty: bool = False,
+    ) -> SyncReport:
+        """Bring the workspace to ``hosts``, and its code into the processes of ``owners``.
+
+        ``touched`` says that only these paths may have changed; otherwise the watcher is asked,
+        and everything is looked at where it cannot vouch. A refusal comes back in the report's
+        ``errors``, a host that is lost or hangs too; with ``best_effort`` such a host is left
+        behind, and named in the report; one that is ``silent``, by uid and with the reason, is
+        not even asked then. Raises ``WorkspaceMissing``, and, unless it is
+        to ``allow_empty``, ``WorkspaceEmptied``; and ``MonarchError`` for a lost owner.
+        """
+        with self._lock:
+            if touched is None:
+                touched = self.watcher.changes()
+            if not self._knows_all:
+                touched = None  # What was touched before a push that broke off may be unseen.
+            self._knows_all = False
+            attempt = Attempt(
+                self._memory, self._node, owners, mode, best_effort=best_effort, silent=silent,
+                settle=self.watcher.settle, may_empty=allow_empty,
+            )  # fmt: skip
+            report = attempt.run(hosts, touched)
+            self._knows_all = True
+            return report
+
+    def rest(self) -> None:
+        """Give the watches back until the next push, which looks at everything."""
+        if self._lock.acquire(blocking=False):
+            self.watcher.rest()
+            self._lock.release()
+
+    def close(self) -> None:
+        """Give the watches back for good. A push that is under way keeps them."""
+        if self._lock.acquire(timeout=_PATIENCE_SECONDS):
+            self.watcher.close()
+            self._lock.release()

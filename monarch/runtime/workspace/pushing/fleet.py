@@ -1,0 +1,341 @@
+"""The hosts of one push: has them meet, stage, commit and go back, all of them at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from monarch.errors import MonarchError
+from monarch.runtime.answers import Outcome
+from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.nesting import why_nested
+from monarch.runtime.workspace.pushing.patience import Patience
+from monarch.runtime.workspace.pushing.sharing import HERE
+from monarch.runtime.workspace.pushing.spreading import Spread, is_far
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
+from monarch_sync.disk import Content
+from monarch_sync.errors import BadMessage, PushRefused
+from monarch_sync.manifest import Manifest
+from monarch_sync.messages import Abort, Commit, Message, Question, decode, encode
+from monarch_sync.progress import progress
+from monarch_sync.push import HostView, Outgoing, Push
+
+__all__ = ["Busy", "Fleet", "HostInPush", "Stale"]
+
+
+class Stale(MonarchError):
+    """A host has a later generation than the one that was proposed."""
+
+
+class Busy(MonarchError):
+    """Somebody else is in the middle of a push."""
+
+
+class HostInPush(NamedTuple):
+    """A host in a push. ``push`` is ``None`` where somebody else sees to the files: the host
+    ``writer``, or, ``HERE``, the author, whose own files they are.
+    """
+
+    address: ProcAddress
+    push: Push | None
+    writer: Uid = ""
+
+    @property
+    def uid(self) -> Uid:
+        return self.address.uid
+
+    @property
+    def is_staged(self) -> bool:
+        return self.push is not None and self.push.staged is not None
+
+
+class Fleet:
+    """The author's end of all its conversations with host agents.
+
+    ``failed`` says which hosts could not follow, and why. ``roots`` are their replicas, ``kept``
+    the files that they saved under other names, ``packages`` the files of packages that change
+    there, each with where its content lies now.
+    """
+
+    def __init__(self, memory: Memory, node: Node) -> None:
+        self._memory = memory
+        self._node = node
+        self._patience = Patience(node)
+        self._progress = progress()
+        # Its own host has no replica: what runs there runs the author's files.
+        self._client = node.gate.root
+        self.failed: dict[Uid, str] = {}
+        self.roots: dict[Uid, str] = {}
+        self.kept: dict[Uid, list[str]] = {}
+        self.packages: dict[Uid, list[tuple[str, str]]] = {}
+        self._committed: set[Uid] = set()
+
+    def name(self, uid: Uid) -> str:
+        """A host, for people."""
+        return self._memory.host_names.get(uid, uid)
+
+    def meet(self, addresses: Sequence[ProcAddress]) -> None:
+        """Ask hosts that we have not pushed to yet which generation they have."""
+        memory = self._memory
+        for host in addresses:
+            if host.uid in self.failed:
+                memory.views.pop(host.uid, None)
+                memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
+        known = {*memory.views, *self.failed, self._client}
+        new = [a for a in addresses if a.uid not in known]
+        asked = [
+            (a, self._node.request(a, lambda port: Inspect(port, self._node.uid))) for a in new
+        ]
+        for address, answer in asked:
+            body = self._body(address, answer)
+            if body is None:
+                continue
+            root, replica_id = str(body.get("workspace", "")), str(body.get("replica", ""))
+            if why := why_nested(memory.workspace, root, replica_id):
+                memory.host_names[address.uid] = str(body["host"])
+                self._fail(address.uid, why)
+                continue
+            generation = int(body["generation"])
+            view = HostView(is_near=not is_far(address), is_empty=generation == 0)
+            memory.views[address.uid] = view
+            view.generation = generation
+            memory.host_names[address.uid] = str(body["host"])
+            memory.found[address.uid] = str(body["digest"])
+            memory.sharing.met(address.uid, body)
+            self._watch(address, int(body.get("pid", 0)))
+        generations = [view.generation for view in memory.views.values()]
+        memory.generation = max([memory.generation, *generations])
+
+    def _watch(self, host: ProcAddress, pid: int) -> None:
+        """Notice when a host ends: one that is started again may have anything."""
+        down = ProcDown(host.uid, "the host agent's process ended")
+        self._node.lives.watch(host, pid, lambda: self._node.partings.peer_down(down))
+
+    def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
+        """A push to each host that we know how to reach."""
+        memory = self._memory
+        generation = memory.generation + 1
+        known = {address.uid for address in addresses}
+        here = memory.sharing.here()
+        found = []
+        for address in addresses:
+            if address.uid == self._client:
+                found.append(HostInPush(address, None, HERE))
+                continue
+            view = memory.views.get(address.uid)
+            if view is None or address.uid in self.failed:
+                continue
+            writer = memory.sharing.writer_for(address.uid, here)
+            if writer != HERE and writer not in known:
+                # It writes itself, or the one that did is not there: it may take over.
+                writer = memory.sharing.takes_over(address.uid)
+            contents = memory.scanner.contents
+            push = Push(memory.workspace, manifest, view, generation, contents)
+            found.append(HostInPush(address, None if writer else push, writer))
+        return found
+
+    def ask(self, host: ProcAddress, question: Question) -> Message | None:
+        """What a host says to a question; ``None``, and it has failed, if it says nothing."""
+        sender, data = self._node.uid, encode(question)
+        answer = self._node.request(host, lambda port: Sync(port, sender), data)
+        body = self._body(host, answer)
+        try:
+            return None if body is None else decode(body["reply"])
+        except BadMessage as error:
+            self._fail(host.uid, str(error))
+            return None
+
+    def stage(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
+        """Have every host get ready; all of them at once, round by round.
+
+        Raises ``Stale`` and ``Busy`` where another author was, or is, at a host.
+        """
+        going: list[tuple[HostInPush, Outgoing]] = []
+        for host in hosts:
+            if host.push is not None and not self._has_it(host.uid, manifest):
+                going.append((host, host.push.first()))
+        self._progress.num_hosts = len(hosts)
+        again: MonarchError | None = None
+        while going:
+            self._show(hosts)
+            asked = self._send_all(going)
+            going = []
+            for host, out, (spread, number) in asked:
+                assert host.push is not None
+                num_bytes = sum(map(len, out.blobs))
+                answer = spread.answers[number]
+                body = self._body(host.address, answer, num_bytes, len(manifest))
+                if body is None:
+                    # What it had to pass on may not have got there.
+                    for other in spread.behind(number):
+                        if not spread.answers[other].is_set:
+                            spread.send_directly(other)
+                    continue
+                self.roots[host.uid] = str(body.get("root", ""))
+                self.packages[host.uid] = [
+                    (path, place) for path, place in body.get("packages", ())
+                ]
+                try:
+                    step = host.push.receive(decode(body["reply"]))
+                except BadMessage as error:
+                    self._fail(host.uid, str(error))
+                except PushRefused as error:
+                    if error.code == "stale":
+                        again = Stale(error.reason)
+                    elif error.code == "busy":
+                        again = again or Busy(f"{self.name(host.uid)}: {error.reason}")
+                    else:
+                        if error.code == "shared":
+                            self._memory.views.clear()
+                        self._fail(host.uid, str(error))
+                else:
+                    if isinstance(step, Outgoing):
+                        going.append((host, step))
+        if again is not None:
+            raise again
+
+    def _send_all(
+        self, going: Sequence[tuple[HostInPush, Outgoing]]
+    ) -> list[tuple[HostInPush, Outgoing, tuple[Spread, int]]]:
+        """Send to each what it is to get, once where many get the same and it is much."""
+        alike: dict[int, list[tuple[HostInPush, Outgoing]]] = {}
+        for host, out in going:
+            alike.setdefault(id(out), []).append((host, out))
+        asked = []
+        for members in alike.values():
+            message, blobs = members[0][1]
+            data, num_bytes = encode(message), sum(map(len, blobs))
+            hosts = [host.address for host, _ in members]
+            groups = [members] if Spread.is_worth_it(num_bytes, hosts) else [[m] for m in members]
+            for group in groups:
+                addresses = [host.address for host, _ in group]
+                spread = Spread(self._node, self._order(), data, blobs, addresses)
+                spread.send()
+                for number, (host, out) in enumerate(group):
+                    if host.push is not None:
+                        host.push.bytes_sent += len(data)
+                    asked.append((host, out, (spread, number)))
+        return asked
+
+    def _order(self) -> Sync:
+        """What goes around each message of a push; the port is its receiver's."""
+        folders = tuple(folder.remote for folder in self._memory.workspace.folders)
+        return Sync(0, self._node.uid, folders, os.getpid())
+
+    def _show(self, hosts: Sequence[HostInPush]) -> None:
+        """Tell whoever follows how much is on its way."""
+        pushes = [host.push for host in hosts if host.push is not None]
+        self._progress.step = "stage"
+        self._progress.bytes_to_send = sum(push.bytes_sent for push in pushes)
+        self._progress.num_ready = sum(push.staged is not None for push in pushes)
+
+    def commit(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
+        """Have every host show what it has staged. Who cannot is among the failed ones."""
+        asked = []
+        for host in hosts:
+            if host.is_staged and host.push is not None and host.uid not in self.failed:
+                # Asked is as good as done: the answer may be lost, and the commit not.
+                self._committed.add(host.uid)
+                asked.append((host, self._send(host, Commit(host.push.generation))))
+        for host, answer in asked:
+            assert host.push is not None
+            assert host.push.staged is not None
+            body = self._body(host.address, answer, 0, len(host.push.staged.files))
+            if body is None:
+                continue
+            try:
+                self.kept[host.uid] = host.push.committed(decode(body["reply"]))
+            except (PushRefused, BadMessage) as error:
+                self._fail(host.uid, str(error))
+        self.look(hosts, manifest, generation)
+
+    def look(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
+        """Have hosts whose folder somebody else writes look whether all of it is there."""
+        sharing, last = self._memory.sharing, self._memory.last
+        asked = []
+        for host in hosts:
+            before = sharing.verified.get(host.uid)
+            if host.uid == self._client or not host.writer or host.uid in self.failed:
+                continue
+            if before == manifest.digest.hex():
+                continue
+            is_last = last is not None and before == last.digest.hex()
+            paths = manifest.changed_paths(last) if is_last and last else [e.path for e in manifest]
+            answer = sharing.share(self._node, host.address, generation, manifest, paths)
+            asked.append((host, answer, len(manifest)))
+        for host, answer, num_files in asked:
+            if self._body(host.address, answer, 0, num_files) is not None:
+                sharing.verified[host.uid] = manifest.digest.hex()
+
+    def abort(self, hosts: Sequence[HostInPush]) -> None:
+        """Have every host drop what it has staged, as far as it still answers."""
+        asked = [
+            (host, self._send(host, Abort(host.push.generation)))
+            for host in hosts
+            if host.push is not None and host.uid not in self.failed
+        ]
+        for host, answer in asked:
+            self._patience.why_given_up(host.address, answer, 0, 0)
+
+    def take_back(self, hosts: Sequence[HostInPush]) -> None:
+        """Files were committed, and then somebody could not switch: put the old files back.
+
+        The old contents are in the hosts' stores, so this moves no bytes.
+        """
+        uid = self._node.uid
+        asked = []
+        for host in hosts:
+            if host.push is not None and host.uid in self._committed:
+                asked.append((host, self._node.request(host.address, _take_back(host.push, uid))))
+        for host, answer in asked:
+            # One by one: a host that is lost must not keep the others from going back.
+            why = self._patience.why_given_up(host.address, answer, 0, 0)
+            if why or answer.value.error:
+                self._fail(host.uid, f"it could not go back: {why or answer.value.error}")
+        self._committed.clear()
+
+    def _fail(self, uid: Uid, why: str) -> None:
+        self.failed.setdefault(uid, why)
+
+    def _has_it(self, uid: Uid, manifest: Manifest) -> bool:
+        """Whether a host has this state already, pushed by us or by another author."""
+        view = self._memory.views[uid]
+        if view.manifest is None and self._memory.found.pop(uid, "") == manifest.digest.hex():
+            view.manifest = manifest
+        return view.manifest == manifest
+
+    def _send(
+        self, host: HostInPush, message: Message, blobs: Sequence[Content] = ()
+    ) -> Promise[Outcome]:
+        data = encode(message)
+        if host.push is not None:
+            host.push.bytes_sent += len(data)
+        order = self._order()
+        return self._node.request(
+            host.address, lambda port: msgspec.structs.replace(order, port=port), data, blobs
+        )
+
+    def _body(
+        self, host: ProcAddress, answer: Promise[Outcome], num_bytes: int = 0, num_files: int = 0
+    ) -> dict[str, Any] | None:
+        """What a host has answered; ``None``, and it has failed, if it has not."""
+        why = self._patience.why_given_up(host, answer, num_bytes, num_files)
+        if not why and answer.value.error:
+            why = f"it did not answer a push: {answer.value.error}"
+        if not why:
+            return answer.value.body
+        where = host.urls[0] if host.urls else host.uid
+        self._memory.host_names.setdefault(host.uid, where)
+        self._memory.views.pop(host.uid, None)
+        self._fail(host.uid, why)
+        return None
+
+
+def _take_back(push: Push, sender: Uid) -> Callable[[int], TakeBack]:
+    return lambda port: TakeBack(push.generation, port, sender)

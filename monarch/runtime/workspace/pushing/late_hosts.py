@@ -1,0 +1,89 @@
+"""Brings hosts that come late, or back, to what the others of their mesh run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.workspace.pushing.author import Author
+from monarch.wire.codec import Envelope
+from monarch.wire.message import Bring, Inspect
+
+__all__ = ["LateHosts"]
+
+_log = logging.getLogger("monarch.workspace")
+
+_ANSWER_SECONDS = 5.0
+_PUSH = "push the workspace (sync_workspace, or monarch sync), then spawn again"
+
+
+class LateHosts:
+    """The client's answers to hosts on which procs wait for another state of the workspace.
+
+    ``authors`` are those of this program: only who pushed a state can bring it.
+    """
+
+    def __init__(self, agent: ProcAgent, authors: Callable[[], Iterable[Author]]) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._authors = authors
+        self._node.handle(Bring, self._on_bring)
+
+    def _on_bring(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Bring)
+
+        def run() -> None:
+            body: dict[str, Any] = {}
+            try:
+                error = self._bring(order, body)
+            except Exception as raised:
+                error = f"{raised}: {_PUSH}"
+            self._node.answer(order.sender, order.port, body, error)
+
+        threading.Thread(target=run, name="monarch-bring", daemon=True).start()
+
+    def _bring(self, order: Bring, body: dict[str, Any]) -> str:
+        """Get a host to the wanted state; why not, if it does not get there.
+
+        ``body`` says where another state turns out to be right.
+        """
+        name = order.host.urls[0] if order.host.urls else order.host.uid
+        has = f"the host {name} has generation {order.generation} of the workspace"
+        if self._all_have(order):
+            states = self._agent.workspaces
+            hosts = [order.host.uid, *states.having(order.wanted)]
+            states.pushed(hosts, order.generation, order.digest)
+            body["digest"] = order.digest
+            return ""
+        if order.num_running:
+            return (
+                f"{has}, others of the mesh have another, and procs run on it, which must not "
+                f"change alone: {_PUSH}"
+            )
+        for author in self._authors():
+            if author.has(order.wanted):
+                report = author.bring(order.host)
+                if not report.ok:
+                    return f"{has}, and could not be brought further: {' '.join(report.errors)}"
+                self._agent.code_states.brought(order.host.uid, order.wanted)
+                _log.info("brought the workspace to %s before procs start there", name)
+                return ""
+        return (
+            f"{has}, and others of the mesh another, which this program has not pushed and so "
+            f"cannot bring: {_PUSH}"
+        )
+
+    def _all_have(self, order: Bring) -> bool:
+        """Whether the others have what this host has: then somebody has pushed it unnoticed."""
+        node = self._node
+        others = [u for u in self._agent.workspaces.having(order.wanted) if u != order.host.uid]
+        answers = [
+            node.request(node.address_of(uid), lambda port: Inspect(port, node.uid))
+            for uid in others
+        ]
+        bodies = [a.value.body if a.wait(_ANSWER_SECONDS) else {} for a in answers]
+        return bool(order.generation) and all(b.get("digest") == order.digest for b in bodies)

@@ -1,0 +1,125 @@
+"""Which files a push changes, as each process will see them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from monarch.runtime.workspace.packages.host_environment import import_place
+from monarch.runtime.workspace.pushing.fleet import HostInPush
+from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.sharing import HERE
+from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
+from monarch.wire.address import Uid, machine_id
+from monarch_sync.entry import from_wire
+from monarch_sync.manifest import Manifest
+from monarch_sync.push import author_name
+
+__all__ = ["Planned", "plan_of"]
+
+
+class Planned(NamedTuple):
+    """The plan for the processes, and the files that changed, for the report."""
+
+    plan: ReloadPlan
+    changed_files: list[str]
+
+
+def plan_of(
+    memory: Memory,
+    manifest: Manifest,
+    hosts: Sequence[HostInPush],
+    roots: Mapping[Uid, str],
+    packages: Mapping[Uid, Sequence[tuple[str, str]]],
+    behind: Sequence[Uid],
+    mode: str,
+) -> Planned:
+    """What the owners are told. ``hosts`` are those that take part, ``roots`` their replicas,
+    ``packages`` what changes there of packages."""
+    folders = memory.workspace.folders
+    plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode)
+    changed: dict[str, None] = {}
+    by_uid = {host.uid: host for host in hosts}
+    own = _own_changes(memory.run, manifest)
+    sharing = memory.sharing
+    for host in hosts:
+        plan.covers.append(host.uid)
+        writer = by_uid.get(host.writer, host)
+        push = writer.push
+        root, state = sharing.roots.get(host.uid, ""), sharing.states.get(host.uid, "")
+        left = _changes_since(memory.left.get(host.uid), manifest)
+        if push is not None and push.staged is not None:
+            found = [(from_wire(path), from_wire(place)) for path, place in push.files()]
+            places = {
+                sharing.states.get(writer.uid, ""): state, roots[writer.uid]: root
+            }  # fmt: skip
+            plan.hosts[host.uid] = [
+                FileChange(os.path.join(above, path), _seen_from(place, places, root))
+                for above, some in ((root, found), (state, packages[writer.uid]))
+                for path, place in some
+            ]
+            changed.update((path, None) for path, _ in found)
+            left = {path: left[path] for path in left.keys() - dict(found).keys()}
+        elif host.writer == HERE and root:
+            plan.hosts[host.uid] = _in_place(root, {path: path in manifest for path in own})
+        elif not left:
+            continue
+        # These have been shown already, to nobody who runs there.
+        plan.hosts.setdefault(host.uid, []).extend(_in_place(root, left))
+        plan.paths[host.uid] = [import_place(root, state, f.remote) for f in folders]
+    plan.author, plan.author_machine = author_name(), machine_id()
+    plan.folders = [folder.remote for folder in folders]
+    plan.behind = list(behind)
+    plan.local_paths = [str(folder.local) for folder in folders]
+    plan.family = _family(plan.author_machine, plan.local_paths)
+    plan.local = [
+        FileChange(str(local), str(local) if path in manifest else "")
+        for path in own
+        for local in list(memory.workspace.locate(path))[:1]
+    ]
+    # Who pushes for the first time does not know what is new here; hosts do.
+    is_first_here = memory.last is None and any(host.is_staged for host in hosts)
+    new = [] if is_first_here else own if mode != "off" else _own_changes(memory.last, manifest)
+    return Planned(plan, sorted({*changed, *new}))
+
+
+def _family(machine: str, paths: Sequence[str]) -> str:
+    """Names a workspace among those of all authors."""
+    text = "\0".join([machine, *paths])
+    return hashlib.blake2b(os.fsencode(text), digest_size=8).hexdigest()
+
+
+def _seen_from(place: str, places: Mapping[str, str], root: str) -> str:
+    """A place that the writer of a folder told, as a host that may have it elsewhere sees it:
+    ``places`` are the writer's folders, and what they are there."""
+    for theirs, ours in places.items():
+        if theirs and place.startswith(f"{theirs}/"):
+            return ours + place[len(theirs) :]
+    return place and os.path.join(root, place)
+
+
+def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
+    """Files that lie below ``root`` already, or, where that is said, do not any more."""
+    places = [(os.path.join(root, path), is_there) for path, is_there in paths.items()]
+    return [FileChange(place, place if is_there else "") for place, is_there in places]
+
+
+def _changes_since(left: Manifest | None, manifest: Manifest) -> dict[str, bool]:
+    """The files that differ from what was left, and whether they are there now."""
+    if left is None:
+        return {}
+    paths = manifest.changed_paths(left)
+    entries = ((path, manifest.get(path) or left.get(path)) for path in paths)
+    return {path: path in manifest for path, entry in entries if entry and entry.is_file}
+
+
+def _own_changes(last: Manifest | None, manifest: Manifest) -> list[str]:
+    """Python files that changed here since the last push; at the first, all there are."""
+    if last is None:
+        return [entry.path for entry in manifest if entry.path.endswith(".py")]
+    entries = (
+        (path, manifest.get(path) or last.get(path)) for path in manifest.changed_paths(last)
+    )
+    return sorted(path for path, entry in entries if entry is not None and entry.is_file)

@@ -1,0 +1,77 @@
+"""What came of a push, in the words of its author: refusals, hosts, what was switched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from monarch.runtime.workspace.pushing.fleet import Fleet, HostInPush
+from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.sharing import HERE
+from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
+from monarch_sync.report import HostReport, Refusal, SyncReport
+
+__all__ = ["PushWords"]
+
+_MAX_NAMED = 4
+
+
+class PushWords:
+    """Writes into the ``report`` of a push what hosts and processes have said."""
+
+    def __init__(self, memory: Memory, fleet: Fleet, report: SyncReport) -> None:
+        self._memory = memory
+        self._fleet = fleet
+        self._report = report
+
+    def refused(self, outcome: ReloadOutcome) -> None:
+        """Somebody said no: everybody's reason is told once."""
+        found: dict[str, list[RefusedFile]] = {}
+        for refused in outcome.refused:
+            found.setdefault(self._in_authors_words(str(refused)), []).append(refused)
+        for alike in found.values():
+            first, ranks = alike[0], [refused.rank for refused in alike]
+            message, path, traceback = map(
+                self._in_authors_words, (first.message, first.path, first.traceback)
+            )
+            refusal = Refusal(
+                message, path, first.line, first.column, first.text, traceback, tuple(ranks)
+            )
+            self._report.errors.append(f"{refusal}\n(said by {_few(ranks)})")
+            self._report.refusals.append(refusal)
+
+    def switched(self, outcome: ReloadOutcome) -> None:
+        """All processes have."""
+        report = self._report
+        report.modules_reloaded = [f"{module.rpartition('.')[2]}.py" for module in outcome.modules]
+        report.functions_patched = outcome.functions
+        report.actors_patched = outcome.actors
+        report.procs_respawned = outcome.replaced
+        report.actors_respawned = outcome.replaced_actors
+        report.num_procs = outcome.num_procs
+        report.notes += outcome.notes
+
+    def of_host(self, host: HostInPush) -> HostReport:
+        push = host.push
+        if push is None:
+            is_here = host.writer == HERE and host.uid not in self._memory.host_names
+            return HostReport("this host" if is_here else self._fleet.name(host.uid))
+        report = HostReport(self._fleet.name(host.uid), bytes_sent=push.bytes_sent)
+        staged = push.staged
+        if staged is not None and not self._report.errors:
+            report.num_written, report.num_moved = staged.num_written, staged.num_moved
+            report.num_deleted, report.num_unchanged = staged.num_deleted, staged.num_unchanged
+            report.kept = self._fleet.kept.get(host.uid, [])
+        return report
+
+    def _in_authors_words(self, text: str) -> str:
+        """Paths on hosts, as the author knows them."""
+        for root in set(self._fleet.roots.values()):
+            text = text.replace(f"{root}/", "")
+        for folder in self._memory.workspace.folders:
+            text = text.replace(f"{folder.local}/", f"{folder.remote}/" if folder.remote else "")
+        return text
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

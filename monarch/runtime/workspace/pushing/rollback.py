@@ -1,0 +1,88 @@
+"""Going back to an earlier generation: a push of what the hosts remember, out of their stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from monarch.errors import MonarchError
+from monarch.runtime.node import Node
+from monarch.runtime.workspace.pushing.attempt import Attempt
+from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.owner import Owner
+from monarch.runtime.workspace.pushing.past import Past
+from monarch.wire.address import ProcAddress, Uid
+from monarch_sync.errors import ContentGone, PushRefused
+from monarch_sync.manifest import Manifest
+from monarch_sync.messages import Held
+from monarch_sync.report import SyncReport
+from monarch_sync.scanning.contents import Contents
+from monarch_sync.scanning.scanner import Scan, Scanner
+from monarch_sync.workspace import Workspace
+
+__all__ = ["roll_back"]
+
+
+class _PastScanner(Scanner):
+    """Finds what was, whatever the author's folders hold now."""
+
+    def __init__(self, workspace: Workspace, manifest: Manifest, contents: Contents) -> None:
+        super().__init__(workspace)
+        self.manifest, self.contents = manifest, contents
+        self._found = Scan(manifest, [])
+
+    def scan(self) -> Scan:
+        return self._found
+
+    def rescan(self, paths: Iterable[str | Path]) -> Scan:  # type: ignore[override]
+        return self._found
+
+
+class _Landing(Workspace):
+    """Where folders land, and none of their files: the author's own are not touched."""
+
+    def locate(self, remote: str) -> Iterator[Path]:
+        return iter(())
+
+
+def roll_back(
+    past: Past,
+    node: Node,
+    owners: Sequence[Owner],
+    workspace: Workspace,
+    generation: int,
+    hosts: Sequence[ProcAddress],
+    *,
+    best_effort: bool = False,
+    silent: Mapping[Uid, str] | None = None,
+) -> SyncReport:
+    """Have all hosts, and the processes of ``owners``, go back to a generation, or none of them.
+
+    ``past`` is of those of ``hosts`` that answer; ``best_effort`` leaves the others behind, which
+    are ``silent``, and names them. It becomes the next generation. The author's files stay as they
+    are. Contents come from the hosts' stores, and from another host where one lacks them. Blocks.
+    Raises ``GenerationUnknown``, ``ContentGone``, and ``MonarchError`` for a lost host.
+    """
+    wanted = past.state(generation)
+    for entry in wanted.manifest:
+        if entry.is_file and entry.digest in wanted.missing:
+            raise ContentGone(entry.path, len(past.hosts), len(wanted.missing), generation)
+    landing = _Landing({folder.local: folder.remote for folder in workspace.folders})
+    memory = Memory(landing)
+    contents = Contents(landing)  # none of its own: hosts have them, for those that lack them
+    contents.elsewhere = past.content
+    memory.scanner = _PastScanner(landing, wanted.manifest, contents)
+    memory.last = memory.run = _same_state(past.states().values())
+    try:
+        attempt = Attempt(memory, node, owners, "auto", best_effort=best_effort, silent=silent)
+        return attempt.run(hosts, None)
+    except PushRefused as error:
+        raise MonarchError(str(error)) from None
+
+
+def _same_state(states: Iterable[Held]) -> Manifest | None:
+    """The state that all hosts have, to go back to if a rank cannot switch."""
+    held = list(states)
+    if not held or len({one.digest for one in held}) > 1:
+        return None
+    return Manifest.from_rows(held[0].rows, held[0].digest_name)

@@ -1,0 +1,86 @@
+"""A replica's folder that several hosts see: one of them writes it, each looks for itself.
+
+What a host agent knows of its folder as a reader: that it is the same as another's (by an id in the
+replica's state folder), and that it has come to some state, once all that changed has been looked
+at from here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from monarch_sync.entry import from_wire, path_fault
+from monarch_sync.replicas.state_folder import find_state_folder
+from monarch_sync.stamps import digest_of, lstat
+
+__all__ = ["SharedFolder", "folder_id"]
+
+_LOOK_AGAIN_SECONDS = 0.1
+_PATIENCE_SECONDS = 10.0
+
+
+class SharedFolder:
+    """``generation`` and ``digest`` are the state that was verified last."""
+
+    def __init__(self, root: str, state: str) -> None:
+        self._root = root
+        self.id = _make_id(Path(state))
+        self.generation = 0
+        self.digest = ""
+
+    def verify(self, generation: int, digest: str, files: Iterable[tuple[bytes, bytes]]) -> str:
+        """Take up a state once ``files`` (path, digest; none for one that is gone) are as they
+        should be here; else which one is not.
+
+        A network file system may show an old file for some seconds.
+        """
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        for raw_path, expected in files:
+            path = from_wire(raw_path)
+            if fault := path_fault(path):
+                return f"{path!r} {fault}"
+            while _digest(os.path.join(self._root, path)) != expected:
+                if time.monotonic() > deadline:
+                    return f"{path} is not what the host that writes the shared folder wrote"
+                time.sleep(_LOOK_AGAIN_SECONDS)
+        self.generation, self.digest = generation, digest
+        return ""
+
+
+def _digest(path: str) -> bytes:
+    try:
+        status = lstat(path)
+    except OSError:
+        return b""
+    is_file = status is not None and stat.S_ISREG(status.st_mode)
+    return (digest_of(path) if is_file else None) or b""
+
+
+def folder_id(root: str | os.PathLike[str]) -> str:
+    """What tells a replica's folder from others, wherever it is mounted; "" if it is none."""
+    state = find_state_folder(root)
+    return _read_id(state) if state is not None else ""
+
+
+def _read_id(state: Path) -> str:
+    try:
+        return (state / "id").read_text()
+    except OSError:
+        return ""
+
+
+def _make_id(folder: Path) -> str:
+    ours = folder / f"id.{uuid.uuid4().hex}"
+    ours.write_text(ours.name)
+    try:
+        os.link(ours, folder / "id")  # Whole, and only once, however many begin together.
+    except FileExistsError:
+        pass
+    finally:
+        ours.unlink()
+    return _read_id(folder)

@@ -1,0 +1,84 @@
+"""Which hosts of a push see one folder: bytes go to one of them, and each looks for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from monarch.runtime.answers import Outcome
+from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.pushing.shared_folder import folder_id
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Share
+from monarch_sync.entry import to_wire
+from monarch_sync.manifest import Manifest
+from monarch_sync.workspace import Workspace
+
+__all__ = ["HERE", "Sharing"]
+
+HERE = "here"
+"""In place of a host's uid: the folder is the author's own."""
+
+
+class Sharing:
+    """What an author knows of its hosts' folders. ``roots`` is where each host sees its own,
+    ``states`` where its replica keeps what it knows."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._ids: dict[Uid, str] = {}
+        self._writers: dict[str, Uid] = {}
+        self.roots: dict[Uid, str] = {}
+        self.states: dict[Uid, str] = {}
+        self.verified: dict[Uid, str] = {}
+
+    def met(self, uid: Uid, body: Mapping[str, Any]) -> None:
+        """A host has told about itself."""
+        self._ids[uid] = str(body.get("replica", ""))
+        self.roots[uid] = str(body.get("workspace", ""))
+        self.states[uid] = str(body.get("state", ""))
+        self.verified[uid] = str(body.get("digest", ""))
+        if body.get("writes"):
+            self._writers[self._ids[uid]] = uid
+
+    def here(self) -> str:
+        """The id of the workspace's own folder, if that is a host's too: for `writer_for`."""
+        folders = self._workspace.folders
+        is_one = len(folders) == 1 and not folders[0].remote
+        return folder_id(folders[0].local) if is_one else ""
+
+    def writer_for(self, uid: Uid, here: str) -> Uid:
+        """Who writes the folder of a host: another one, ``HERE``, or nobody else ("")."""
+        own = self._ids.get(uid, "")
+        if not own:
+            return ""
+        if own == here:
+            return HERE
+        writer = self._writers.get(own, "")
+        return "" if writer == uid else writer
+
+    def takes_over(self, uid: Uid) -> Uid:
+        """A host writes its folder from here on, if it is let."""
+        self._writers[self._ids.get(uid, "")] = uid
+        return ""
+
+    def share(
+        self, node: Node, host: ProcAddress, generation: int, manifest: Manifest,
+        paths: Iterable[str],
+    ) -> Promise[Outcome]:  # fmt: skip
+        """Have a host look at what somebody else has written to its folder."""
+        entries = ((path, manifest.get(path)) for path in paths)
+        files = [
+            (to_wire(path), entry.digest if entry is not None else b"")
+            for path, entry in entries
+            if entry is None or entry.is_file
+        ]
+        digest = manifest.digest.hex()
+        folders = tuple(folder.remote for folder in self._workspace.folders)
+        return node.request(
+            host, lambda port: Share(generation, digest, folders, port, node.uid),
+            msgspec.msgpack.encode(files),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What git, and `.monarchignore`, leave out of a workspace."""

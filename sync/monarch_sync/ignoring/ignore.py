@@ -1,0 +1,258 @@
+"""Which paths are left out of a workspace.
+
+Git's rules exactly: nested and negated `.gitignore`, `info/exclude`, the user's own
+`core.excludesFile`; and `.monarchignore` in the same syntax, which has the last word. A file that
+git tracks although git's rules ignore it comes along. Never taken: `.git`, `__pycache__`, compiled
+Python, virtual environments, what editors write beside a file while it is edited, our own
+`.monarch`, and what the workspace says to ignore.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Container, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from monarch_sync.ignoring.git_config import config_files, personal_rule_file
+from monarch_sync.ignoring.git_index import common_dir, find_git_dir, git_dir_of
+from monarch_sync.ignoring.gitignore import RuleFile, rules_of
+
+__all__ = [
+    "IGNORE_FILE",
+    "NEVER",
+    "OUTER_NAMES",
+    "RULE_FILES",
+    "exclude_file",
+    "is_environment",
+    "is_wanted",
+    "judges_alike",
+    "other_rule_files",
+    "walk",
+    "walk_kinds",
+]
+
+_OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
+NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF_EDITORS)
+_ENVIRONMENT = "pyvenv.cfg"
+IGNORE_FILE, _GIT = ".monarchignore", ".gitignore"
+OUTER_NAMES = (_GIT, IGNORE_FILE)  # of rule files that count from the folders above, too
+RULE_FILES = frozenset({_GIT, IGNORE_FILE, _ENVIRONMENT})
+_NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file, or not for git
+
+
+class _Level(NamedTuple):
+    """The rules of one folder. ``start``: where, in an absolute path, what it judges begins."""
+
+    start: int
+    own: RuleFile | None
+    git: RuleFile | None
+    exclude: RuleFile | None
+    is_repository: bool
+
+
+class _Rules(NamedTuple):
+    """What counts for one workspace folder, beside the rules of its levels."""
+
+    never: RuleFile | None
+    personal: RuleFile | None
+    start: int
+    personal_start: int
+    uses_git: bool
+
+    def leave_out(self, levels: list[_Level], path: str, name: str, is_dir: bool) -> bool:
+        """Whether a path is left out. ``levels``: of the folders above it, nearest first."""
+        if self.never is not None and self.never.verdict(name, path[self.start :], is_dir):
+            return True
+        for level in levels:
+            if level.own is not None:
+                verdict = level.own.verdict(name, path[level.start :], is_dir)
+                if verdict is not None:
+                    return verdict
+        if not self.uses_git:
+            return False
+        exclude: bool | None = None
+        for level in levels:
+            if level.git is not None:
+                verdict = level.git.verdict(name, path[level.start :], is_dir)
+                if verdict is not None:
+                    return verdict
+            if level.exclude is not None:
+                exclude = level.exclude.verdict(name, path[level.start :], is_dir)
+            if level.is_repository:
+                break
+        if exclude is None and self.personal is not None:
+            exclude = self.personal.verdict(name, path[self.personal_start :], is_dir)
+        return bool(exclude)
+
+
+def walk(
+    folder: Path,
+    patterns: Sequence[str] = (),
+    below: str = "",
+    depth: int | None = None,
+    *,
+    on_error: Callable[[str, OSError], None] | None = None,
+    uses_git: bool = True,
+) -> Iterator[str]:
+    """Paths that belong to a workspace, relative to its ``folder``, folders before content.
+
+    ``patterns`` are further ones to leave out, in `.gitignore` syntax, relative to ``folder``.
+    ``below`` looks only inside that folder of it, ``depth`` 1 at nothing deeper; rules of the
+    folders above count all the same. ``on_error`` is told of folders that cannot be listed, or
+    whose rules cannot be read: what is in them is not known to belong here.
+    """
+    for path, _ in walk_kinds(folder, patterns, below, depth, on_error=on_error, uses_git=uses_git):
+        yield path
+
+
+def walk_kinds(
+    folder: Path,
+    patterns: Sequence[str] = (),
+    below: str = "",
+    depth: int | None = None,
+    *,
+    on_error: Callable[[str, OSError], None] | None = None,
+    on_environment: Callable[[str], None] | None = None,
+    uses_git: bool = True,
+) -> Iterator[tuple[str, bool]]:
+    """As `walk`; with each path, whether it is a folder. ``on_environment`` is told of folders that
+    would belong to a workspace, were they no virtual environments."""
+    root = str(folder).rstrip("/")
+    top = f"{root}/{below}" if below else root
+    repository = find_git_dir(root)
+    rules = _Rules(
+        rules_of(os.fsencode("\n".join((*NEVER, *patterns)))),
+        _personal(repository and repository[1]) if uses_git else None,
+        len(root) + 1,
+        len(repository[0].rstrip("/") if repository else root) + 1,
+        uses_git,
+    )
+    levels = [_level(above) for above in _folders_above(top)]
+    stack = [(top, below, levels)]
+    while stack:
+        at, relative, above = stack.pop()
+        try:
+            with os.scandir(at or "/") as listing:
+                entries = list(listing)
+            os.lstat(f"{at}/.")  # where names may be listed, and nothing behind them be looked at
+            level = _level(at, {entry.name for entry in entries})
+        except OSError as error:
+            if on_error is not None:
+                on_error(relative, error)
+            continue
+        inside = [level, *above] if level.own or level.git or level.is_repository else above
+        prefix = f"{relative}/" if relative else ""
+        for entry in entries:
+            name = entry.name
+            is_dir = entry.is_dir(follow_symlinks=False)
+            if rules.leave_out(inside, f"{at}/{name}", name, is_dir):
+                continue
+            if not is_dir:
+                yield prefix + name, False
+            elif not is_environment(f"{at}/{name}"):
+                yield prefix + name, True
+                if depth is None:
+                    stack.append((f"{at}/{name}", prefix + name, inside))
+            elif on_environment is not None:
+                on_environment(prefix + name)
+
+
+def judges_alike(
+    folder: Path, patterns: Sequence[str], old: str, new: str, *, uses_git: bool = True
+) -> bool:
+    """Whether rules from above say the same of what is in a folder under another name; both are
+    relative to a workspace's ``folder``."""
+    root = str(folder).rstrip("/")
+    ways = [dict.fromkeys(_folders_above(f"{root}/{path}")) for path in (old, new)]
+    shared = ways[0].keys() & ways[1].keys()
+    repository = find_git_dir(root)
+    everywhere = [
+        rules_of(os.fsencode("\n".join(patterns))),
+        _personal(repository and repository[1]) if uses_git else None,
+    ]
+    for above in ways[0].keys() | ways[1].keys():
+        level = _level(above)
+        rules = [level.own, level.git, level.exclude]
+        if above in shared:
+            everywhere += rules
+        elif level.is_repository or any(rules):
+            return False
+    return all(one is None or one.goes_by_name for one in everywhere)
+
+
+def _level(folder: str, names: Container[str] | None = None) -> _Level:
+    """The rules right in a folder. ``names``: what is in it, if that is known: then it raises
+    ``OSError`` where rules are there and cannot be read."""
+    is_there = names is not None
+    own = git = None
+    if names is None or IGNORE_FILE in names:
+        own = _read(f"{folder}/{IGNORE_FILE}", is_there=is_there)
+    if names is None or _GIT in names:
+        git = _read(f"{folder}/{_GIT}", is_there=is_there, flags=os.O_NOFOLLOW)
+    exclude, git_dir = None, None
+    if names is None or ".git" in names:
+        git_dir = git_dir_of(folder or "/")
+    if git_dir is not None:
+        exclude = _read(exclude_file(git_dir))
+    return _Level(len(folder) + 1, own, git, exclude, git_dir is not None)
+
+
+def _read(path: str, *, is_there: bool = False, flags: int = 0) -> RuleFile | None:
+    def opened(path: str, mode: int) -> int:
+        return os.open(path, mode | flags)
+
+    try:
+        with open(path, "rb", buffering=0, opener=opened) as file:
+            return rules_of(file.read())
+    except OSError as error:
+        if is_there and error.errno not in _NO_RULES:
+            raise OSError(error.errno, error.strerror, path) from None
+        return None
+
+
+def is_environment(folder: str) -> bool:
+    """Whether a folder is a virtual environment."""
+    return os.path.exists(f"{folder}/{_ENVIRONMENT}")
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def exclude_file(git_dir: str) -> str:
+    """A repository's own rules."""
+    return f"{common_dir(git_dir)}/info/exclude"
+
+
+def _personal(git_dir: str | None) -> RuleFile | None:
+    """The user's own rules: `core.excludesFile`, or what stands in for it."""
+    return _read(personal_rule_file(git_dir and common_dir(git_dir)))
+
+
+def other_rule_files(git_dir: str | None) -> list[str]:
+    """The files that hold rules for a folder or say where these are, beside those in the folders
+    above it, whether they are there or not. ``git_dir``: of the repository that it is in."""
+    repository = common_dir(git_dir) if git_dir is not None else None
+    own = [exclude_file(git_dir)] if git_dir is not None else []
+    return [*own, *config_files(repository), personal_rule_file(repository)]
+
+
+def is_wanted(
+    folder: Path,
+    patterns: Sequence[str],
+    path: str,
+    wanted: dict[str, frozenset[str]],
+    *,
+    uses_git: bool = True,
+) -> bool:
+    """Whether `walk` would list a path. ``wanted`` remembers, for others in the same folders."""
+    parent = path.rpartition("/")[0]
+    if parent and not is_wanted(folder, patterns, parent, wanted, uses_git=uses_git):
+        return False
+    if parent not in wanted:
+        wanted[parent] = frozenset(walk(folder, patterns, parent, depth=1, uses_git=uses_git))
+    return path in wanted[parent]

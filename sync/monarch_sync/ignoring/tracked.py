@@ -1,0 +1,79 @@
+"""Tracked: what git tracks of a workspace's folder although rules leave it out.
+
+It comes along, unless it is ours to leave out. What is not there at the moment counts, too: it may
+be restored, and then nothing tells of it but its own path.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Container, Sequence
+
+from monarch_sync.entry import folders_above
+from monarch_sync.ignoring.git_index import find_git_dir, tracked_paths
+from monarch_sync.ignoring.ignore import is_wanted
+from monarch_sync.workspace import Folder
+
+__all__ = ["Tracked"]
+
+
+class Tracked:
+    """Of one folder, without what `walk` has ``listed``. Paths are relative to the folder.
+
+    ``ways`` are all folders above these paths. Raises ``OSError`` where it is not known what git
+    tracks.
+    """
+
+    def __init__(self, folder: Folder, patterns: Sequence[str], listed: Container[str]) -> None:
+        self._folder = folder.local
+        self._patterns = patterns
+        found = find_git_dir(str(folder.local)) if folder.follows_git else None
+        names: list[str] = []
+        if found is not None:
+            top, git_dir = found
+            prefix = "" if top == str(folder.local) else f"{folder.local.relative_to(top)}/"
+            inside = (name for name in tracked_paths(git_dir) if name.startswith(prefix))
+            names = [name for name in (n[len(prefix) :] for n in inside) if name not in listed]
+        self._paths = sorted(names)
+        self.ways = frozenset(above for path in names for above in folders_above(path))
+
+    def below(self, relative: str) -> list[str]:
+        """The paths at or in a folder, whether they are there or not."""
+        paths = self._paths
+        if not relative:
+            return paths
+        # "0" comes right behind "/".
+        first, last = (bisect_left(paths, f"{relative}{end}") for end in "/0")
+        at = bisect_left(paths, relative)
+        return [*paths[at : at + (paths[at : at + 1] == [relative])], *paths[first:last]]
+
+    def there(self, relative: str = "") -> list[str]:
+        """Those of them that are there and come along, with the folders that lead to them."""
+        wanted: dict[str, frozenset[str]] = {}
+        found: dict[str, None] = {}
+        for path in self.below(relative):
+            # A folder in the place of a file is not what git tracks.
+            if self._is_ours(path, wanted) and not _is_dir(f"{self._folder}/{path}"):
+                above = (at for at in folders_above(path) if _is_in(at, relative))
+                found.update(dict.fromkeys(above))
+                found[path] = None
+        return list(found)
+
+    def folders(self, relative: str = "") -> list[str]:
+        """The folders, at or in one, that are there and in which one of them may come to be."""
+        wanted: dict[str, frozenset[str]] = {}
+        ways = {above for path in self.below(relative) for above in folders_above(path)}
+        inside = (way for way in sorted(ways) if _is_in(way, relative))
+        return [way for way in inside if self._is_ours(way, wanted)]
+
+    def _is_ours(self, path: str, wanted: dict[str, frozenset[str]]) -> bool:
+        return is_wanted(self._folder, self._patterns, path, wanted, uses_git=False)
+
+
+def _is_dir(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return not folder or f"{path}/".startswith(f"{folder}/")

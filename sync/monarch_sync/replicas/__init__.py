@@ -1,0 +1,1 @@
+"""The folder on a host that mirrors a workspace: staged, committed, remembered."""

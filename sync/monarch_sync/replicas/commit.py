@@ -1,0 +1,344 @@
+"""From one state of a replica to another, in steps that may be repeated.
+
+Every step looks at what is there before it acts, so that a plan that was cut short can be carried
+out again from its start: what is done already is seen to be done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections import deque
+
+from monarch_sync.diff import Plan
+from monarch_sync.disk import Disk
+from monarch_sync.entry import Entry, parent_of
+from monarch_sync.manifest import Manifest
+from monarch_sync.replicas.footing import Footing
+from monarch_sync.replicas.keeper import Keeper
+from monarch_sync.replicas.patch_file import Patch
+from monarch_sync.replicas.ready import SECOND_NS, Ready, Swap, time_after
+from monarch_sync.replicas.staging import Staging
+from monarch_sync.replicas.store import Store
+from monarch_sync.replicas.whole_folders import WholeFolders
+from monarch_sync.stamps import Stamps, digest_of, lstat
+
+__all__ = ["Committer"]
+
+_NOTHING = Ready("")
+
+
+class Committer:
+    """Carries one plan out below ``root``; ``old`` is the state that the plan starts from.
+    ``is_repeated``: it may have been carried out in part."""
+
+    def __init__(
+        self, root: str, staging: Staging, store: Store, disk: Disk, stamps: Stamps,
+        folders: WholeFolders, old: Manifest, *, is_repeated: bool,
+    ) -> None:  # fmt: skip
+        self._root = root
+        self._is_repeated = is_repeated
+        self._folders = folders
+        self._stamps = stamps
+        self._staging = staging
+        self._store = store
+        self._disk = disk
+        self._old = old
+        self._keeper = Keeper(root, store, disk, stamps, old)
+        self._footing = Footing(root, disk, self._keeper)
+        self._whole: set[str] = set()  # folders that were put in their place with all in them
+        self._bytecode: dict[str, list[str]] = {}
+        self._swapped: list[Swap] = []
+        self._put: list[tuple[str, bytes, int]] = []
+        self._replaced: deque[tuple[str, bytes, os.stat_result]] = deque()
+        self._patched: deque[tuple[str, Patch]] = deque()
+        self.lost: list[str] = []  # paths whose staged content is gone, so not as planned
+
+    def carry_out(self, plan: Plan, new: Manifest) -> list[str]:
+        """Do it, so that `new` is what is here; the names of files that were changed on the host
+        and are kept under them."""
+        for before, after in plan.folders_moved:
+            self._move_folder(before, after)
+        for entry in plan.removes:
+            self._remove(entry)
+        for top, place in self._staging.tops.items():
+            self._put_whole(top, place)
+        whole, changes_modes = self._whole, []
+        for entry in plan.folders:
+            if entry.path not in whole:
+                self._footing.make_sound(entry.path)
+                changes_modes.append(entry)
+            elif entry.mode & 0o700 != 0o700:
+                changes_modes.append(entry)
+        swaps = self._staging.swaps
+        for entry in plan.files:
+            swap = swaps.get(entry.path)
+            if swap is not None and self._swap(swap):
+                continue
+            if not whole or parent_of(entry.path) not in whole:
+                self._put_file(entry)
+            elif self._staging.ready[entry.path].is_linked:
+                self._look_at_linked(entry)
+            elif entry.mode & 0o600 != 0o600:
+                changes_modes.append(entry)
+        for entry in plan.links:
+            if parent_of(entry.path) not in whole:
+                self._put_link(entry)
+        for entry in (*plan.modes, *reversed(changes_modes)):
+            self._set_mode(entry)
+        for folder in self._opened(new):
+            opened = new.get(folder)
+            if opened is not None and opened.is_dir:
+                self._set_mode(opened)
+        return self._keeper.kept
+
+    def _opened(self, new: Manifest) -> list[str]:
+        """The folders that nobody may write to and that were opened for us; in a plan that was cut
+        short, any of them may have been."""
+        opened = self._footing.opened
+        if not self._is_repeated:
+            return opened
+        return [*opened, *(e.path for e in new if e.is_dir and e.mode & 0o300 != 0o300)]
+
+    def settle(self) -> None:
+        """What can wait until the commit has been answered: what was replaced goes to the store.
+        May be asked for again, if it fails."""
+        while self._swapped:
+            swap = self._swapped.pop()
+            if swap.is_stored:
+                self._store.gone(swap.new)
+            self._replaced.append((swap.place, swap.old, swap.before))
+            self._put.append((swap.path, swap.new, swap.mtime_ns))
+        while self._replaced:
+            with contextlib.suppress(FileNotFoundError):
+                self._store.take(*self._replaced[0])
+            self._replaced.popleft()
+        while self._patched:
+            with contextlib.suppress(FileNotFoundError):
+                self._store.take_patch(*self._patched[0])
+            self._patched.popleft()
+        for path, digest, mtime_ns in self._put:
+            if (status := lstat(path)) is not None:
+                self._stamps.note(status, digest, mtime_ns)
+        self._put.clear()
+
+    def _put_whole(self, top: str, place: str) -> None:
+        path = f"{self._root}/{top}"
+        self._footing.make_sound(parent_of(top))
+        if lstat(path) is None:
+            self._disk.rename(place, path)
+            inside = f"{top}/"
+            self._whole.update(
+                path for path in self._staging.folders if path == top or path.startswith(inside)
+            )
+
+    def _move_folder(self, before: str, after: str) -> None:
+        source, target = f"{self._root}/{before}", f"{self._root}/{after}"
+        self._footing.make_sound(parent_of(after))
+        if lstat(source) is None or self._footing.leads_astray(before):
+            return  # done already
+        self._footing.open(parent_of(before))
+        if lstat(target) is not None:
+            if self._is_repeated and self._has_moved(before, after):
+                return
+            self._keeper.keep(after, None, self._disk.move)
+        if parent_of(before) != parent_of(after):
+            self._footing.open(before)  # What `..` is in it changes.
+        self._disk.rename(source, target)
+        if before in self._footing.opened:
+            self._footing.opened.append(after)
+
+    def _has_moved(self, before: str, after: str) -> bool:
+        """Whether, of two folders, the one with the new name is ours already, and what bears the
+        old name somebody else's."""
+        node = self._old.folder(before)
+        return self._folders.holds(after, node) or not self._folders.holds(before, node)
+
+    def _set_mode(self, entry: Entry) -> None:
+        path = f"{self._root}/{entry.path}"
+        if self._footing.leads_astray(entry.path):
+            return
+        status = lstat(path)
+        if status is None or stat.S_ISDIR(status.st_mode) != entry.is_dir:
+            return  # Taken away, or replaced, on the host: theirs now.
+        # A folder that we may not enter is one that no later push could mend.
+        mode = entry.mode | 0o500 if entry.is_dir else entry.mode
+        if not stat.S_ISLNK(status.st_mode):
+            self._give_mode(path, status, mode)
+
+    def _remove(self, entry: Entry) -> None:
+        path = f"{self._root}/{entry.path}"
+        if self._footing.leads_astray(entry.path):
+            return
+        status = lstat(path)
+        if status is None:
+            return
+        self._footing.open(parent_of(entry.path))
+        if stat.S_ISDIR(status.st_mode):
+            # A folder with files of the host's own stays.
+            if entry.is_dir:
+                self._remove_folder(path)
+        elif entry.is_file and stat.S_ISREG(status.st_mode):
+            self._drop_bytecode(path)
+            self._keeper.clear(entry.path, status)
+        elif entry.is_link and stat.S_ISLNK(status.st_mode):
+            self._disk.unlink(path)
+
+    def _remove_folder(self, path: str) -> None:
+        """Take a folder away, unless it has files of the host's own."""
+        with contextlib.suppress(OSError):
+            self._disk.remove_folder(f"{path}/__pycache__")  # empty once our bytecode is gone
+        try:
+            if not os.listdir(path):
+                self._disk.remove_folder(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EBUSY:  # Something is mounted there.
+                raise
+
+    def _drop_bytecode(self, path: str) -> None:
+        """Python's compiled form of a file of ours goes with it."""
+        folder, _, name = path.rpartition("/")
+        stem, extension = os.path.splitext(name)
+        if extension != ".py":
+            return
+        if folder not in self._bytecode:
+            self._bytecode[folder] = _names_in(f"{folder}/__pycache__")
+        for compiled in self._bytecode[folder]:
+            if compiled.startswith(f"{stem}.") and compiled.endswith(".pyc"):
+                with contextlib.suppress(FileNotFoundError):
+                    self._disk.unlink(f"{folder}/__pycache__/{compiled}")
+
+    def _swap(self, swap: Swap) -> bool:
+        """Whether the file was as it was when we looked, and has changed places."""
+        if swap.folder not in self._footing.sound:
+            self._footing.make_sound(swap.folder)
+        if not _is_unchanged(swap.before, lstat(swap.path)):
+            return False
+        self._disk.exchange(swap.place, swap.path)
+        self._swapped.append(swap)
+        return True
+
+    def _put_file(self, entry: Entry) -> None:
+        name = entry.path
+        path = f"{self._root}/{name}"
+        self._footing.make_sound(parent_of(name))
+        ready = self._staging.ready.get(name, _NOTHING)
+        before, digest = lstat(path), ready.digest
+        if not _is_unchanged(ready.before, before):
+            digest = None if before is None else self._stamps.digest_of(path, before)
+        if before is not None and digest == entry.digest:
+            self._give_mode(path, before, entry.mode)
+            return
+        place = ready.place
+        if ready.patch is not None and before is not None and digest == ready.digest:
+            self._patch(path, ready.patch, place, before)
+            self._give_mode(path, before, entry.mode)
+            return
+        if not place or ready.patch is not None:
+            self.lost.append(name)
+            return
+        mtime_ns = ready.mtime_ns
+        if ready.is_linked:
+            status = os.lstat(place)
+            if _is_meddled_with(place, status, ready, entry):
+                self.lost.append(name)
+                return
+            self._give_mode(place, status, entry.mode)
+            if before is not None:
+                self._make_younger(place, status, path, before)
+        elif entry.mode & 0o600 != 0o600:
+            self._disk.chmod(place, entry.mode)
+        if before is None:
+            self._disk.rename(place, path)
+        elif digest is not None and _has_digest(self._old.get(name), digest):
+            self._disk.exchange(place, path)
+            self._replaced.append((place, digest, before))
+        else:
+            self._keeper.give_way(name, before, digest)
+            self._disk.rename(place, path)
+        if ready.is_stored:
+            self._store.gone(entry.digest)
+        self._put.append((path, entry.digest, mtime_ns))
+
+    def _look_at_linked(self, entry: Entry) -> None:
+        """A file came with the folder that it is in, and has had another name until now."""
+        path = f"{self._root}/{entry.path}"
+        status, ready = os.lstat(path), self._staging.ready[entry.path]
+        if _is_meddled_with(path, status, ready, entry):
+            self._disk.unlink(path)
+            self.lost.append(entry.path)
+        else:
+            self._give_mode(path, status, entry.mode)
+
+    def _patch(self, path: str, patch: Patch, place: str, before: os.stat_result) -> None:
+        mtime = time_after(before)
+        assert mtime is not None
+        self._disk.overwrite(path, patch.writes, patch.size, mtime)
+        self._patched.append((place, patch))
+        self._put.append((path, patch.digest, mtime * SECOND_NS))
+
+    def _give_mode(self, path: str, status: os.stat_result, mode: int) -> None:
+        if stat.S_IMODE(status.st_mode) == mode:
+            return
+        try:
+            self._disk.chmod(path, mode)
+        except PermissionError:
+            # Somebody else's folder keeps its mode; their file gives way to one like it.
+            if stat.S_ISREG(status.st_mode):
+                beside = f"{self._staging.folder}/mode.part"
+                self._disk.copy(path, beside, mode)
+                self._disk.rename(beside, path)
+
+    def _make_younger(
+        self, staged: str, status: os.stat_result, path: str, before: os.stat_result
+    ) -> None:
+        """Python takes bytecode for fresh if source size and mtime in whole seconds agree, so
+        what replaces a source file must not bear the same second."""
+        if path.endswith(".py") and int(status.st_mtime) <= int(before.st_mtime):
+            self._disk.set_time(staged, int(before.st_mtime) + 1)
+
+    def _put_link(self, entry: Entry) -> None:
+        path = f"{self._root}/{entry.path}"
+        self._footing.make_sound(parent_of(entry.path))
+        before = lstat(path)
+        if before is not None:
+            if stat.S_ISLNK(before.st_mode) and os.readlink(path) == entry.target:
+                return
+            digest = self._stamps.digest_of(path, before)
+            self._keeper.give_way(entry.path, before, digest)
+        beside = f"{self._staging.folder}/link.part"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
+        self._disk.make_link(beside, entry.target)
+        self._disk.rename(beside, path)
+
+
+def _is_meddled_with(path: str, status: os.stat_result, ready: Ready, entry: Entry) -> bool:
+    """Whether somebody has written to a file by the name that it had, since we looked at it."""
+    return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
+
+
+def _has_digest(entry: Entry | None, digest: bytes) -> bool:
+    return entry is not None and entry.digest == digest
+
+
+def _is_unchanged(before: os.stat_result | None, now: os.stat_result | None) -> bool:
+    if before is None or now is None:
+        return before is now
+    return (
+        before.st_ctime_ns == now.st_ctime_ns
+        and before.st_mtime_ns == now.st_mtime_ns
+        and before.st_ino == now.st_ino
+        and before.st_size == now.st_size
+    )
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

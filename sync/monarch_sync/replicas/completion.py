@@ -1,0 +1,168 @@
+"""Completion: sees that a commit, once begun, comes to its end, whatever comes between.
+
+From the moment that the journal is written, there is one way only: forward. What was cut short is
+carried out again from its start, with what of the stage is still there. What can be done after the
+answer, to keep what was replaced and to note it and the end, waits for `settle`; the journal says
+enough to do that too after a crash. After a reboot every file
+is read once, and what is not as it was left is no longer claimed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from monarch_sync.diff import Plan, diff
+from monarch_sync.disk import Disk
+from monarch_sync.history import History
+from monarch_sync.manifest import Manifest, decode_pairs
+from monarch_sync.replicas.commit import Committer
+from monarch_sync.replicas.staging import Staging
+from monarch_sync.replicas.state_log import Journal, StateLog
+from monarch_sync.replicas.store import Store
+from monarch_sync.replicas.whole_folders import WholeFolders
+from monarch_sync.stamps import Stamps, digest_of
+
+__all__ = ["FULL", "Completion"]
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Completion:
+    """Of the commits of one replica, below ``root``. ``boot`` tells one start of this machine from
+    the next."""
+
+    def __init__(
+        self, root: str, log: StateLog, history: History, staging: Staging, store: Store,
+        disk: Disk, stamps: Stamps, folders: WholeFolders,
+    ) -> None:  # fmt: skip
+        self._root = root
+        self._log = log
+        self._history = history
+        self._staging = staging
+        self._store = store
+        self._disk = disk
+        self._stamps = stamps
+        self._folders = folders
+        self._unsettled: tuple[Committer, Manifest] | None = None
+        # A commit that has begun, from which state to which, until the history has it.
+        self._unnoted: tuple[Journal, Manifest, Manifest] | None = None
+        going = log.interrupted
+        if going is not None and history.newest < going.generation:
+            old = log.state.manifest
+            self._unnoted = going, old, going.apply(old)
+        self.boot = _boot_id()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a commit was cut short, and has to be recovered."""
+        return self._log.interrupted is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing was left for after the answer to a commit."""
+        return self._unsettled is None
+
+    def carry_out(self, new: Manifest, plan: Plan, *, is_repeated: bool = False) -> list[str]:
+        """Show a state; the names of files that were changed on the host and are kept."""
+        going, old = self._log.interrupted, self._log.state.manifest
+        if going is not None and not is_repeated:
+            self._unnoted = going, old, new
+        committer = Committer(
+            self._root, self._staging, self._store, self._disk, self._stamps, self._folders,
+            old, is_repeated=is_repeated,
+        )  # fmt: skip
+        kept = committer.carry_out(plan, new)
+        self._log.reach(new.replace(removed=committer.lost) if committer.lost else new)
+        self._unsettled = committer, new
+        return kept
+
+    def settle(self) -> None:
+        """Do what was left for after the answer. May be asked for again, if it fails."""
+        if self._unsettled is None:
+            return
+        committer, new = self._unsettled
+        committer.settle()
+        try:
+            self._note(new, committer.lost)
+        except OSError as error:
+            if error.errno not in FULL or not self._store.num_bytes:
+                raise
+            self._store.trim(0)  # what was there before gives way to what is there now
+            self._note(new, committer.lost)
+        self._unsettled = None
+        self._staging.drop()
+        self._store.trim()
+        with contextlib.suppress(OSError):  # It is only shorter; the log has it all.
+            self._log.compact()
+
+    def _note(self, planned: Manifest, lost: list[str]) -> None:
+        """Note a commit in the history, and then its end, after which nobody asks whether it was
+        noted there."""
+        if self._unnoted is not None:
+            journal, old, new = self._unnoted
+            self._history.add(
+                journal.generation, journal.author, old, new, journal.seconds,
+                journal.known_moves, takes_back=journal.takes_back,
+            )  # fmt: skip
+            self._unnoted = None
+        self._note_lost(planned, lost)
+        self._log.end(lost)
+
+    def recover(self) -> None:
+        """Finish a commit that was cut short, if one was."""
+        journal = self._log.interrupted
+        if journal is None:
+            return
+        old = self._log.state.manifest
+        new = journal.apply(old)
+        moves = decode_pairs(journal.folder_moves)
+        plan = diff(old, new, [move for move in moves if self._folders.is_free(move[0])])
+        self._staging.salvage(plan, old)
+        self._staging.gather(plan, new)
+        self.carry_out(new, plan, is_repeated=True)
+        self._staging.return_old()
+        self.settle()
+
+    def note_reboot(self) -> None:
+        """After a loss of power we claim what is as we left it, and nothing else."""
+        state = self._log.state
+        if state.boot == self.boot or not state.generation:
+            return
+        damaged = self._damaged(state.manifest)
+        sound = state.manifest.replace(removed=damaged)
+        self._log.state = state._replace(manifest=sound, boot=self.boot)
+        if self._log.interrupted is None:
+            self._note_lost(state.manifest, damaged)
+            with contextlib.suppress(OSError):
+                self._log.rewrite(self._log.state)
+
+    def forget_missing(self) -> None:
+        """Claim no more what somebody took away here, so that it is brought again."""
+        manifest = self._log.state.manifest
+        paths = (entry.path for entry in manifest)
+        gone = [path for path in paths if not os.path.lexists(f"{self._root}/{path}")]
+        if gone:
+            self._note_lost(manifest, gone)
+            self._log.forget(gone)
+
+    def _damaged(self, manifest: Manifest) -> list[str]:
+        """The files that do not hold what the manifest says."""
+        files = (entry for entry in manifest if entry.is_file)
+        return [e.path for e in files if digest_of(f"{self._root}/{e.path}") != e.digest]
+
+    def _note_lost(self, manifest: Manifest, paths: list[str]) -> None:
+        entries = [entry for entry in map(manifest.get, paths) if entry is not None]
+        # What the history cannot lead to any more, it says so.
+        with contextlib.suppress(OSError):
+            self._history.lost(self._log.state.generation, entries)
+
+
+def _boot_id() -> str:
+    """What tells one start of this machine from the next; "" where there is no such thing."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

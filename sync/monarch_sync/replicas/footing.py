@@ -1,0 +1,57 @@
+"""Footing: the folders on the way to what a commit puts, real ones that we may write to."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from monarch_sync.disk import Disk
+from monarch_sync.entry import folders_above, parent_of
+from monarch_sync.replicas.keeper import Keeper
+from monarch_sync.stamps import lstat
+
+__all__ = ["Footing"]
+
+
+class Footing:
+    """Of one commit. ``sound``: folders known to be in order; ``opened``: those that nobody might
+    write to, and that were opened for us."""
+
+    def __init__(self, root: str, disk: Disk, keeper: Keeper) -> None:
+        self._root = root
+        self._disk = disk
+        self._keeper = keeper
+        self._user = os.geteuid()
+        self._writable: set[str] = set()
+        self.sound: set[str] = {""}
+        self.opened: list[str] = []
+
+    def make_sound(self, folder: str) -> None:
+        """See that ``folder`` and all above it are real folders inside the root."""
+        if folder in self.sound:
+            return
+        self.make_sound(parent_of(folder))
+        path = f"{self._root}/{folder}"
+        status = lstat(path)
+        if status is not None and not stat.S_ISDIR(status.st_mode):
+            self._keeper.clear(folder, status)
+            status = None
+        if status is None:
+            self._disk.make_folder(path)
+        elif status.st_mode & 0o300 != 0o300 or status.st_uid != self._user:
+            self.open(folder)
+        self.sound.add(folder)
+
+    def open(self, folder: str) -> None:
+        """See that we may write to a folder that is there."""
+        if folder in self.sound or folder in self._writable:
+            return
+        path = f"{self._root}/{folder}"
+        if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+            self._disk.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | 0o700)
+            self.opened.append(folder)
+        self._writable.add(folder)
+
+    def leads_astray(self, name: str) -> bool:
+        """Whether a folder above ``name`` is a link: what lies behind it is not ours."""
+        return any(os.path.islink(f"{self._root}/{folder}") for folder in folders_above(name))

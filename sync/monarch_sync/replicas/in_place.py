@@ -1,0 +1,104 @@
+"""InPlace: large files that are changed where they stand, by a patch that is noted beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from monarch_sync.digest import LARGE_BYTES
+from monarch_sync.disk import Disk
+from monarch_sync.entry import Entry
+from monarch_sync.replicas.patch_file import Blocks, Patch, Write
+from monarch_sync.replicas.ready import Ready
+from monarch_sync.replicas.store import Store
+from monarch_sync.stamps import lstat
+
+__all__ = ["NOTE", "InPlace"]
+
+NOTE = ".patch"
+_SPARE_BYTES = 1 << 20
+
+
+class InPlace:
+    """Gets patches ready, from an author's delta, from the store, or from a commit cut short."""
+
+    def __init__(self, root: str, store: Store, disk: Disk) -> None:
+        self._root = root
+        self._store = store
+        self._disk = disk
+        self._blocks = Blocks()
+        self._noted: dict[bytes, tuple[str, Patch]] = {}
+
+    def forget(self) -> None:
+        self._noted = {}
+
+    def salvage(self, path: str) -> bool:
+        """Whether a file left by a commit that was cut short is the note of a patch."""
+        patch = Patch.read(path) if path.endswith(NOTE) else None
+        if patch is not None:
+            self._noted[patch.digest] = path, patch
+        return patch is not None
+
+    def return_old(self) -> None:
+        """After that commit: what leads back goes to the store, as it would have."""
+        for path, patch in self._noted.values():
+            if lstat(path) is not None:
+                self._store.take_patch(path, patch)
+
+    def fit(
+        self, entry: Entry, ours: Entry | None, before: os.stat_result, base: bytes,
+        writes: list[Write], new_place: Callable[[], str],
+    ) -> Ready | None:  # fmt: skip
+        """Get ready what makes of the file that stands there (``before``, with the content
+        ``base``) what ``entry`` says; None if that may not be: it has to be ``ours``, as we left
+        it, without another name."""
+        if ours is None or ours.digest != base or before.st_nlink > 1:
+            return None
+        path = f"{self._root}/{entry.path}"
+        if _is_program(entry, before) or not os.access(path, os.W_OK, effective_ids=True):
+            return None
+        if not _has_room(path, writes):
+            return None
+        if self._blocks.patched(path, base, entry.size, writes) != entry.digest:
+            return None
+        undo = self._blocks.undo(path, entry.size, writes)
+        if undo is None:
+            return None
+        patch = Patch(base, before.st_size, entry.digest, entry.size, writes, undo)
+        place = f"{new_place()}{NOTE}"
+        self._disk.put(place, patch.encode(), 0o600)
+        return Ready(place, before, base, patch=patch)
+
+    def fetch(
+        self, entry: Entry, ours: Entry | None, before: os.stat_result, digest: bytes | None,
+        new_place: Callable[[], str],
+    ) -> Ready | None:  # fmt: skip
+        """Find a way from what stands at a path to its new content; after a commit that was cut
+        short, that may be anything between the old and the new."""
+        if entry.size < LARGE_BYTES or digest is None:
+            return None
+        noted = self._noted.get(entry.digest)
+        if noted is not None:
+            at, patch = noted
+            path = f"{self._root}/{entry.path}"
+            made = self._blocks.patched(path, digest, patch.size, patch.writes)
+            return Ready(at, before, digest, patch=patch) if made == entry.digest else None
+        back = self._store.find_patch(entry.digest, digest)
+        if back is None or back.size != entry.size:
+            return None
+        return self.fit(entry, ours, before, digest, back.writes, new_place)
+
+
+def _is_program(entry: Entry, before: os.stat_result) -> bool:
+    """Whether a file may be running, or be mapped as code: who writes to it where it stands ends
+    whatever runs it, if the system lets them."""
+    name = entry.path.rpartition("/")[2]
+    return bool((entry.mode | before.st_mode) & 0o111) or ".so" in name
+
+
+def _has_room(path: str, writes: list[Write]) -> bool:
+    """Whether the file system has room for all that a patch may write, so that a commit does not
+    find out in the middle that it has not."""
+    status = os.statvfs(path)
+    needed = 3 * sum(len(data) for _, data in writes)
+    return status.f_bavail * status.f_frsize > needed + _SPARE_BYTES

@@ -1,0 +1,63 @@
+"""Pending: a state that a replica gets ready beside what it shows, up to the commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from monarch_sync.diff import Plan
+from monarch_sync.entry import to_wire
+from monarch_sync.manifest import Manifest, encode_pairs
+from monarch_sync.messages import Stage, Staged
+from monarch_sync.replicas.state_log import Journal
+
+__all__ = ["Pending"]
+
+
+@dataclass
+class Pending:
+    """From ``old``, which is shown, to ``new``. ``is_told``: the stage says all that leads there.
+    Once all content is there, ``journal`` is what the log will note."""
+
+    stage: Stage
+    old: Manifest
+    new: Manifest
+    plan: Plan
+    is_told: bool
+    journal: Journal | None = None
+
+    def line_up(self, boot: str) -> None:
+        """Work out ahead what the commit will note."""
+        stage, old, new = self.stage, self.old, self.new
+        if self.is_told and (stage.base or not len(old)):
+            journal = Journal(
+                stage.generation, stage.author, stage.changed, stage.removed, moves=stage.moves
+            )
+        else:
+            journal = Journal.of(stage.generation, stage.author, old, new)
+        journal.boot = boot
+        journal.seconds = time.time()
+        journal.takes_back = stage.takes_back
+        if self.plan.folders_moved:
+            journal.folder_moves = encode_pairs(self.plan.folders_moved)
+        self.journal = journal
+
+    def staged(self, where: Callable[[str], str]) -> Staged:
+        """The answer to the author. ``where``: the place of a file's new content."""
+        plan, new = self.plan, self.new
+        files = [(to_wire(entry.path), to_wire(where(entry.path))) for entry in plan.files]
+        gone: list[str] = []
+        if plan.removes:
+            gone = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
+            files += [(to_wire(path), b"") for path in gone]
+        num_written = len(plan.files) - len(plan.moved)
+        num_inside = 0
+        for _, after in plan.folders_moved:
+            num_inside += new.folder(after).num_files
+        num_moved = len(plan.moved) + num_inside
+        return Staged(
+            self.stage.generation, files, num_written, num_moved,
+            len(gone) + num_inside, new.num_files - num_written - num_moved,
+            encode_pairs(plan.folders_moved),
+        )  # fmt: skip

@@ -1,0 +1,57 @@
+"""Ready: how the files of the next commit get their content, once that is on the host."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import NamedTuple
+
+from monarch_sync.replicas.patch_file import Patch
+
+__all__ = ["SECOND_NS", "Ready", "Swap", "time_after"]
+
+SECOND_NS = 1_000_000_000
+
+
+class Ready(NamedTuple):
+    """How a file gets its content: ``place`` is where that lies, "" if it is there already.
+
+    ``before`` and ``digest``: what stood at the file's path when we looked. ``is_stored``: the
+    place is in the store. ``is_linked``: it is another name of a file that is visible. ``patch``:
+    the file is to be changed where it stands; at the place is a note of how. ``mtime_ns``: the time
+    of what lies at the place, by which anybody else's change is known; 0 of a file that is new.
+    """
+
+    place: str
+    before: os.stat_result | None = None
+    digest: bytes | None = None
+    is_stored: bool = False
+    is_linked: bool = False
+    patch: Patch | None = None
+    mtime_ns: int = 0
+
+
+class Swap(NamedTuple):
+    """A file of ours that changes places with the next: all that a commit has to know of it.
+
+    ``before``: what stands at the path, with the content ``old``; ``new`` lies at ``place``.
+    """
+
+    folder: str
+    path: str
+    place: str
+    before: os.stat_result
+    old: bytes
+    new: bytes
+    is_stored: bool
+    mtime_ns: int
+
+
+def time_after(before: os.stat_result | None) -> int | None:
+    """The time for what replaces a file; not the present one, so that a change by anybody else
+    shows. Python takes bytecode for fresh if source size and mtime in whole seconds agree, so
+    it must not be the second of the file before, either."""
+    if before is None or not stat.S_ISREG(before.st_mode):
+        return None
+    return max(int(before.st_mtime) + 1, int(time.time()) - 1)

@@ -1,0 +1,362 @@
+"""The host's end: a folder that mirrors a workspace.
+
+What is staged lies beside the folder (`state_folder.py`), on the same file system.
+A commit writes a journal first and then renames; if it is cut short at any point, the next start
+(or, where the disk failed, the next message) carries the journal out to its end. So the folder
+holds the old state or, after recovery, the new one (`completion.py`). No fsync: after a reboot what
+is not as it was left is no longer claimed, and so the next push brings it again.
+
+Several authors: the last one wins. A stage whose base is not the current state is answered with
+`Need(whole)`, a generation that is not newer than ours with `Refused("stale")`.
+
+Only what we put there is ours: a path that no manifest of ours held is never touched, and a file
+of ours that was changed on the host is kept under another name before it is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
+
+from monarch_sync.diff import Plan, diff
+from monarch_sync.disk import Content, Disk
+from monarch_sync.entry import to_wire
+from monarch_sync.errors import BadManifest, BadMessage, ReplicaBusy
+from monarch_sync.history import History, Past
+from monarch_sync.manifest import Manifest, decode_pairs
+from monarch_sync.messages import (
+    Abort,
+    Aborted,
+    Blob,
+    Commit,
+    Committed,
+    Message,
+    Need,
+    Question,
+    Refused,
+    Stage,
+    Supply,
+)
+from monarch_sync.replicas.completion import FULL, Completion
+from monarch_sync.replicas.ground import Ground
+from monarch_sync.replicas.mounts import mounted_inside
+from monarch_sync.replicas.pending import Pending
+from monarch_sync.replicas.recall import answer
+from monarch_sync.replicas.staging import Staging
+from monarch_sync.replicas.state_folder import make_state_folder
+from monarch_sync.replicas.state_log import StateLog
+from monarch_sync.replicas.states import States, manifest_of
+from monarch_sync.replicas.store import Store
+from monarch_sync.replicas.whole_folders import WholeFolders
+from monarch_sync.stamps import Stamps
+
+__all__ = ["SETTLE_SECONDS", "Replica"]
+
+# After a commit, until `settle` is due: while all that waited for the new files gets to work, the
+# disk and the processor are theirs.
+SETTLE_SECONDS = 0.05
+_ANEW = Need([], whole=True)
+_NO_SUCH_NAMES = (
+    "file names are in {} there, which lacks a character of this one. Start that host's agent with "
+    "PYTHONUTF8=1, or in a UTF-8 locale, as LANG=C.UTF-8"
+)
+_DIGEST = itemgetter(0)  # of a part
+_MAX_GENERATION = 1 << 53  # With a number that has no successor, nobody could push any more.
+
+
+class Replica:
+    """One mirrored folder. Not for several threads at once.
+
+    Raises ``ReplicaBusy`` if another process keeps the same folder, as far as the file system can
+    tell.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], disk: Disk | None = None) -> None:
+        self.root = Path(root)
+        self._disk = disk or Disk()
+        self._state = make_state_folder(self.root)
+        self._lock = open(self._state / "lock", "w")  # noqa: SIM115  held as long as we live
+        try:
+            self._keep_others_out()
+            self._open()
+        except BaseException:
+            self._lock.close()  # or the next try, in this process, would find it kept
+            raise
+
+    def _keep_others_out(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ReplicaBusy(str(self._state)) from None
+        except OSError:
+            pass  # The file system has no locks (Lustre, as it is often mounted): nobody can tell.
+
+    def _open(self) -> None:
+        self._stamps = Stamps()
+        self._store = Store(self._state / "store", self._disk, self._stamps)
+        root = os.fspath(self.root)
+        self._ground = Ground(root, self._store, self._stamps)
+        place = os.fspath(self._state / "stage")
+        self._staging = Staging(place, self._ground, self._store, self._disk)
+        self._folders = WholeFolders(root, os.fspath(self._state))
+        self._states = States()
+        self._pending: Pending | None = None
+        self._log = StateLog(self._state, self._disk)
+        going = self._log.interrupted
+        self._history = History(
+            self._state, self._disk, going.generation if going else self.generation
+        )
+        self._completion = Completion(
+            root, self._log, self._history, self._staging, self._store, self._disk, self._stamps,
+            self._folders,
+        )  # fmt: skip
+        self._completion.note_reboot()
+        with contextlib.suppress(OSError):  # The next message tries again, and says why not.
+            self._recover()
+
+    @property
+    def state_folder(self) -> Path:
+        """Where it keeps what it knows, and what is not shown."""
+        return self._state
+
+    @property
+    def generation(self) -> int:
+        """The number of the state that the folder holds; 0 before the first."""
+        return self._log.state.generation
+
+    @property
+    def author(self) -> str:
+        """Who pushed it."""
+        return self._log.state.author
+
+    @property
+    def manifest(self) -> Manifest:
+        """What of the folder is ours."""
+        return self._log.state.manifest
+
+    @property
+    def staged_bytes(self) -> int:
+        """How much of what is being staged has come so far. May be asked from any thread."""
+        return self._staging.num_bytes
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+    def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
+        """Answer one message of a push. Errors of the disk come back as ``Refused``."""
+        if self._lock.closed:
+            return Refused("closed", "this replica was closed: make another of its folder")
+        try:
+            self._completion.settle()
+            if self._completion.is_interrupted:
+                self._recover()
+            if isinstance(message, Stage):
+                return self.stage(message, blobs)
+            if isinstance(message, Supply):
+                return self.supply(message, blobs)
+            if isinstance(message, Commit):
+                return self.commit(message.generation)
+            if isinstance(message, Abort):
+                return self.abort(message.generation)
+        except UnicodeEncodeError as error:
+            self._drop_stage()
+            return Refused("encoding", _NO_SUCH_NAMES.format(error.encoding), str(error.object))
+        except OSError as error:
+            fault = self._disk_fault(error)
+            if error.errno in FULL and self._make_room(message, blobs):
+                return self.handle(message, blobs) if isinstance(message, Stage) else _ANEW
+            return fault
+        if isinstance(message, Question):
+            try:
+                return answer(self, message)
+            except OSError as error:
+                return Refused("disk", error.strerror or str(error), str(error.filename or ""))
+        return Refused("unexpected", f"a replica answers no {type(message).__name__}")
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing was left for after the answer to a commit."""
+        return self._completion.is_settled
+
+    def settle(self) -> None:
+        """Do what was left for after the answer to a commit. To be called once that is sent and
+        nothing else comes; what fails here is tried again with the next message."""
+        with contextlib.suppress(OSError):
+            self._completion.settle()
+
+    def _disk_fault(self, error: OSError) -> Refused:
+        where = os.fspath(error.filename) if error.filename else str(self.root)
+        reason = error.strerror or str(error)
+        if not self._state.is_dir():
+            where, reason = str(self._state), "it was removed while in use: start it anew"
+        elif self._completion.is_interrupted:
+            # Past the point of no return: what is staged is needed to get to the end.
+            reason += "; the commit was cut short, and goes on with the next message"
+            return Refused("interrupted", reason, where, self.generation)
+        if self._completion.is_settled:
+            with contextlib.suppress(OSError):  # It may be the stage that is broken.
+                self._drop_stage()
+        return Refused("disk", reason, where, self.generation)
+
+    def _make_room(self, message: Message, blobs: Sequence[Content]) -> bool:
+        """On a full disk: whether what is kept of earlier states has given way to a new one, which
+        could fit then."""
+        is_staging = isinstance(message, Stage | Supply) and self._pending is None
+        room = self._store.num_bytes
+        is_done = self._completion.is_settled and not self._completion.is_interrupted
+        if not is_staging or not room or not is_done:
+            return False
+        if room + shutil.disk_usage(self.root).free < sum(map(len, blobs)):
+            return False
+        self._store.trim(0)
+        return True
+
+    def past(self) -> Iterator[Past]:
+        """The generations that were here, this one first, as far as they are remembered."""
+        self.settle()
+        return self._history.walk(self.manifest, self._store.has)
+
+    def missing(self, digests: Sequence[bytes]) -> list[bytes]:
+        """Those of these contents that are not here, as far as is known without a look at them;
+        `find` makes sure."""
+        shown, is_stored = self.manifest.paths_of(digests), self._store.has
+        return [digest for digest in digests if digest not in shown and not is_stored(digest)]
+
+    def find(self, digest: bytes) -> str | None:
+        """A file with this content, now."""
+        found = self._ground.find(digest, self.manifest.path_of(digest))
+        return None if found is None else found[0]
+
+    def stage(self, stage: Stage, blobs: Sequence[Content]) -> Message:
+        """Get a state ready beside the folder. Nothing visible changes."""
+        state = self._log.state
+        if stage.generation <= state.generation:
+            return Refused(
+                "stale", f"generation {state.generation} is here already, pushed by {state.author}",
+                current=state.generation,
+            )  # fmt: skip
+        if stage.generation > _MAX_GENERATION:
+            return Refused("bad-generation", f"nobody has come as far as {stage.generation}")
+        if not self._ground.is_there():
+            self.root.mkdir(parents=True)
+            self._completion.forget_missing()
+        old = self.manifest
+        if stage.base and stage.base != old.digest:
+            return Need([], whole=True)
+        known = self._states.find(stage)
+        try:
+            manifest = known or manifest_of(stage, old)
+        except BadManifest as error:
+            return Refused("bad-manifest", str(error), error.path, self.generation)
+        if self._pending is not None:
+            self._drop_stage()
+        if not stage.base:
+            self._completion.forget_missing()
+            old = self.manifest
+        plan = self._plan(old, manifest, stage)
+        self._ground.check_short(plan, manifest)
+        self._pending = Pending(stage, old, manifest, plan, is_told=known is None)
+        self._staging.begin(plan, old)
+        return self._go_on(self._pending, stage.blobs, blobs)
+
+    def supply(self, supply: Supply, blobs: Sequence[Content]) -> Message:
+        """Take in more for what is being staged."""
+        pending = self._pending
+        if pending is None or pending.stage.generation != supply.generation:
+            return _ANEW
+        return self._go_on(pending, supply.blobs, blobs)
+
+    def _plan(self, old: Manifest, new: Manifest, stage: Stage) -> Plan:
+        supplied = set()
+        for blob in stage.blobs:
+            supplied.add(blob.digest)
+            supplied.update(map(_DIGEST, blob.parts))
+        store = self._store
+        # Who says what changed since the last state, has looked for folders that moved.
+        moves = decode_pairs(stage.moves) if stage.base else None
+        plan = diff(old, new, moves, lambda d: d in supplied or store.has(d))
+        return plan if self._can_move(plan) else diff(old, new, ())
+
+    def _can_move(self, plan: Plan) -> bool:
+        """Whether all folders that are to move have nothing in them but what is ours, and can."""
+        if not plan.folders_moved:
+            return True
+        can_move, now = self._folders.can_move, self.manifest
+        mounts = mounted_inside(os.fspath(self.root))
+        return all(
+            before not in mounts and can_move(before, now) for before, _ in plan.folders_moved
+        )
+
+    def _go_on(
+        self, pending: Pending, blobs: Sequence[Blob], contents: Sequence[Content]
+    ) -> Message:
+        try:
+            for blob, content in zip(blobs, contents, strict=False):
+                self._staging.add(blob, content)
+        except BadMessage as error:
+            self._drop_stage()
+            return Refused("damaged", str(error))
+        missing = self._staging.gather(pending.plan, pending.new)
+        if missing:
+            return Need(missing)
+        self._ground.check_open(pending.plan)
+        self._ground.check_unmounted(pending.plan)
+        self._staging.line_up(pending.plan.files)
+        pending.line_up(self._completion.boot)
+        return pending.staged(self._where)
+
+    def _where(self, path: str) -> str:
+        """Where a file's new content lies now, or will once it is patched."""
+        ready = self._staging.ready[path]
+        return ready.place if ready.place and ready.patch is None else f"{self.root}/{path}"
+
+    def commit(self, generation: int) -> Message:
+        """Show what was staged. Asked again, because the answer was lost: the same answer."""
+        if generation == self.generation:
+            return Committed(generation, [])
+        pending = self._pending
+        if pending is None or pending.journal is None or pending.stage.generation != generation:
+            return Refused("not-staged", f"generation {generation} was not staged here")
+        if not self._can_move(pending.plan):
+            pending = self._file_by_file(pending)
+        assert pending.journal is not None
+        self._log.begin(pending.journal)
+        kept = self._completion.carry_out(pending.new, pending.plan)
+        self._states.note(self.manifest)
+        self._pending = None
+        return Committed(generation, [to_wire(name) for name in kept])
+
+    def _file_by_file(self, pending: Pending) -> Pending:
+        """The same, but for folders that were to move: somebody has put a file of theirs into one
+        of them meanwhile, which is to stay where it is."""
+        plan = diff(self.manifest, pending.new, ())
+        self._staging.salvage(plan, self.manifest)
+        self._staging.gather(plan, pending.new)
+        pending.plan = plan
+        pending.line_up(self._completion.boot)
+        return pending
+
+    def abort(self, generation: int) -> Message:
+        """Drop what was staged."""
+        if self._pending is not None and self._pending.stage.generation == generation:
+            self._drop_stage()
+        return Aborted(generation)
+
+    def _recover(self) -> None:
+        """Finish a commit that was cut short, or forget a stage that was never committed."""
+        if self._completion.is_interrupted:
+            self._completion.recover()
+            self._states.note(self.manifest)
+            self._pending = None
+        else:
+            self._drop_stage()
+
+    def _drop_stage(self) -> None:
+        self._pending = None
+        self._staging.drop()

@@ -1,0 +1,141 @@
+"""Contents by digest, on a host's disk: what was there before, in case it comes back.
+
+A file that a commit replaces changes places with its successor and is moved here afterwards,
+instead of being thrown away, so that switching a branch back, or a rollback, moves no bytes over
+the network; and content that comes back leaves from here the same way. Bounded: the least recently
+used go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+
+from monarch_sync.disk import Disk
+from monarch_sync.replicas.patch_file import Patch
+from monarch_sync.stamps import Stamps, digest_of, lstat
+
+__all__ = ["Store"]
+
+DEFAULT_MAX_BYTES = 1 << 30
+_PATCH = ".patch"
+_MAX_STEPS = 64
+
+
+class Store:
+    """A folder of files named by their content's digest. Keeps `max_bytes` at most."""
+
+    def __init__(
+        self, folder: Path, disk: Disk, stamps: Stamps, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        self._folder = os.fspath(folder)
+        self._disk = disk
+        self._stamps = stamps
+        self._max_bytes = max_bytes
+        folder.mkdir(parents=True, exist_ok=True)
+        disk.finish_exchanges(self._folder)
+        found = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                found.append((status.st_mtime_ns, entry.name, status.st_size))
+        # The least recently used first; over a restart, the oldest.
+        self._sizes = OrderedDict((name, size) for _, name, size in sorted(found))
+        self._num_bytes = sum(self._sizes.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """How much is kept."""
+        return self._num_bytes
+
+    def find(self, digest: bytes) -> tuple[str, os.stat_result] | None:
+        """Where a content lies, if it is here and still what it should be; with the file's
+        status."""
+        name = digest.hex()
+        if name not in self._sizes:
+            return None
+        self._sizes.move_to_end(name)
+        path = f"{self._folder}/{name}"
+        status = lstat(path)
+        if status is None or self._stamps.digest_of(path, status) != digest:
+            return None
+        return path, status
+
+    def has(self, digest: bytes) -> bool:
+        """Whether a content is listed here; it is looked at only when it is used."""
+        if not self._sizes:
+            return False
+        name = digest.hex()
+        return name in self._sizes or f"{name}{_PATCH}" in self._sizes
+
+    def take(self, path: str, digest: bytes, status: os.stat_result) -> None:
+        """Move a file in that had this content when it had this status."""
+        size = status.st_size
+        if size > self._max_bytes:
+            self._disk.unlink(path)  # all else would have to go for it, and then it would, too
+            return
+        name = digest.hex()
+        place = f"{self._folder}/{name}"
+        if name in self._sizes and os.path.exists(place) and os.path.samefile(path, place):
+            self._disk.unlink(path)  # two names of one file: renaming would leave both
+        else:
+            self._disk.rename(path, place)
+        self._num_bytes += size - self._sizes.pop(name, 0)
+        self._sizes[name] = size
+        if (now := lstat(place)) is not None:
+            self._stamps.note(now, digest, status.st_mtime_ns)
+
+    def take_patch(self, path: str, patch: Patch) -> None:
+        """Keep what leads back from a file that was patched."""
+        name = f"{patch.base.hex()}{_PATCH}"
+        size = sum(len(data) for _, data in (*patch.writes, *patch.undo))
+        self._disk.rename(path, f"{self._folder}/{name}")
+        self._num_bytes += size - self._sizes.pop(name, 0)
+        self._sizes[name] = size
+
+    def find_patch(self, digest: bytes, base: bytes) -> Patch | None:
+        """What makes a content of another, in as many steps as it takes; None if nothing does."""
+        found: Patch | None = None
+        for _ in range(_MAX_STEPS):
+            name = f"{digest.hex()}{_PATCH}"
+            step = Patch.read(f"{self._folder}/{name}") if name in self._sizes else None
+            if step is None or step.base != digest:
+                return None
+            back = step.back()
+            found = back if found is None else back.then(found)
+            digest = back.base
+            if digest == base:
+                return found
+        return None
+
+    def gone(self, digest: bytes) -> None:
+        """What was found here has left, to be shown."""
+        self._num_bytes -= self._sizes.pop(digest.hex(), 0)
+
+    def mend(self, digests: Iterable[bytes]) -> None:
+        """After a commit that was cut short: a file that should have left may have changed places
+        already with the one that it replaces. It gets the name of what it is."""
+        self._disk.finish_exchanges(self._folder)
+        for digest in digests:
+            name = digest.hex()
+            path = f"{self._folder}/{name}"
+            if name not in self._sizes:
+                continue
+            status, found = lstat(path), digest_of(path)
+            if found == digest:
+                continue
+            self.gone(digest)
+            if status is not None and found is not None:
+                self.take(path, found, status)
+
+    def trim(self, max_bytes: int | None = None) -> None:
+        """Drop the least recently used until the bound is kept, its own or another."""
+        bound = self._max_bytes if max_bytes is None else max_bytes
+        while self._num_bytes > bound and self._sizes:
+            name, size = self._sizes.popitem(last=False)
+            self._num_bytes -= size
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self._folder}/{name}")

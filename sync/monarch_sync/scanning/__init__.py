@@ -1,0 +1,1 @@
+"""A workspace's folders, read into a manifest."""

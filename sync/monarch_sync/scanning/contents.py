@@ -1,0 +1,193 @@
+"""Contents: what the author sends, and what it remembers of what it has sent.
+
+Small contents are kept in memory, the least recently used let go; of a large one only its chunks.
+So what is pushed is what was scanned, though the file may be on its way to something else; many
+hosts cost one reading; and an edit travels as the difference to what the host has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from monarch_sync.chunks import Chunks
+from monarch_sync.delta import Piece, between_chunks, compress, encode, patch
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.disk import Content
+from monarch_sync.entry import Entry
+from monarch_sync.errors import MovedUnderfoot
+from monarch_sync.messages import Blob
+from monarch_sync.scanning.reading import open_file, read_exactly, read_file
+from monarch_sync.workspace import Workspace
+
+__all__ = ["Contents"]
+
+DEFAULT_MAX_BYTES = 128 << 20
+_MAX_DELTAS = 256
+_MAX_DELTA_BYTES = 128 << 10  # a longer one is not remembered
+_MAX_LARGE = 64  # large files whose chunks are remembered
+_MAX_SHARE = 0.5  # a delta that is not smaller than this part of the whole is none
+_NUM_SAMPLES = 16
+_MAX_PATCHED_BYTES = LARGE_BYTES
+_PACK_BYTES = 4 << 20
+_MAX_PACKED_BYTES = 1 << 20  # a larger content travels by itself
+_MIN_FRAME_BYTES = 256  # less is not worth compressing
+
+
+class _Delta(NamedTuple):
+    base: bytes
+    digest: bytes
+
+
+class Contents:
+    """Of one workspace. Not for several threads at once.
+
+    ``elsewhere`` gives a content that no file here has, if it can: hosts may have what the author
+    cannot read.
+    """
+
+    def __init__(self, workspace: Workspace, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self._workspace = workspace
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._small: OrderedDict[bytes, bytes] = OrderedDict()
+        self._large: OrderedDict[bytes, Chunks] = OrderedDict()
+        self.elsewhere: Callable[[Entry], bytes | None] = lambda entry: None
+        self._deltas: OrderedDict[_Delta, tuple[Blob, bytes] | None] = OrderedDict()
+        self.shared: dict[
+            tuple[Hashable, ...], Any
+        ] = {}  # what goes to several hosts in the push under way
+
+    def remember(self, digest: bytes, content: bytes) -> None:
+        """Keep a small content, as long as there is room."""
+        if digest in self._small:
+            self._small.move_to_end(digest)
+            return
+        self._small[digest] = content
+        self._num_bytes += len(content)
+        while self._num_bytes > self._max_bytes and self._small:
+            _, oldest = self._small.popitem(last=False)
+            self._num_bytes -= len(oldest)
+
+    def remember_chunks(self, digest: bytes, chunks: Chunks) -> None:
+        """Keep how a large content is cut."""
+        self._large[digest] = chunks
+        if len(self._large) > _MAX_LARGE:
+            self._large.popitem(last=False)
+
+    def chunks(self, digest: bytes) -> Chunks | None:
+        """How a large content is cut, if that is remembered."""
+        return self._large.get(digest)
+
+    def whole(self, entry: Entry) -> Content:
+        """A file's content. Raises `MovedUnderfoot` if it is no longer to be had."""
+        if (content := self._small.get(entry.digest)) is not None:
+            self._small.move_to_end(entry.digest)
+            return content
+        for local in self._workspace.locate(entry.path):
+            try:
+                found = read_file(local)
+            except OSError:
+                continue
+            if digest_bytes(found) == entry.digest:
+                if isinstance(found, bytes):
+                    self.remember(entry.digest, found)
+                return found
+        if (lent := self.elsewhere(entry)) is not None:
+            if len(lent) < LARGE_BYTES:
+                self.remember(entry.digest, lent)
+            return lent
+        raise MovedUnderfoot(entry.path)
+
+    def packed(self, entries: Sequence[Entry], *, is_near: bool) -> Iterable[tuple[Blob, Content]]:
+        """Many contents as few blobs; not compressed for a host so near that moving bytes costs
+        nothing. Raises `MovedUnderfoot`."""
+        pack: list[Content] = []
+        parts: list[tuple[bytes, int]] = []
+        size = 0
+        for entry in entries:
+            content = self.whole(entry)
+            if len(content) > _MAX_PACKED_BYTES:
+                yield Blob(entry.digest, len(content)), content
+                continue
+            pack.append(content)
+            parts.append((entry.digest, len(content)))
+            size += len(content)
+            if size > _PACK_BYTES:
+                yield _pack(parts, pack, size, is_near=is_near)
+                pack, parts, size = [], [], 0
+        if pack:
+            yield _pack(parts, pack, size, is_near=is_near)
+
+    def delta(self, base: bytes, entry: Entry) -> tuple[Blob, bytes] | None:
+        """What leads from the content `base` to a file's; None if that saves little.
+
+        A file that moves while it is read gives a delta to something else: the host, which
+        verifies what comes out, asks for the whole.
+        """
+        key = _Delta(base, entry.digest)
+        if key not in self._deltas:
+            made = self._make_delta(base, entry)
+            if made is not None and len(made[1]) > entry.size * _MAX_SHARE:
+                made = None
+            if made is not None and len(made[1]) > _MAX_DELTA_BYTES:
+                return made  # the push under way keeps it for its other hosts
+            self._deltas[key] = made
+            if len(self._deltas) > _MAX_DELTAS:
+                self._deltas.popitem(last=False)
+        return self._deltas[key]
+
+    def _make_delta(self, base: bytes, entry: Entry) -> tuple[Blob, bytes] | None:
+        old, new = self._small.get(base), self._small.get(entry.digest)
+        if old is not None and new is not None:
+            if max(len(old), len(new)) >= _MAX_PATCHED_BYTES or not _is_like(old, new):
+                return None
+            frame = patch(old, new)
+            return Blob(entry.digest, len(frame), "patch", base), frame
+        pieces = self._pieces(base, entry)
+        if pieces is None:
+            return None
+        encoded = encode(pieces)
+        return Blob(entry.digest, len(encoded), "delta", base), encoded
+
+    def _pieces(self, base: bytes, entry: Entry) -> list[Piece] | None:
+        old, new = self._large.get(base), self._large.get(entry.digest)
+        if old is None or new is None:
+            return None
+        for local in self._workspace.locate(entry.path):
+            with contextlib.suppress(OSError):
+                return _pieces_of(local, old, new)
+        return None
+
+
+def _pieces_of(path: str | os.PathLike[str], old: Chunks, new: Chunks) -> list[Piece]:
+    fd = open_file(path)
+    try:
+        return between_chunks(old, new, lambda offset, size: read_exactly(fd, size, offset))
+    finally:
+        os.close(fd)
+
+
+def _is_like(old: bytes, new: bytes) -> bool:
+    """Whether anything of the old content seems to be in the new: some lines tell, for less than
+    a patch in vain would cost."""
+    lines = new.split(b"\n")
+    if len(lines) < _NUM_SAMPLES:
+        return True
+    known = set(old.split(b"\n"))
+    return any(line in known for line in lines[:: len(lines) // _NUM_SAMPLES] if line)
+
+
+def _pack(
+    parts: list[tuple[bytes, int]], pack: list[Content], size: int, *, is_near: bool
+) -> tuple[Blob, Content]:
+    if not is_near and size >= _MIN_FRAME_BYTES:
+        frame = compress(b"".join(pack))
+        if len(frame) < size:
+            return Blob(b"", len(frame), "frame", parts=parts), frame
+    if len(parts) == 1:
+        return Blob(parts[0][0], size), pack[0]
+    return Blob(b"", size, "pack", parts=parts), b"".join(pack)

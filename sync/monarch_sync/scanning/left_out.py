@@ -1,0 +1,81 @@
+"""What a scan leaves out of a manifest, path by path, and why."""
+
+from __future__ import annotations
+
+from collections.abc import KeysView
+
+from monarch_sync.entry import Entry, folders_above, parent_of
+from monarch_sync.report import Problem
+from monarch_sync.scanning.unreadable import ROOT, listing_fault, tracking_fault
+
+__all__ = ["LeftOut"]
+
+
+class LeftOut:
+    """Of one scanner; kept from scan to scan. By manifest paths."""
+
+    def __init__(self) -> None:
+        self._problems: dict[str, Problem] = {}
+        self._unreadable: dict[str, Problem] = {}  # nothing in it is in the manifest
+        self._ways: set[str] = set()  # the folders above all these, or more
+
+    @property
+    def unreadable(self) -> KeysView[str]:
+        """What is there, and cannot be read."""
+        return self._unreadable.keys()
+
+    def problems(self) -> list[Problem]:
+        return [*self._problems.values(), *self._unreadable.values()]
+
+    def has_inside(self, path: str) -> bool:
+        """Whether it is said of a path, or may be of anything in it."""
+        return any(path in one for one in (self._problems, self._unreadable, self._ways))
+
+    def clear(self) -> None:
+        """All is about to be looked at."""
+        self._problems.clear()
+        self._unreadable.clear()
+        self._ways.clear()
+
+    def forget(self, path: str) -> None:
+        """It is about to be looked at, with all that is in it."""
+        for problems in (self._problems, self._unreadable):
+            problems.pop(path, None)
+            if path in self._ways:
+                for other in [p for p in problems if p.startswith(f"{path}/")]:
+                    del problems[other]
+
+    def note(self, path: str, reason: str) -> None:
+        """It cannot come along."""
+        self._problems[path] = Problem(path, reason)
+        self._ways.update(folders_above(path))
+
+    def note_unread(self, path: str, error: OSError) -> None:
+        """It cannot be read."""
+        self._note_unreadable(path, error.strerror or str(error))
+
+    def note_unlisted(self, path: str, error: OSError) -> None:
+        """It cannot be told what is in a folder; no fault where the folder has gone."""
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            self._note_unreadable(path or ROOT, listing_fault(error))
+
+    def note_untracked(self, path: str, error: OSError) -> None:
+        """It cannot be told what git tracks in a folder."""
+        if (path or ROOT) not in self._unreadable:
+            self._note_unreadable(path or ROOT, tracking_fault(error))
+
+    def _note_unreadable(self, path: str, reason: str) -> None:
+        self._unreadable[path] = Problem(path, reason, is_unreadable=True)
+        self._ways.update(folders_above(path))
+
+    def note_fine(self, path: str) -> None:
+        """It comes along."""
+        if self._problems:
+            self._problems.pop(path, None)
+
+    def drop_unlisted(self, entries: dict[str, Entry]) -> None:
+        """Take out folders that could not be listed: their mode may be what keeps us out."""
+        if self._unreadable:
+            above = {parent_of(path) for path in entries}
+            for path in self._unreadable.keys() - above:
+                entries.pop(path, None)

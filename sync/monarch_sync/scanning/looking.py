@@ -1,0 +1,120 @@
+"""Looking: what stands at a path of a workspace, or why nothing of it comes along.
+
+Where to look is the scanner's to say.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Container, Iterator
+
+from monarch_sync.entry import TOO_DEEP, Entry, Kind, is_too_deep, parent_of, target_fault
+from monarch_sync.ignoring.ignore import walk
+from monarch_sync.ignoring.tracked import Tracked
+from monarch_sync.scanning.contents import Contents
+from monarch_sync.scanning.left_out import LeftOut
+from monarch_sync.scanning.readings import Readings
+from monarch_sync.workspace import Folder, Workspace
+
+__all__ = ["Looking", "drop_orphans"]
+
+
+class Looking:
+    """Of one scanner; kept from scan to scan. ``known`` gives what the last scan found at a path.
+
+    ``tracked`` is, of each folder, what git tracks though rules leave it out.
+    """
+
+    def __init__(
+        self, workspace: Workspace, contents: Contents, known: Callable[[str], Entry | None]
+    ) -> None:
+        self._patterns = workspace.ignore
+        self._known = known
+        self.readings = Readings(contents)
+        self.left_out = LeftOut()
+        self.tracked: dict[Folder, Tracked] = {}
+
+    def begin(self) -> None:
+        """All is about to be looked at."""
+        self.left_out.clear()
+        self.tracked.clear()
+        self.readings.begin()
+
+    def add_landing(self, folder: Folder, entries: dict[str, Entry]) -> None:
+        """Add where a folder lands."""
+        if folder.remote:
+            mode = stat.S_IMODE(folder.local.stat().st_mode) & 0o777
+            entries[folder.remote] = Entry(folder.remote, Kind.DIR, mode)
+
+    def add(
+        self, folder: Folder, relative: str, entries: dict[str, Entry],
+        status: os.stat_result | None = None,
+    ) -> None:  # fmt: skip
+        """Add what stands at a path, if it can come along. ``status`` as for `entry`."""
+        path = folder.remote_of(relative)
+        if path in entries:
+            return
+        self.left_out.note_fine(path)
+        try:
+            entry = self.entry(path, f"{folder.local}/{relative}", status)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            self.left_out.note_unread(path, error)
+            return
+        if isinstance(entry, Entry):
+            entries[path] = entry
+        else:
+            self.left_out.note(path, entry)
+
+    def entry(self, path: str, local: str, status: os.stat_result | None = None) -> Entry | str:
+        """The entry of a local path, or why there is none. ``status``: its own, if it was looked
+        at just now."""
+        if status is None:
+            status = os.lstat(local)
+        if is_too_deep(path):
+            return TOO_DEEP
+        kind, mode = stat.S_IFMT(status.st_mode), status.st_mode & 0o777
+        if kind == stat.S_IFREG:
+            last = self._known(path)
+            reading = self.readings.look(local, status, last)
+            digest = reading.digest
+            if last is not None and last.is_file and last.digest == digest and last.mode == mode:
+                return last
+            return Entry(path, Kind.FILE, mode, reading.size, digest)
+        if kind == stat.S_IFDIR:
+            return Entry(path, Kind.DIR, mode)
+        if kind == stat.S_IFLNK:
+            target = os.readlink(local)
+            return target_fault(path, target) or Entry(path, Kind.LINK, target=target)
+        return "is neither a file nor a folder nor a link"
+
+    def walk(self, folder: Folder, below: str = "", depth: int | None = None) -> Iterator[str]:
+        def note(relative: str, error: OSError) -> None:
+            self.left_out.note_unlisted(folder.remote_of(relative), error)
+
+        patterns, uses_git = self._patterns, folder.follows_git
+        return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
+
+    def find_tracked(self, folder: Folder, listed: Container[str]) -> None:
+        """Find what git tracks of what its rules leave out."""
+        try:
+            self.tracked[folder] = Tracked(folder, self._patterns, listed)
+        except OSError as error:
+            self.left_out.note_untracked(folder.remote, error)
+
+    def tracked_in(self, folder: Folder, relative: str = "") -> list[str]:
+        """What comes along from there only because git tracks it, or may be listed as well."""
+        tracked = self.tracked.get(folder)
+        return tracked.there(relative) if tracked is not None else []
+
+
+def drop_orphans(entries: dict[str, Entry], above: str = "") -> None:
+    """Take out what lies in a folder that went, or became something else, while it was looked at:
+    the next look tells what is there now. ``above``: the folder that all of it is in."""
+    folders = {path for path, entry in entries.items() if entry.is_dir}
+    gone = {parent_of(path) for path in entries} - folders - {above}
+    lost = tuple(f"{path}/" for path in gone)
+    for path in [path for path in entries if path.startswith(lost)] if gone else ():
+        del entries[path]

@@ -1,0 +1,193 @@
+"""Readings: what files held when they were last read, so that they need not be read again.
+
+The cache is not fooled by a change within the same clock tick: a file that was modified as late as
+it was read is read again next time, as git does; and one that claims to have been modified later
+than now, because a clock was wrong, every time. A file is taken as it is between two equal stats;
+one that moves while it is read is read again. Many programs empty a file before they write it, so
+one that is empty all of a sudden, while somebody has it open to write, is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from monarch_sync.chunks import cut
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.entry import Entry
+from monarch_sync.progress import progress
+from monarch_sync.scanning.contents import Contents
+from monarch_sync.scanning.reading import is_being_written, open_file
+
+__all__ = ["Reading", "Readings"]
+
+_TICK_NS = 20_000_000
+_MAX_TRIES = 5
+_EMPTY_SECONDS = 0.5  # somebody may keep a file open and have nothing to write
+_STEP_SECONDS = 0.002
+
+_Key = tuple[int, int]
+
+
+class Reading(NamedTuple):
+    """A file as it was when it was read, when that was, and under which name."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    digest: bytes
+    read_ns: int
+    local: str
+
+    def is_still(self, status: os.stat_result) -> bool:
+        size, mtime_ns, ctime_ns, _, read_ns, _ = self
+        return (
+            mtime_ns == status.st_mtime_ns
+            and ctime_ns == status.st_ctime_ns
+            and size == status.st_size
+            and mtime_ns + _TICK_NS < read_ns
+            and ctime_ns + _TICK_NS < read_ns
+        )
+
+
+class Readings:
+    """Of one workspace, by inode, so that a folder that was renamed is not read again."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._known: dict[_Key, Reading] = {}
+        self._before: dict[_Key, Reading] = {}
+        # Names of files with several: who writes to one, changes them all.
+        self._names: dict[_Key, set[str]] = {}
+        # Of which somebody may have a name that we do not see.
+        self._shared: set[_Key] = set()
+
+    def begin(self) -> None:
+        """A look at everything begins: what it does not meet is forgotten at its `end`."""
+        self._before, self._known = self._known, {}
+        self._names.clear()
+        self._shared.clear()
+
+    def end(self) -> None:
+        """All has been looked at."""
+        self._before = {}
+
+    def look(self, local: str, status: os.stat_result, last: Entry | None) -> Reading:
+        """What a regular file holds; ``last`` is what its path held. Raises ``OSError``."""
+        key = (status.st_dev, status.st_ino)
+        reading = self._known.get(key) or self._before.get(key)
+        if status.st_nlink > 1:
+            self._note_names(key, local, status.st_nlink, reading)
+        if reading is None or not reading.is_still(status):
+            reading = _read(local, status, self._contents, last)
+            progress().read(reading.size)
+        elif reading.local != local:
+            reading = reading._replace(local=local)
+        self._known[key] = reading
+        return reading
+
+    @property
+    def has_links(self) -> bool:
+        """Whether a file with several names has been seen."""
+        return bool(self._names)
+
+    def same_files(self, paths: set[str]) -> set[str] | None:
+        """The other names of these files, and those of files that may be changed unseen.
+
+        ``None`` where a file has got another name, and the one that we know it by is not there.
+        """
+        keys: set[_Key] = set()
+        for local in paths:
+            try:
+                status = os.lstat(local)
+            except OSError:
+                continue
+            key = (status.st_dev, status.st_ino)
+            keys.add(key)
+            reading = self._known.get(key)
+            if status.st_nlink > 1 and reading is not None and key not in self._names:
+                if _key_of(reading.local) != key:
+                    return None
+                self._names[key] = {reading.local}
+        moves = _moves_with(paths)
+        keys.update(key for key, names in self._names.items() if any(map(moves, names)))
+        return set().union(*(self._names.get(key, ()) for key in keys | self._shared))
+
+    def _note_names(self, key: _Key, local: str, num: int, reading: Reading | None) -> None:
+        names = self._names.setdefault(key, set())
+        names.add(local)
+        if reading is not None:
+            names.add(reading.local)
+        if len(names) >= num:
+            # One that has gone, or is another file's now, may live on where we do not see it.
+            names.intersection_update([name for name in names if _key_of(name) == key])
+        (self._shared.add if len(names) < num else self._shared.discard)(key)
+
+
+def _key_of(local: str) -> _Key | None:
+    try:
+        status = os.lstat(local)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _moves_with(paths: set[str]) -> Callable[[str], bool]:
+    """Whether a path is one of these, or inside one."""
+
+    def moves(path: str) -> bool:
+        while path:
+            if path in paths:
+                return True
+            path = path.rpartition("/")[0]
+        return False
+
+    return moves
+
+
+def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | None) -> Reading:
+    chunks = contents.chunks(last.digest) if last is not None else None
+    for _ in range(_MAX_TRIES):
+        read_ns = time.time_ns()
+        fd = open_file(local)
+        try:
+            if last is not None and last.size:
+                status = _filled(fd, status)
+            if status.st_size >= LARGE_BYTES:
+                with open(fd, "rb", buffering=0, closefd=False) as file:
+                    digest, size, chunks = cut(file, chunks)
+                contents.remember_chunks(digest, chunks)
+            else:
+                content = _read_all(fd, status.st_size)
+                digest, size = digest_bytes(content), len(content)
+                contents.remember(digest, content)
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+        unmoved = (after.st_mtime_ns, after.st_size) == (status.st_mtime_ns, status.st_size)
+        status = after
+        if unmoved and size == after.st_size:
+            break
+    return Reading(size, status.st_mtime_ns, status.st_ctime_ns, digest, read_ns, local)
+
+
+def _filled(fd: int, status: os.stat_result) -> os.stat_result:
+    """The status of a file, once it is not empty or nobody writes it."""
+    deadline = time.monotonic() + _EMPTY_SECONDS
+    while not status.st_size and is_being_written(fd) and time.monotonic() < deadline:
+        time.sleep(_STEP_SECONDS)
+        status = os.fstat(fd)
+    return status
+
+
+def _read_all(fd: int, size: int) -> bytes:
+    # One byte more than expected: the end shows without another call.
+    content = os.read(fd, size + 1)
+    if len(content) == size:
+        return content
+    parts = [content]
+    while part := os.read(fd, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)

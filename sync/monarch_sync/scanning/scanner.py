@@ -1,0 +1,316 @@
+"""Folders to a manifest, reading only what may have changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from monarch_sync.entry import (
+    Entry,
+    Kind,
+    folders_above,
+    parent_of,
+)
+from monarch_sync.errors import BadManifest
+from monarch_sync.ignoring.ignore import RULE_FILES
+from monarch_sync.manifest import Manifest
+from monarch_sync.report import Problem
+from monarch_sync.scanning.contents import Contents
+from monarch_sync.scanning.identities import Identities
+from monarch_sync.scanning.looking import Looking, drop_orphans
+from monarch_sync.scanning.unreadable import ROOT, filled
+from monarch_sync.touched import Touched
+from monarch_sync.workspace import Folder, Workspace
+
+__all__ = ["Scan", "Scanner", "scan"]
+
+_GIT_RULES = ("/.git/index", "/.git/info/exclude")
+_RULES = (*RULE_FILES, *_GIT_RULES)
+
+
+class Scan(NamedTuple):
+    """A workspace's state, and the paths that could not be taken along."""
+
+    manifest: Manifest
+    problems: list[Problem]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all could be read."""
+        return not any(problem.is_unreadable for problem in self.problems)
+
+    def over(self, base: Manifest) -> Scan:
+        """This scan, with what could not be read as hosts have it that have ``base``: else a push
+        would delete it there."""
+        return self if self.is_whole else Scan(*filled(self.manifest, self.problems, base))
+
+
+class Scanner:
+    """Scans one workspace again and again; keep it, and later scans cost a stat a file."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.manifest: Manifest | None = None
+        self.contents = Contents(workspace)
+        self._looking = Looking(workspace, self.contents, self._known)
+        self._identities = Identities()
+        # What rules leave out, and what comes along all the same, because git tracks it.
+        self._hidden: set[str] = set()
+
+    def scan(self) -> Scan:
+        """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there, or that
+        has given way to an empty one on another disk since the last look."""
+        self._hidden.clear()
+        self._looking.begin()
+        entries: dict[str, Entry] = {}
+        for folder in self.workspace.folders:
+            self._identities.check(folder)
+            self._looking.add_landing(folder, entries)
+            listed = dict.fromkeys(self._looking.walk(folder))
+            self._looking.find_tracked(folder, listed)
+            hidden = [path for path in self._looking.tracked_in(folder) if path not in listed]
+            self._hidden.update(map(folder.remote_of, hidden))
+            for relative in (*listed, *hidden):
+                self._looking.add(folder, relative, entries)
+            # All other folders on the way to a path are listed themselves.
+            _add_parents(folder.remote, entries)
+            self._identities.check(folder)  # It may have gone while it was looked at.
+        self._looking.readings.end()
+        self._looking.left_out.drop_unlisted(entries)
+        drop_orphans(entries)
+        return Scan(self._update(entries), self._looking.left_out.problems())
+
+    def rescan(self, paths: Iterable[str | os.PathLike[str]]) -> Scan:
+        """Look at these (absolute) paths, and at all inside those that are folders.
+
+        Falls back to a whole scan where it has to: at the first call, when rules changed, and
+        where one folder lands inside another. Of folders that a watcher says only got another name
+        nothing is looked at.
+        """
+        is_vouched = isinstance(paths, Touched)
+        names = paths.names if isinstance(paths, Touched) else (os.fspath(path) for path in paths)
+        touched = set(names)
+        # Nobody tells when it can be read again: a mount that comes back does not.
+        again = {
+            str(at)
+            for path in self._looking.left_out.unreadable
+            for at in self.workspace.locate(path)
+        }
+        touched |= again
+        same_files = self._looking.readings.same_files(touched)
+        if self.manifest is None or same_files is None or ROOT in self._looking.left_out.unreadable:
+            return self.scan()
+        touched |= same_files
+        if any(_is_rule(path) for path in touched) or self.workspace.folders_meet(touched):
+            return self.scan()
+        if not again.isdisjoint(str(folder.local) for folder in self.workspace.folders):
+            return self.scan()
+        moved = self._with_moves(paths.moves) if isinstance(paths, Touched) else None
+        if moved is not None:
+            self.manifest, done = moved
+            touched -= done
+        changed: dict[str, Entry] = {}
+        removed: set[str] = set()
+        for folder in self.workspace.folders:
+            if not is_vouched:
+                self._identities.check(folder)
+            above = f"{folder.local}/"
+            inside = (path[len(above) :] for path in touched if path.startswith(above))
+            for parent, relatives in self._places(folder, inside).items():
+                self._rescan_some(folder, parent, relatives, changed, removed)
+        if removed or self._looking.left_out.unreadable:
+            # Gone with a folder of the workspace, they are not to go from the hosts.
+            for folder in self.workspace.folders:
+                self._identities.check(folder)
+        if any(map(_is_rule, (*changed, *removed))):
+            return self.scan()  # They came, or went, with their folder.
+        self._drop_empty_ways(changed, removed)
+        manifest = self.manifest.replace(changed.values(), removed - changed.keys())
+        self.manifest = manifest
+        return Scan(manifest, self._looking.left_out.problems())
+
+    def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
+        """The manifest with some folders under their new names, and which paths that settles; None
+        where they have to be looked at."""
+        assert self.manifest is not None
+        if not moves or self._looking.readings.has_links:
+            return None
+        manifest = self.manifest
+        for old, new in moves:
+            homes = [f for f in self.workspace.folders if f.overlaps(old) or f.overlaps(new)]
+            if len(homes) != 1:
+                return None
+            home = homes[0]
+            was, now = (home.inside(path) for path in (old, new))
+            before, after = home.remote_of(was), home.remote_of(now)
+            if not (was and now) or self._looking.left_out.has_inside(before):
+                return None
+            tracked = self._looking.tracked.get(home)
+            if tracked is None or tracked.below(was) or tracked.below(now):
+                return None
+            is_wanted = now in self._looking.walk(home, parent_of(now), depth=1)
+            # Less deep, a link in it may lead out.
+            if not is_wanted or after.count("/") < before.count("/"):
+                return None
+            entry = self._looking.entry(after, new) if _is_dir(new) else None
+            try:
+                manifest = manifest.replace(moves=[(before, after)])
+            except BadManifest:
+                return None
+            if not isinstance(entry, Entry):
+                return None
+            if entry != manifest.get(after):
+                manifest = manifest.replace([entry])
+        gone = {old for old, _ in moves if not os.path.lexists(old)}
+        return manifest, gone | {new for _, new in moves}
+
+    def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
+        """Where to look, by the folder above, which is one that we know and that stands.
+
+        What lies in a folder that is new, gone, or no folder any more, or that was touched itself,
+        shows with that.
+        """
+        assert self.manifest is not None
+        inside = sorted(inside)
+        stands = {"": True, **dict.fromkeys(inside, False)}
+        places: dict[str, list[str]] = {}
+        for relative in inside:
+            at = relative
+            for above in reversed(list(folders_above(relative))):
+                if above not in stands:
+                    known = self.manifest.get(folder.remote_of(above))
+                    stands[above] = (
+                        known is not None and known.is_dir and _is_dir(f"{folder.local}/{above}")
+                    )
+                if not stands[above]:
+                    at = above
+                    break
+            found = places.setdefault(parent_of(at), [])
+            if not found or found[-1] != at:
+                found.append(at)
+        return places
+
+    def _rescan_some(
+        self,
+        folder: Folder,
+        parent: str,
+        relatives: list[str],
+        changed: dict[str, Entry],
+        removed: set[str],
+    ) -> None:
+        """Look at some of what is right inside a folder."""
+        assert self.manifest is not None
+        unsure = [
+            relative
+            for relative in relatives
+            if not self._restat(folder, relative, changed, removed)
+        ]
+        if not unsure:
+            return
+        wanted: set[str] = set()
+        if folder.remote_of(parent) not in self._hidden:
+            wanted.update(self._looking.walk(folder, parent, depth=1))
+        for relative in unsure:
+            path = folder.remote_of(relative)
+            self._looking.left_out.forget(path)
+            known = self.manifest.below(path)
+            if path in self.manifest:
+                known.append(path)
+            found: dict[str, Entry] = {}
+            if relative in wanted:
+                self._looking.add(folder, relative, found)
+                if path in found and found[path].is_dir:
+                    for inner in self._looking.walk(folder, relative):
+                        self._looking.add(folder, inner, found)
+            self._hidden.difference_update(known)
+            for inner in self._looking.tracked_in(folder, relative):
+                if folder.remote_of(inner) not in found:
+                    self._hidden.add(folder.remote_of(inner))
+                    self._looking.add(folder, inner, found)
+            self._looking.left_out.drop_unlisted(found)
+            drop_orphans(found, folder.remote_of(parent))
+            removed.update(inner for inner in known if inner not in found)
+            for inner, entry in found.items():
+                if self.manifest.get(inner) != entry:
+                    changed[inner] = entry
+
+    def _restat(
+        self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
+    ) -> bool:
+        """Whether a look at the path alone tells all: it was known, and is a file still, or gone.
+
+        What is known is not hidden by any rule; a change of rules brings a whole scan.
+        """
+        assert self.manifest is not None
+        path = folder.remote_of(relative)
+        before = self.manifest.get(path)
+        if before is None or before.is_dir:
+            return False
+        try:
+            status = os.lstat(f"{folder.local}/{relative}")
+        except OSError:
+            status = None
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            return False
+        found: dict[str, Entry] = {}
+        self._looking.add(folder, relative, found, status)
+        if path not in found:
+            removed.add(path)
+        elif found[path] != before:
+            changed[path] = found[path]
+        return True
+
+    def _drop_empty_ways(self, changed: dict[str, Entry], removed: set[str]) -> None:
+        """Folders that rules leave out go with the last of what git tracks in them."""
+        assert self.manifest is not None
+        for path in [path for path in removed if parent_of(path) in self._hidden]:
+            for way in folders_above(path):
+                if way not in self._hidden or any(one.startswith(f"{way}/") for one in changed):
+                    break
+                if not removed.issuperset(self.manifest.below(way)):
+                    break
+                removed.add(way)
+                self._hidden.discard(way)
+
+    def _known(self, path: str) -> Entry | None:
+        return self.manifest.get(path) if self.manifest is not None else None
+
+    def _update(self, entries: dict[str, Entry]) -> Manifest:
+        """The new manifest, derived from the last one where there is one."""
+        if self.manifest is None:
+            self.manifest = Manifest(entries.values())
+        else:
+            old = self.manifest
+            changed = [entry for path, entry in entries.items() if old.get(path) != entry]
+            num_new = sum(entry.path not in old for entry in changed)
+            removed: list[str] = []
+            if len(entries) - num_new < len(old):
+                removed = [entry.path for entry in old if entry.path not in entries]
+            if changed or removed:
+                self.manifest = old.replace(changed, removed)
+        return self.manifest
+
+
+def _is_rule(path: str) -> bool:
+    return path.endswith(_RULES) and (
+        path.rpartition("/")[2] in RULE_FILES or path.endswith(_GIT_RULES)
+    )
+
+
+def _is_dir(local: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(local).st_mode)
+    except OSError:
+        return False
+
+
+def _add_parents(path: str, entries: dict[str, Entry]) -> None:
+    for folder in folders_above(path):
+        entries.setdefault(folder, Entry(folder, Kind.DIR, 0o755))
+
+
+def scan(workspace: Workspace) -> Scan:
+    """Scan once, from nothing."""
+    return Scanner(workspace).scan()

@@ -1,0 +1,1 @@
+"""What the kernel says of a workspace, and what it leaves unsaid."""

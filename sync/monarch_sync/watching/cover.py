@@ -1,0 +1,162 @@
+"""Cover: which folders of a workspace's folder are watched, as rules say that they belong to it.
+
+A new folder is watched first and listed after, and listed once more until nothing new is in it:
+what is written into it meanwhile is found by the one or told by the other. Of a folder that rules
+leave out, what leads to files that git tracks is watched; of a virtual environment, the folder
+itself, which tells when it is none any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from monarch_sync.ignoring.ignore import (
+    RULE_FILES,
+    is_environment,
+    is_wanted,
+    judges_alike,
+    walk_kinds,
+)
+from monarch_sync.ignoring.tracked import Tracked
+from monarch_sync.watching.file_system import tells_all
+from monarch_sync.watching.watched_folders import WatchedFolders
+from monarch_sync.workspace import Folder
+
+__all__ = ["CannotWatch", "Cover"]
+
+_TICK_NS = 20_000_000
+
+
+class CannotWatch(Exception):
+    """Events would not tell everything here; the text says why."""
+
+    @classmethod
+    def untold(cls, path: str) -> CannotWatch:
+        return cls(f"the file system of {path} does not tell of all changes")
+
+
+class Cover:
+    """Of one folder, whose watches are among ``watched``. Raises ``OSError``, ``CannotWatch``."""
+
+    def __init__(self, folder: Folder, patterns: Sequence[str], watched: WatchedFolders) -> None:
+        self.root = str(folder.local)
+        if not tells_all(self.root):
+            raise CannotWatch.untold(self.root)
+        self._folder = folder
+        self._patterns = patterns
+        self._watched = watched
+        self._closed: set[str] = set()  # what could not be looked into
+        self._environments: set[str] = set()
+        self._tracked: Tracked | None = None
+        self.has_new_rules = False  # in a folder that has appeared
+        watched.add_root(self.root)
+        self._identity = _identity(self.root)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it is still the folder that it was."""
+        return _identity(self.root) == self._identity
+
+    @property
+    def is_open_now(self) -> bool:
+        """Whether one can be looked into that could not before; no event may have told."""
+        return any(map(self._is_open, self._closed))
+
+    def begin(self) -> None:
+        """Watch all that is there."""
+        self._cover("")
+
+    def take_in(self, parent: str, relatives: Iterable[str]) -> None:
+        """Watch folders that have appeared right inside one, if they belong to us."""
+        if parent in self._environments:
+            return
+        tracked = self._tracked
+        ways = tracked.ways if tracked is not None else frozenset()
+        wanted: set[str] = set()
+        # Rules may leave out the one above, which is watched for what git tracks in it.
+        if parent not in ways or is_wanted(self._folder.local, self._patterns, parent, {}):
+            wanted.update(path for path, _ in self._walk(parent, depth=1))
+        for relative in relatives:
+            if relative in wanted:
+                self._watched.add(self.root, relative)
+                self._cover(relative)
+            elif relative in self._environments:
+                self._watched.add(self.root, relative)
+            if tracked is not None and relative in ways:
+                while sum(self._watched.add(self.root, way) for way in tracked.folders(relative)):
+                    pass
+
+    def is_plain(self, old: str, new: str) -> bool:
+        """Whether a folder that got another name belongs to us as it did, with the same content."""
+        tracked = self._tracked
+        if tracked is not None and (tracked.below(old) or tracked.below(new)):
+            return False  # Not all in it may be watched.
+        if old in self._environments:
+            return False
+        uses_git = self._folder.follows_git
+        return judges_alike(self._folder.local, self._patterns, old, new, uses_git=uses_git)
+
+    def _cover(self, below: str) -> None:
+        """Watch the folders inside, again until the last look has found none that is new."""
+        while True:
+            began_ns = time.time_ns() - _TICK_NS
+            youngest_ns, is_new = 0, False
+            for relative, status in self._folders_inside(below):
+                changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+                youngest_ns = max(youngest_ns, changed_ns)
+                is_new |= self._watched.add(self.root, relative)
+            # What was written to while we listed may hold what we have not seen.
+            if not is_new or not (below or youngest_ns >= began_ns):
+                return
+
+    def _folders_inside(self, below: str) -> Iterator[tuple[str, os.stat_result]]:
+        listed = dict(self._walk(below))
+        if below and any(path.rpartition("/")[2] in RULE_FILES for path in listed):
+            self.has_new_rules = True
+        if not below and self._folder.follows_git:
+            with contextlib.suppress(OSError):  # The rules tell when it can be read again.
+                tracked = self._tracked = Tracked(self._folder, self._patterns, listed)
+                listed.update(dict.fromkeys(tracked.folders(), True))
+                ways = sorted(tracked.ways)
+                self._environments.update(w for w in ways if is_environment(f"{self.root}/{w}"))
+        listed.update(dict.fromkeys(self._environments, True))
+        for relative, is_dir in listed.items():
+            if not is_dir:
+                continue
+            path = f"{self.root}/{relative}"
+            try:
+                status = os.lstat(path)
+            except OSError:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                if status.st_dev != self._identity[0] and not tells_all(path):
+                    raise CannotWatch.untold(path)
+                yield relative, status
+
+    def _walk(self, below: str, depth: int | None = None) -> Iterator[tuple[str, bool]]:
+        def note(relative: str, error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                self._closed.add(relative)
+
+        return walk_kinds(
+            self._folder.local, self._patterns, below, depth, on_error=note,
+            on_environment=self._environments.add, uses_git=self._folder.follows_git,
+        )  # fmt: skip
+
+    def _is_open(self, relative: str) -> bool:
+        errors: list[str] = []
+        found = walk_kinds(
+            self._folder.local, self._patterns, relative, depth=1,
+            on_error=lambda at, error: errors.append(at), uses_git=self._folder.follows_git,
+        )  # fmt: skip
+        list(found)
+        return not errors
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino

@@ -1,0 +1,182 @@
+"""Live watch: the watches of one workspace, for as long as they can be relied on.
+
+Which of its folders are watched is its covers' to say.
+
+The proof that nothing is missing is a cookie: a file without a name is written, and then awaited in
+the stream of events, behind which no earlier save can be, wherever that was. It is made once, and
+kept as long as the watches are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import time
+
+from monarch_sync.errors import WorkspaceMissing
+from monarch_sync.ignoring.ignore import RULE_FILES
+from monarch_sync.watching.cover import CannotWatch, Cover
+from monarch_sync.watching.inotify import Inotify
+from monarch_sync.watching.outer_rules import OuterRules
+from monarch_sync.watching.watched_folders import WatchedFolders
+from monarch_sync.workspace import Workspace
+
+__all__ = ["LiveWatch"]
+
+_COOKIE_SECONDS = 1.0
+
+
+class LiveWatch:
+    """Begins when it is made: what is touched from then on is not missed, or `catch_up` says so.
+
+    ``folders.touched`` gathers it. Raises ``WorkspaceMissing``, and ``CannotWatch``.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        for folder in workspace.folders:
+            folder.check()
+        try:
+            self._queue = Inotify()
+        except OSError as error:
+            raise CannotWatch(_why_not(error)) from None
+        self.folders = WatchedFolders(self._queue)
+        self._cookie = -1
+        self._cookie_watch = -1
+        try:
+            self._watch()
+        except BaseException as error:
+            self._queue.close()
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise WorkspaceMissing(str(error.filename), "went away") from None
+            if isinstance(error, OSError):
+                raise CannotWatch(_why_not(error)) from None
+            raise
+
+    def close(self) -> None:
+        """Give the watches back. Idempotent."""
+        self._queue.close()
+        cookie, self._cookie = self._cookie, -1
+        if cookie >= 0:
+            os.close(cookie)
+
+    def wait(self, seconds: float | None, waker: int = -1) -> bool:
+        """Until there are events; whether there are. A byte in ``waker`` ends it early."""
+        return self._queue.wait(seconds, waker)
+
+    def read(self) -> None:
+        """Take in the events that are there."""
+        self.folders.take(self._queue.read(), time.monotonic())
+
+    def look(self) -> int:
+        """Take in the events that are there; how many paths they have touched so far."""
+        self.read()
+        return len(self.folders.touched)
+
+    def catch_up(self) -> bool:
+        """Take in the events of all that was done before this call; whether none is missing."""
+        try:
+            return self._read_to_cookie() and self.is_sound()
+        except OSError:
+            return False
+
+    def is_sound(self) -> bool:
+        """Have new folders watched; whether a look at what was touched is enough.
+
+        It is not where events were lost, rules have changed, a folder is another one now, or one
+        can be looked into that could not before.
+        """
+        folders = self.folders
+        try:
+            if folders.is_lost or not self._are_the_same():
+                return False
+            if any(rules.have_changed() for rules in self._rules):
+                return False
+            if any(cover.is_open_now for cover in self._covers):
+                return False  # What is in it was not watched.
+            if any(path.rpartition("/")[2] in RULE_FILES for path in folders.touched):
+                return False
+            self._cover_fresh()
+            if any(cover.has_new_rules for cover in self._covers):
+                return False
+        except (OSError, CannotWatch):
+            return False  # Who begins anew finds out why.
+        return True
+
+    def _are_the_same(self) -> bool:
+        return all(cover.is_same for cover in self._covers)
+
+    def _watch(self) -> None:
+        folders, patterns = self._workspace.folders, self._workspace.ignore
+        self._covers = [Cover(folder, patterns, self.folders) for folder in folders]
+        self._rules = [OuterRules(f.local, patterns) for f in folders if f.follows_git]
+        for cover in self._covers:
+            cover.begin()
+
+    def _cover_fresh(self) -> None:
+        """Watch folders that have appeared, if rules say that they belong to us."""
+        by_parent: dict[str, list[str]] = {}
+        if not all(self._is_plain(*move) for move in self.folders.moves):
+            self.folders.moves.clear()
+        moved = {new for _, new in self.folders.moves}
+        for path in self.folders.take_fresh() - moved:
+            by_parent.setdefault(os.path.dirname(path), []).append(path)
+        # Folders above first: who is inside one that is new is found with it.
+        for parent, paths in sorted(by_parent.items()):
+            for cover in self._covers:
+                at = len(cover.root) + 1
+                if f"{parent}/".startswith(f"{cover.root}/"):
+                    cover.take_in(parent[at:], [path[at:] for path in paths])
+
+    def _is_plain(self, old: str, new: str) -> bool:
+        """Whether a folder that got another name belongs to us as it did, with the same content."""
+        return all(
+            cover.is_plain(old[len(cover.root) + 1 :], new[len(cover.root) + 1 :])
+            for cover in self._covers
+            if old.startswith(f"{cover.root}/") and new.startswith(f"{cover.root}/")
+        )
+
+    def _read_to_cookie(self) -> bool:
+        """Write the cookie, and take in events until it comes; whether it came."""
+        if self._cookie < 0:
+            self._cookie = _open_cookie(self._covers[0].root if self._covers else "")
+            self._cookie_watch = self._queue.watch_file(f"/proc/self/fd/{self._cookie}")
+        number = self._cookie_watch
+        os.pwrite(self._cookie, b"\1", 0)
+        deadline = time.monotonic() + _COOKIE_SECONDS
+        while True:
+            events = self._queue.read()
+            self.folders.take(events, time.monotonic())
+            if any(event.watch == number for event in events):
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0 or self.folders.is_lost:
+                # This one may come yet, and would prove too much the next time.
+                self.folders.is_lost = True
+                return False
+            self._queue.wait(left)
+
+
+def _open_cookie(folder: str) -> int:
+    """A file to write to that nobody else ever sees: it has no name, and ends with us.
+
+    Not where the workspace is, if possible, whose file system could not be unmounted then.
+    """
+    try:
+        fd, path = tempfile.mkstemp(prefix="monarch-cookie-")
+        os.unlink(path)
+    except OSError:
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    return fd
+
+
+def _why_not(error: OSError) -> str:
+    if error.errno == errno.ENOSPC:
+        return (
+            "the system has no inotify watches left: "
+            "raise fs.inotify.max_user_watches, or leave more folders out"
+        )
+    if error.errno == errno.EMFILE:
+        return "the system has no inotify instances left: raise fs.inotify.max_user_instances"
+    return str(error)

@@ -1,0 +1,134 @@
+"""Outer rules: what decides, from outside a workspace's folders, which of their files belong to it.
+
+Rule files of the folders above, the repository's ``info/exclude``, the user's own, and what git
+tracks. They lie where no watch is, so they are looked at when somebody asks: a stat each, and one
+of every folder above, which tells that nothing has come or gone there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from monarch_sync.ignoring.git_index import git_dir_of, tracked_paths
+from monarch_sync.ignoring.ignore import OUTER_NAMES, is_wanted, other_rule_files
+from monarch_sync.watching.file_system import tells_all
+
+__all__ = ["OuterRules"]
+
+_DOT_GIT = ".git"
+_MAX_PATHS = 2000
+_TICK_NS = 3_000_000_000  # there are file systems that count in steps of two seconds
+_Stamp = tuple[int, int, int] | None
+
+
+class _Way:
+    """A folder on the way to a workspace's, and which of some names are taken in it."""
+
+    def __init__(self, folder: str, names: Sequence[str]) -> None:
+        self.folder = folder
+        self.names = frozenset[str]()
+        self._all = names
+        self._tells = tells_all(folder)
+        self._status: tuple[int, int, int, int] | None = None
+
+    def look(self) -> None:
+        """Look which of the names are there now, if any may have come or gone."""
+        looked_ns = time.time_ns()
+        try:
+            now = os.stat(self.folder)
+        except OSError:
+            now = None
+        status = now and (now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
+        if status is not None and status == self._status:
+            return
+        self.names = frozenset(n for n in self._all if os.path.lexists(f"{self.folder}/{n}"))
+        # What was changed as late as it was looked at may change once more, and look the same.
+        is_old = now is not None and max(now.st_mtime_ns, now.st_ctime_ns) + _TICK_NS < looked_ns
+        self._status = status if self._tells and is_old else None
+
+
+class OuterRules:
+    """Of one workspace folder, as they were when last looked at."""
+
+    def __init__(self, folder: Path, patterns: Sequence[str]) -> None:
+        self._folder = folder
+        self._patterns = patterns
+        self._ways = [
+            _Way(str(folder), (_DOT_GIT,)),
+            *(_Way(str(above), (_DOT_GIT, *OUTER_NAMES)) for above in folder.parents),
+        ]
+        self._look_at_ways()
+        self._top, self._git_dir = self._find_git_dir()
+        self._others = other_rule_files(self._git_dir or None)
+        self._stamps = self._look()
+        self._index_stamp = _stamp(f"{self._git_dir}/index")
+        self._tracked = self._read_index()
+
+    def have_changed(self) -> bool:
+        """Whether all may be otherwise than at the last look."""
+        self._look_at_ways()
+        if self._find_git_dir() != (self._top, self._git_dir) or self._look() != self._stamps:
+            return True
+        if not self._git_dir:
+            return False
+        stamp = _stamp(f"{self._git_dir}/index")
+        # One that can be read again may bear the same stamp.
+        if stamp == self._index_stamp and self._tracked is not None:
+            return False
+        # Git writes its index at every `git status`. What it tracks says little: it counts only
+        # for what rules leave out.
+        before = self._tracked
+        self._index_stamp, self._tracked = stamp, self._read_index()
+        if before is None or self._tracked is None:
+            return before is not self._tracked
+        return self._matters(before ^ self._tracked)
+
+    def _matters(self, paths: frozenset[str]) -> bool:
+        prefix = _prefix(self._folder, self._top)
+        inside = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
+        if len(inside) > _MAX_PATHS:
+            return True
+        seen: dict[str, frozenset[str]] = {}
+        return any(
+            os.path.lexists(self._folder / path)
+            and not is_wanted(self._folder, self._patterns, path, seen)
+            for path in inside
+        )
+
+    def _read_index(self) -> frozenset[str] | None:
+        """What git tracks; ``None`` where that is not known."""
+        try:
+            return tracked_paths(self._git_dir) if self._git_dir else frozenset()
+        except OSError:
+            return None
+
+    def _look_at_ways(self) -> None:
+        for way in self._ways:
+            way.look()
+
+    def _find_git_dir(self) -> tuple[str, str]:
+        """As `find_git_dir`, of the folders as they were just looked at; or ("", "")."""
+        for way in self._ways:
+            if _DOT_GIT in way.names and (git_dir := git_dir_of(way.folder)) is not None:
+                return way.folder, git_dir
+        return "", ""
+
+    def _look(self) -> dict[str, _Stamp]:
+        names = ((way.folder, name) for way in self._ways for name in way.names)
+        rules = [f"{folder}/{name}" for folder, name in names if name != _DOT_GIT]
+        return {path: stamp for path in (*rules, *self._others) if (stamp := _stamp(path))}
+
+
+def _prefix(folder: Path, top: str) -> str:
+    return "" if str(folder) == top else f"{folder.relative_to(top)}/"
+
+
+def _stamp(path: str) -> _Stamp:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

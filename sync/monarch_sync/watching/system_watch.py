@@ -1,0 +1,97 @@
+"""System watch: saves as `watchfiles` tells of them, where there is no inotify (on a Mac, say).
+
+It may lose events without a word: of folders that are new, and when there are many at once. So what
+it tells is only the quick part. Behind every burst, and now and then, everything is looked at, and
+nothing stays missed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+from watchfiles import Change, watch
+
+from monarch_sync.watching.outer_rules import OuterRules
+from monarch_sync.watching.watched_folders import is_never_taken
+from monarch_sync.workspace import Workspace
+
+__all__ = ["SystemWatch"]
+
+_STEP_MS = 10  # after the last event of a save
+_MAX_SETTLE_MS = 1000
+_QUIET_MS = 300  # before the look at everything that follows a burst
+_AUDIT_SECONDS = 5.0
+_AUDIT_SHARE = 50  # so many times what a look costs is the least time from one to the next
+
+
+class SystemWatch:
+    """Of one workspace, until one of its folders is another one, or gone. The work is done when
+    somebody iterates: sets of touched paths, an empty one for a look at everything.
+
+    Raises ``OSError`` and ``RuntimeError`` where the system tells nothing.
+    """
+
+    def __init__(self, workspace: Workspace, is_closed: Event) -> None:
+        self._is_closed = is_closed
+        self._roots = [str(folder.local) for folder in workspace.folders]
+        self._known = self._identities()
+        self._workspace = workspace
+        self._rules = self._read_rules()
+
+    def __iter__(self) -> Iterator[set[Path]]:
+        needs_audit, next_audit = True, 0.0  # Of what was saved before it had begun.
+        for changes in watch(
+            *self._roots,
+            watch_filter=self._is_ours,
+            step=_STEP_MS,
+            debounce=_MAX_SETTLE_MS,
+            rust_timeout=_QUIET_MS,
+            yield_on_timeout=True,
+            stop_event=self._is_closed,
+            raise_interrupt=False,
+            ignore_permission_denied=True,
+        ):
+            if self._is_closed.is_set() or self._is_another(changes):
+                return
+            has_new_rules = any(rules.have_changed() for rules in self._rules)
+            if has_new_rules:
+                self._rules = self._read_rules()
+            if changes and not has_new_rules:
+                needs_audit = True
+                yield {Path(path) for _, path in changes}
+            elif needs_audit or has_new_rules or time.monotonic() > next_audit:
+                needs_audit = False
+                started = time.monotonic()
+                yield set()
+                cost = time.monotonic() - started
+                next_audit = started + max(_AUDIT_SECONDS, _AUDIT_SHARE * cost)
+
+    def _is_ours(self, change: Change, path: str) -> bool:
+        """Whether a path may belong to the workspace, whatever its rules say."""
+        root = max((r for r in self._roots if path.startswith(f"{r}/")), key=len, default=path)
+        return not any(map(is_never_taken, path[len(root) :].split("/")))
+
+    def _is_another(self, changes: set[tuple[Change, str]]) -> bool:
+        """Whether a folder is gone, or another one now; it may have the number of the old one."""
+        gone = {path for change, path in changes if change is Change.deleted}
+        return not gone.isdisjoint(self._roots) or self._identities() != self._known
+
+    def _read_rules(self) -> list[OuterRules]:
+        patterns = self._workspace.ignore
+        followed = [folder.local for folder in self._workspace.folders if folder.follows_git]
+        return [OuterRules(folder, patterns) for folder in followed]
+
+    def _identities(self) -> list[tuple[int, int] | None]:
+        return [_identity(root) for root in self._roots]
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,253 @@
+"""Saves, as they happen: which paths of a workspace were touched.
+
+A watcher is used in one of two ways. Who iterates over it is woken by each save. Who asks it for
+`changes` gets what was touched since they last asked, and the proof that this is all of it, so
+that nobody need look at the other files; between two calls no thread runs.
+
+What a burst of events leaves open is closed here. A file that is being written is waited for, and
+what has vanished may be about to come back, as editors do it; while git holds its index lock we
+wait, so that a branch switch is one generation. Where events were lost, rules have changed, or a
+flood went by, everything is looked at.
+
+On file systems that do not tell of all changes, and where the system has no watches left,
+everything is looked at again and again. (`watchfiles` could poll there, but it goes by whole
+seconds of file times, and into what is ignored.) Where there is no inotify, `watchfiles` wakes who
+iterates (`system_watch.py`), and who asks for changes is told to look at everything.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+from monarch_sync.errors import WatchEnded, WorkspaceMissing
+from monarch_sync.touched import Touched
+from monarch_sync.watching.cover import CannotWatch
+from monarch_sync.watching.git_locks import GitLocks
+from monarch_sync.watching.inotify import is_there
+from monarch_sync.watching.live_watch import LiveWatch
+from monarch_sync.workspace import Workspace
+
+__all__ = ["Watcher"]
+
+_SETTLE_SECONDS = 0.001  # after the last event of a save
+_BURST_SECONDS = 0.010  # after the last event of many
+_BURST = 10  # touched paths
+_RETURN_SECONDS = 0.010  # for what has vanished to come back
+_MAX_SETTLE_SECONDS = 1.0
+_WRITE_SECONDS = 1.0  # for a file that is being written to be closed
+_FLOOD = 1000  # touched paths at once
+_QUIET_SECONDS = 0.3  # before the look at everything that follows a flood
+_IDLE_SECONDS = 1.0  # between two looks at what raises no events
+_POLL_SECONDS = 0.5
+_POLL_SHARE = 10  # so many times what a look costs is the least time from one to the next
+_GONE_SECONDS = 600.0
+
+
+class Watcher:
+    """Iterate over it: sets of touched paths; an empty set asks for a look at everything.
+
+    The first set is empty, of what was saved before the watch began, unless `changes` was asked
+    before. When a watched folder goes, an empty set tells of it, and another one when it is back.
+    Ends when ``close`` is called. Raises ``WorkspaceMissing`` when made for a folder that is not
+    there, ``WatchEnded`` when one stays away for ten minutes.
+
+    ``polls_because``: why there are no events here, if so; else "".
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._live: LiveWatch | None = None
+        self._pid = os.getpid()
+        self._is_closed = threading.Event()
+        self._git = GitLocks(workspace, self._is_closed)
+        self._lock = threading.Lock()
+        self._waker = -1
+        self.polls_because = ""
+        for folder in workspace.folders:
+            folder.check()
+
+    @property
+    def is_iterated(self) -> bool:
+        """Whether somebody iterates; then `changes` vouches for nothing."""
+        return self._waker >= 0
+
+    def close(self) -> None:
+        """End the iteration, from any thread, and give all watches back. Idempotent."""
+        with self._lock:
+            self._is_closed.set()
+            if self._waker >= 0:
+                os.write(self._waker, b"\1")
+            else:
+                self._release()
+
+    def rest(self) -> None:
+        """Give all watches back until somebody asks again, or iterates."""
+        if not self.is_iterated:
+            self._release()
+
+    def changes(self) -> Touched | None:
+        """All that was touched since the last call; ``None`` where everything has to be looked at.
+
+        Whatever was saved before this call is in what this or an earlier call gave. ``None`` is
+        the answer to the first call, and whenever the watcher cannot vouch for the rest. For one
+        thread at a time. Raises ``WorkspaceMissing``.
+        """
+        if self.is_iterated or self._is_closed.is_set() or os.getpid() != self._pid:
+            return None  # In a forked child, events are the parent's.
+        live = self._live
+        self._git.wait(live.look if live is not None else lambda: 0)
+        if live is not None and live.catch_up():
+            return self._take(live.folders.touched)
+        self._start()
+        self._git.wait()
+        return None
+
+    def settle(self) -> None:
+        """Wait until git has done what it is doing."""
+        self._git.wait()
+
+    def _start(self) -> None:
+        """Watch everything anew, if possible. What is touched from here on is not missed."""
+        self._release()
+        self.polls_because = ""
+        if not is_there():
+            for folder in self._workspace.folders:
+                folder.check()
+            return
+        try:
+            self._live = LiveWatch(self._workspace)
+            self._git.rely()
+        except CannotWatch as error:
+            self.polls_because = str(error)
+
+    def _release(self) -> None:
+        live, self._live = self._live, None
+        self._git.doubt()
+        if live is not None:
+            live.close()
+
+    def _take(self, paths: set[str]) -> Touched:
+        assert self._live is not None
+        folders = self._live.folders
+        for path in folders.written.keys() & paths:
+            del folders.written[path]
+        taken = Touched(paths, folders.moves if paths == folders.touched else ())
+        folders.moves.clear()
+        folders.touched = folders.touched - paths
+        folders.vanished.clear()
+        return taken
+
+    def __iter__(self) -> Iterator[AbstractSet[Path]]:
+        with self._lock:
+            waked, self._waker = os.pipe()
+        try:
+            if self._live is None and not self._is_closed.is_set():
+                self._start_when_there()
+                self._git.wait()
+                yield set()
+            while not self._is_closed.is_set():
+                if self._live is not None:
+                    yield from self._bursts(self._live, waked)
+                elif self.polls_because:
+                    yield from self._looks()
+                else:
+                    yield from self._told()
+                if not self._is_closed.is_set():
+                    if not self._are_all_there():
+                        yield set()
+                    self._start_when_there()
+                    self._git.wait()
+                    yield set()
+        finally:
+            with self._lock:
+                os.close(waked)
+                os.close(self._waker)
+                self._waker = -1
+                self._release()
+
+    def _bursts(self, live: LiveWatch, waked: int) -> Iterator[AbstractSet[Path]]:
+        """What events tell, until they no longer tell all."""
+        folders, needs_audit = live.folders, False
+        while not self._is_closed.is_set():
+            if not folders.touched:
+                live.wait(_QUIET_SECONDS if needs_audit else _IDLE_SECONDS, waked)
+                live.read()
+            if folders.touched:
+                self._settle(live, waked)
+            elif needs_audit:
+                needs_audit = False
+                yield set()
+            if self._is_closed.is_set() or not self._are_all_there() or not live.is_sound():
+                return
+            now = time.monotonic()
+            open_since = {p: t for p, t in folders.written.items() if now - t < _WRITE_SECONDS}
+            touched = folders.touched - open_since.keys()
+            if touched:
+                needs_audit = needs_audit or len(touched) >= _FLOOD
+                yield self._take(touched)
+            elif folders.touched:
+                live.wait(min(open_since.values()) + _WRITE_SECONDS - now, waked)
+                live.read()
+
+    def _settle(self, live: LiveWatch, waked: int) -> None:
+        """Until what happens now has happened."""
+        folders = live.folders
+        deadline = time.monotonic() + _MAX_SETTLE_SECONDS
+        while not self._is_closed.is_set() and not folders.is_lost:
+            seconds = _SETTLE_SECONDS
+            if folders.vanished:
+                seconds = _RETURN_SECONDS
+            elif len(folders.touched) >= _BURST:
+                seconds = _BURST_SECONDS
+            left = deadline - time.monotonic()
+            if left > 0 and live.wait(min(seconds, left), waked):
+                live.read()
+            elif self._git.wait(live.look):
+                # What it did last is still to be read.
+                deadline = time.monotonic() + _MAX_SETTLE_SECONDS
+                live.read()
+            else:
+                return
+
+    def _told(self) -> Iterator[set[Path]]:
+        """What the system tells, and a look at everything behind it."""
+        # Few systems need it, and it takes a while to load.
+        from monarch_sync.watching.system_watch import SystemWatch
+
+        try:
+            for touched in SystemWatch(self._workspace, self._is_closed):
+                self._git.wait()
+                yield touched
+        except (OSError, RuntimeError) as error:
+            if self._are_all_there():
+                self.polls_because = str(error)
+                yield from self._looks()
+
+    def _looks(self) -> Iterator[set[Path]]:
+        """A look at everything, again and again; while it costs little, often."""
+        pause = _POLL_SECONDS
+        while not self._is_closed.wait(pause) and self._are_all_there():
+            self._git.wait()
+            started = time.monotonic()
+            yield set()
+            pause = max(_POLL_SECONDS, _POLL_SHARE * (time.monotonic() - started))
+
+    def _are_all_there(self) -> bool:
+        return all(folder.local.is_dir() for folder in self._workspace.folders)
+
+    def _start_when_there(self) -> None:
+        """Begin to watch, as soon as all folders are there."""
+        deadline = time.monotonic() + _GONE_SECONDS
+        while not self._is_closed.is_set():
+            try:
+                self._start()
+                return
+            except WorkspaceMissing as error:
+                if time.monotonic() > deadline:
+                    raise WatchEnded(error.folder, "the folder was deleted") from None
+            self._is_closed.wait(_POLL_SECONDS / 5)

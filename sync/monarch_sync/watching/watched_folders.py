@@ -1,0 +1,270 @@
+"""Watched folders: a tree of watches, and what their events say was touched.
+
+The kernel tells of a folder by the number of its watch, which stays with the folder when that, or
+one above it, gets another name. So paths are not kept but read off the tree, and a renamed folder
+costs nothing, however much is inside.
+
+Nothing here knows which folders are wanted: `take_fresh` names new ones, for the watcher to `add`
+them if they belong to the workspace.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from monarch_sync.entry import is_reserved
+from monarch_sync.watching import inotify
+from monarch_sync.watching.inotify import Event, Inotify
+
+__all__ = ["WatchedFolders", "is_never_taken"]
+
+_NEVER = frozenset({".git", "__pycache__"})
+_ENDS = (".pyc", ".pyo")
+_NOBODY = (0, "")  # else the cookie and the path of a folder that the event before saw leave
+
+
+def is_never_taken(name: str) -> bool:
+    """Whether a file or folder of this name never belongs to a workspace."""
+    return name in _NEVER or name.endswith(_ENDS) or is_reserved(name)
+
+
+class _Node:
+    __slots__ = ("children", "name", "number", "parent")
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+        self.parent: _Node | None = None
+        self.children: dict[str, _Node] = {}
+
+
+class WatchedFolders:
+    """What was touched gathers in ``touched``, until somebody takes it out.
+
+    ``written``: files that somebody is in the middle of
+    writing, and since when. ``vanished``: what was there and is not. ``is_lost``: events are
+    missing, or a root is another folder now; all has to be watched and looked at anew.
+
+    ``moves``: folders among the touched paths that only got another name, as (old, new): what
+    changed in them is touched, too, under the new name.
+    """
+
+    def __init__(self, queue: Inotify) -> None:
+        self._queue = queue
+        self._roots: dict[int, tuple[str, _Node]] = {}
+        self._by_number: dict[int, _Node] = {}
+        self._moving: dict[int, _Node] = {}
+        self._leaving = _NOBODY
+        self.touched: set[str] = set()
+        self.moves: list[tuple[str, str]] = []
+        self._fresh: set[tuple[_Node, str]] = set()
+        self.written: dict[str, float] = {}
+        self.vanished: set[str] = set()
+        self.is_lost = False
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def add_root(self, path: str) -> None:
+        """Watch a workspace's folder. Raises ``OSError``."""
+        number = self._queue.watch(path)
+        if number not in self._by_number:
+            node = self._by_number[number] = _Node(path, number)
+            self._roots[number] = (path, node)
+
+    def add(self, root: str, relative: str) -> bool:
+        """Watch a folder inside a root; whether that is new.
+
+        One that is gone, or has become something else, or may not be read, is passed over.
+        Raises ``OSError`` where the system has no watches left.
+        """
+        above, _, name = relative.rpartition("/")
+        parent = self._find(root, above)
+        if parent is None:
+            return False
+        try:
+            number = self._queue.watch(f"{root}/{relative}")
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return False
+        known = self._by_number.get(number)
+        if known is not None and known.parent is parent and known.name == name:
+            return False
+        if number in self._roots:
+            return False  # A root inside another one keeps its own name.
+        if known is not None:
+            # Renamed, and its events are still to come: it is here already.
+            self._detach(known)
+        self._attach(parent, name, known or _Node(name, number))
+        return True
+
+    def take_fresh(self) -> set[str]:
+        """Where folders have appeared since the last call, as far as they still stand there."""
+        fresh, self._fresh = self._fresh, set()
+        paths = [(self._path(parent), name) for parent, name in fresh]
+        return {f"{above}/{name}" for above, name in paths if above is not None}
+
+    def take(self, events: list[Event], now: float) -> None:
+        """Learn from events, in their order; they are all that there were."""
+        for event in events:
+            leaving = self._leaving
+            self._take(event, now)
+            if self._leaving is leaving:
+                self._leaving = _NOBODY
+        self._leaving = _NOBODY
+        for node in self._moving.values():
+            self._drop(node)  # Renamed to a place outside.
+        self._moving.clear()
+
+    def _take(self, event: Event, now: float) -> None:
+        mask = event.mask
+        if mask & (inotify.OVERFLOW | inotify.UNMOUNT):
+            self.is_lost = True
+            return
+        node = self._by_number.get(event.watch)
+        if node is None:
+            return
+        if mask & inotify.IGNORED:
+            self._forget(node)
+        elif mask & (inotify.DELETE_SELF | inotify.MOVE_SELF) or not event.name:
+            # Of the others, the folder above tells.
+            self.is_lost = self.is_lost or event.watch in self._roots
+        elif event.name == ".git" and mask & inotify.IS_DIR:
+            # A repository begins or ends here, and its rules with it.
+            self.is_lost = self.is_lost or not mask & inotify.ATTRIB
+        elif not is_never_taken(event.name) or mask & (inotify.MOVED_FROM | inotify.MOVED_TO):
+            self._touch(node, event, now)
+
+    def _touch(self, node: _Node, event: Event, now: float) -> None:
+        above = self._path(node)
+        mask, name = event.mask, event.name
+        path = f"{above}/{name}"
+        if mask & inotify.IS_DIR:
+            if not mask & inotify.ATTRIB:
+                self._end_moves(path)
+            self._touch_folder(node, event, path)
+        elif above is None:
+            return  # in a folder on its way elsewhere: it is looked at with that
+        elif mask & inotify.CREATE:
+            if _is_being_written(path):
+                self.written.setdefault(path, now)
+        elif mask & inotify.MODIFY:
+            self.written.setdefault(path, now)
+        elif not mask & inotify.ATTRIB:
+            self.written.pop(path, None)
+        if above is None or is_never_taken(name):
+            return
+        self.touched.add(path)
+        if mask & (inotify.DELETE | inotify.MOVED_FROM):
+            self.vanished.add(path)
+        else:
+            self.vanished.discard(path)
+
+    def _touch_folder(self, parent: _Node, event: Event, path: str) -> None:
+        mask, name = event.mask, event.name
+        child = parent.children.get(name)
+        if mask & inotify.MOVED_FROM:
+            # One that was touched before is not what was known by its name.
+            self._leaving = event.cookie, "" if path in self.touched else path
+            if child is not None:
+                self._detach(child)
+                self._moving[event.cookie] = child
+        elif mask & inotify.DELETE:
+            if child is not None:
+                self._drop(child)
+        elif mask & (inotify.CREATE | inotify.MOVED_TO):
+            moved = self._moving.pop(event.cookie, None) if event.cookie else None
+            if moved is not None and not is_never_taken(name):
+                if child is not None and child is not moved:
+                    self._drop(child)
+                self._attach(parent, name, moved)
+                if self._leaving[0] == event.cookie:
+                    self._note_move(self._leaving[1], path)
+            elif moved is not None:
+                self._drop(moved)
+            # What was made in it while it moved may have no watch yet.
+            self._fresh.add((parent, name))
+
+    def _note_move(self, old: str, new: str) -> None:
+        """Note that a folder got another name, if no more is to be said of it.
+
+        It is watched, with all in it, so the kernel has told of whatever changed there.
+        """
+        if not (old.startswith("/") and new.startswith("/")):
+            return  # it was touched already, or is in one that is on its way
+        others = self.touched - {old}
+        if any(path in others for one in (old, new) for path in (one, *_above(one))):
+            return
+        self.touched |= {new + path[len(old) :] for path in others if path.startswith(f"{old}/")}
+        self.moves.append((old, new))
+
+    def _end_moves(self, path: str) -> None:
+        """A folder comes or goes: if that is one that has moved, or one above it, all of them have
+        to be looked at."""
+        for _, new in self.moves:
+            if new == path or new.startswith(f"{path}/"):
+                self.moves.clear()
+                return
+
+    def _find(self, root: str, relative: str) -> _Node | None:
+        node = next((node for path, node in self._roots.values() if path == root), None)
+        for name in relative.split("/") if relative else ():
+            node = node.children.get(name) if node is not None else None
+        return node
+
+    def _path(self, node: _Node) -> str | None:
+        """Where a folder is now; None while it is on its way elsewhere."""
+        names: list[str] = []
+        while node.parent is not None:
+            names.append(node.name)
+            node = node.parent
+        if node.number not in self._roots:
+            return None
+        names.append(node.name)
+        return "/".join(reversed(names))
+
+    def _attach(self, parent: _Node, name: str, node: _Node) -> None:
+        before = parent.children.get(name)
+        if before is not None and before is not node:
+            self._drop(before)
+        node.name, node.parent = name, parent
+        parent.children[name] = node
+        self._by_number[node.number] = node
+
+    def _detach(self, node: _Node) -> None:
+        if node.parent is not None and node.parent.children.get(node.name) is node:
+            del node.parent.children[node.name]
+        node.parent = None
+
+    def _forget(self, node: _Node) -> None:
+        """The kernel has ended this watch: the folder is gone."""
+        if node.number in self._roots:
+            self.is_lost = True
+            return
+        self._by_number.pop(node.number, None)
+        self._detach(node)
+
+    def _drop(self, node: _Node) -> None:
+        """End the watches of a folder and of all inside."""
+        self._detach(node)
+        nodes = [node]
+        while nodes:
+            one = nodes.pop()
+            nodes += one.children.values()
+            if self._by_number.pop(one.number, None) is not None:
+                self._queue.unwatch(one.number)
+
+
+def _above(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _is_being_written(path: str) -> bool:
+    """Whether a file that appeared was opened to be written, so that its closing will be told."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
