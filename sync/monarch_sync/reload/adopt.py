@@ -42,7 +42,7 @@ class Adoption:
 
     def adopt(self, plan: Plan, live: Mapping[str, LiveModule]) -> None:
         """`live` are the edited modules."""
-        for twin, instance in self._stage.instances:
+        for twin, instance in self._stage.disguises.pairs:
             self.functions.pair(twin, instance)
         for thing in self._stage.made.values():
             if type(thing) is StagedModule:

@@ -25,12 +25,13 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from .classes import keep_live_members, keep_live_values, kept_names
+from .disguises import Disguises
 from .errors import ReloadError
 from .flips import MISSING, Item
 from .graph import Origin
 from .held_attributes import HeldAttribute
 from .held_back import HeldBack
-from .kinds import BY_VALUE, is_a, own_names
+from .kinds import is_a, own_names
 from .lookout import Lookout
 from .marks import Mark, ModulePlan, Plan
 from .outside import Outside
@@ -61,21 +62,19 @@ class Stage:
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
         self.assigned: dict[str, set[str]] = {}  # from other modules, by module
         self._plan = Plan({})
-        self.instances: list[tuple[Any, Any]] = []  # stand-ins, each with the live instance
+        self.disguises = Disguises()
         self._kept: list[tuple[str, str]] = []  # names of kept instances, by module
         self.stores: list[HeldStore | HeldAttribute] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
         self.outside = Outside()
-        self._live_classes: dict[int, type] = {}  # by the id of the staged one
         self.builtins = {
             **vars(builtins),
             "__import__": self._import,
-            "isinstance": functools.partial(self._check, isinstance),
-            "issubclass": functools.partial(self._check, issubclass),
+            **self.disguises.checks,
         }
         self._open = True
-        self._shadows = Shadows({}, set(), _copied)
+        self._shadows = Shadows({}, set(), self.disguises.of)
 
     def run(
         self, plan: Plan, sources: dict[str, Source], ours: Iterable[tuple[str, ModuleType]]
@@ -93,7 +92,7 @@ class Stage:
         names = {name: p.shadowed for name, p in involved.items() if p.shadowed}
         statements = [s for p in involved.values() for s in p.edit.new] if names else []
         late = {part for s in statements for name in s.names.deferred for part in name.split(".")}
-        self._shadows = Shadows(names, late, self._in_disguise)
+        self._shadows = Shadows(names, late, self.disguises.of)
         lookout = Lookout(ours, self.outside.loggers)
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
@@ -126,7 +125,7 @@ class Stage:
             if collecting:
                 gc.enable()
             self._hook.builtins = None
-            self.instances += self._shadows.cast
+            self.disguises.pairs += self._shadows.cast
             with longer_turns():
                 self.stores, self.held_back = lookout.take_out(self._is_definition)
         for namespace in self.namespaces.values():
@@ -248,7 +247,7 @@ class Stage:
                 value.__defaults__ = live.__defaults__
                 value.__kwdefaults__ = live.__kwdefaults__
         elif is_a(value, type) and is_a(live, type) and value is not live:
-            self._live_classes[id(value)] = live
+            self.disguises.follows(live, value)
             self._stand_in(live, value)
             old = plan.edit.live_definition(index)
             if is_a(value, enum.EnumMeta) and is_a(live, enum.EnumMeta):
@@ -262,7 +261,7 @@ class Stage:
         for name, key in self._kept:
             namespace = self.namespaces[name]
             if key in namespace and type(namespace[key]) is live:
-                namespace[key] = self._in_disguise(namespace[key], staged)
+                namespace[key] = self.disguises.of(namespace[key], staged)
 
     def _note_twin(self, module: str, live: Any, staged: Any) -> None:
         """What a container may hold of a definition: itself, or what its decorators were given."""
@@ -275,29 +274,6 @@ class Stage:
                 self._shadows.twins[id(before[name])] = after[name]
         if live is not None and live is not staged:
             self._shadows.twins[id(live)] = staged
-
-    def _in_disguise(self, instance: Any, staged: type) -> Any:
-        """A kept instance that looks like one of the staged class."""
-        if hasattr(staged, "__del__"):
-            return instance  # the stand-in would close what the instance goes on using
-        try:
-            twin = _copied(instance, staged)
-        except (TypeError, AttributeError):
-            return instance  # it has another layout than most
-        self.instances.append((twin, instance))
-        return twin
-
-    def _check(self, check: Callable[[Any, Any], bool], thing: Any, kind: Any) -> bool:
-        """Objects of a live class are of its staged twin: they will be."""
-        if check(thing, kind):
-            return True
-        kinds = kind if type(kind) is tuple else (kind,)
-        live = [self._live_classes[id(k)] for k in kinds if id(k) in self._live_classes]
-        if not live:
-            return False
-        # Not `check`: what a live protocol asks for may not be what the new one does.
-        cls = type(thing) if check is isinstance else thing
-        return any(type.__subclasscheck__(one, cls) for one in live)
 
     def _view(self, module: ModuleType) -> ModuleType:
         name = own_names(module).get("__name__", "")
@@ -367,19 +343,6 @@ class Stage:
             parent, _, child = name.rpartition(".")
             if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
                 delattr(sys.modules[parent], child)
-
-
-def _copied(value: Any, cls: type) -> Any:
-    """An instance of another class with the very attributes of this one."""
-    plain: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
-    if plain in BY_VALUE:
-        same = plain.__new__(cls, value)
-        if hasattr(value, "__dict__"):
-            same.__dict__.update(value.__dict__)
-        return same
-    twin: Any = object.__new__(cls)
-    object.__setattr__(twin, "__dict__", value.__dict__)
-    return twin
 
 
 def _take_later(
