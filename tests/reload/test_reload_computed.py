@@ -194,3 +194,48 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_is_computed_and_what_is_held(case: Case, project: Project) -> None:
     walk(case, project)
+
+
+_FAR = {
+    "super": (
+        "def helper(x): return x + 1\nclass Base:\n    def m(self, x): return helper(x)\n",
+        "from far_super import Base\nclass Sub(Base):\n    def m(self, x): return super().m(x)\n"
+        "R = Sub().m(1)\n",
+    ),
+    "rows": (
+        "def helper(x): return x + 1\ndef f(x): return helper(x)\n",
+        "from far_rows import f\nTABLE = {'a': f}\nR = [g(1) for g in TABLE.values()]\n",
+    ),
+    "value_of_a_class": (
+        "ONE = 1\nclass C:\n    size = ONE\n    twice = size * 2\n    def m(self): return self.twice\n",
+        "from far_value_of_a_class import C\nkept = C()\nR = kept.m()\n",
+    ),
+    "lambda_in_a_table": (
+        "f = lambda x: x + 1\n",
+        "import far_lambda_in_a_table as m\nTABLE = {'a': m.f}\nR = TABLE['a'](1)\n",
+    ),
+    "made_in_a_table": (
+        "def maker(k):\n    def inner(x): return x * k + 1\n    return inner\n",
+        "from far_made_in_a_table import maker\nTABLE = {'a': maker(3)}\nR = TABLE['a'](1)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", _FAR)
+def test_a_value_follows_what_is_called_on_the_way(how: str, project: Project) -> None:
+    owner, user = _FAR[how]
+    project.load(f"far_{how}", owner)
+    module = project.load(f"far_{how}_user", user)
+    before = module.R
+    project.edit(f"far_{how}", owner.replace("+ 1", "+ 2").replace("ONE = 1", "ONE = 2"))
+    fresh = project.load(f"far_{how}_fresh", user)
+    assert module.R == fresh.R != before
+
+
+def test_a_list_that_others_add_to_stays(project: Project) -> None:
+    owner = "def helper(x): return x + 1\ndef f(x): return helper(x)\n"
+    project.load("added_to", owner)
+    module = project.load("added_to_user", "from added_to import f\nR = {'a': f(1)}\n")
+    module.R["b"] = 7
+    project.edit("added_to", owner.replace("+ 1", "+ 2"))
+    assert module.R == {"a": 2, "b": 7}

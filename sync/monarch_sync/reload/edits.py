@@ -190,7 +190,7 @@ def kind_of(value: object) -> Kind:
     if issubclass(type(value), FunctionType):
         return Kind.FUNCTION
     if not issubclass(type(value), type):
-        return Kind.DATA if _is_data(value) else Kind.OTHER
+        return Kind.DATA if _is_data(value) else Kind.ROWS if _are_rows(value) else Kind.OTHER
     return Kind.METACLASS if issubclass(cast("type", value), type) else Kind.CLASS
 
 
@@ -203,6 +203,16 @@ def _is_data(value: object) -> bool:
     return kind in _DATA
 
 
+def _are_rows(value: object) -> bool:
+    kind = type(value)
+    if kind not in (list, dict, set) or len(cast("list[object]", value)) > _MOST_ROWS:
+        return False
+    # Copied in one step: other threads may change it meanwhile.
+    parts = tuple(cast("dict[object, object]", value).values() if kind is dict else value)  # type: ignore[arg-type, var-annotated]
+    return all(map(_is_data, parts))
+
+
+_MOST_ROWS = 256
 _DATA = (int, float, complex, bool, str, bytes, type(None), range, slice)
 
 

@@ -25,6 +25,7 @@ class Kind(Enum):
     CLASS = "class"
     METACLASS = "metaclass"
     DATA = "data"  # a number, a text or the like: nothing with a life of its own
+    ROWS = "rows"  # a small list, dict or set of data, which running code may have added to
     OTHER = "other"
 
 

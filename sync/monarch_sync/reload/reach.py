@@ -33,7 +33,8 @@ class Reach:
         """The names it reads whose marks make it run again."""
         edit = self.plans[module].edit
         binds = statement.binds
-        makes_data = bool(binds) and all(edit.kinds.get(n) is Kind.DATA for n in binds)
+        data = (Kind.DATA, Kind.ROWS) if statement.is_computed_whole else (Kind.DATA,)
+        makes_data = bool(binds) and all(edit.kinds.get(n) in data for n in binds)
         makes_objects = _makes_objects(edit, statement)
         for name, declared in self.reads(module, statement):
             mark, use = self.mark_and_use(module, name, declared)
@@ -172,12 +173,18 @@ class Reach:
             for member in self.members_of(*self.graph.resolve(edit.name, dotted)[:2])
         }
         affected = {d for d in new.names.deferred if self.spread(edit.name, d)[0]}
+        moved = {name for name, use in new.names.eager if self._gives_another(edit, name, use)}
         old = None if index in edit.alignment.same else edit.old[origin]
-        if old is None and not inherited and not affected:
+        if old is None and not (inherited or affected or moved):
             return
-        found = changed_members(old, new, inherited, affected.__contains__)
+        found = changed_members(old, new, inherited, affected, moved)
         if found:
             self.members[edit.name, new.name] = found
+
+    def _gives_another(self, edit: ModuleEdit, name: str, use: Use) -> bool:
+        """Whether what is computed from a name is not what it was."""
+        mark, use = self.mark_and_use(edit.name, name, use)
+        return mark is not None and use in RUNS_AGAIN[mark]
 
     def spread(self, module: str, dotted: str) -> tuple[Mark | None, int]:
         """What becomes of a function that reads the name, and how many modules away that began."""

@@ -161,6 +161,10 @@ class Stage:
                 self.defined[name, index] = value
                 self._keep_live_state(plan, index, value, vars(module).get(statement.name))
                 self._note_twin(name, vars(module).get(statement.name), value)
+            for bound in statement.binds if statement.name is None else ():
+                before, after = vars(module).get(bound), namespace.get(bound)
+                if type(before) is FunctionType and type(after) is FunctionType:
+                    self._shadows.twins[id(before)] = after
 
     def _runner(
         self, plan: ModulePlan, index: int, path: str, flags: int

@@ -146,6 +146,16 @@ class Statement:
         return all(isinstance(part, plain) for part in parts)
 
     @cached_property
+    def is_computed_whole(self) -> bool:
+        """Whether what it binds is all computed at once: `[f(x) for x in xs]`, `sorted(...)`."""
+        if not isinstance(self.node, (ast.Assign, ast.AnnAssign)):
+            return False
+        value = self.node.value
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.args:
+            return value.func.id in ("list", "dict", "set", "sorted")
+        return isinstance(value, (ast.ListComp, ast.SetComp, ast.DictComp))
+
+    @cached_property
     def is_holder(self) -> bool:
         """Whether what it binds is what it reads, in a tuple, a `partial` or a decorator."""
         if not isinstance(self.node, (ast.Assign, ast.AnnAssign)) or not self.names.eager:

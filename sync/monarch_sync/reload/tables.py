@@ -18,6 +18,7 @@ _CONTAINERS = _MAPPINGS | {list, tuple, set, frozenset, deque}
 _TOO_BIG_TO_LOOK_INTO = 256
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 _DEEPEST = 3
+_LAMBDA = "<lambda>"
 _HEAP_TYPE = 1 << 9
 
 
@@ -93,8 +94,8 @@ def _entries(value: Any, depth: int) -> Iterator[Held]:
     elif kind is FunctionType:
         is_plain = not (value.__closure__ or value.__dict__)
         for part in (value,) if is_plain else parts_of(value, ""):
-            if type(part) is FunctionType and "." not in part.__qualname__:
-                yield Held(part.__module__ or "", part.__qualname__)
+            if type(part) is FunctionType:
+                yield from _functions(part)
     elif kind is MethodType:
         owner = value.__self__
         cls = owner if issubclass(type(owner), type) else type(owner)
@@ -103,6 +104,17 @@ def _entries(value: Any, depth: int) -> Iterator[Held]:
         yield Held(value.__module__, value.__qualname__)
     elif kind.__flags__ & _HEAP_TYPE:
         yield Held(kind.__module__, kind.__qualname__, True)
+
+
+def _functions(function: FunctionType) -> Iterator[Held]:
+    """A function by its name, or whatever made it."""
+    module, name = function.__module__ or "", function.__qualname__
+    if name != _LAMBDA:
+        yield Held(module, name.partition(".")[0])
+        return
+    for bound, value in list(function.__globals__.items()):
+        if value is function:
+            yield Held(module, bound)
 
 
 def _value_of(name: str, namespace: Mapping[str, Any]) -> Any:

@@ -1,0 +1,99 @@
+"""Random edits of random programs: what was reloaded is what a new process would have."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from monarch_sync.reload import Reloader, ReloadError
+
+from .random_programs import MODULES, Program
+
+# To look for more: RELOAD_SEEDS=1000:3000
+_FIRST, _, _LAST = os.environ.get("RELOAD_SEEDS", "0:40").partition(":")
+_NUM_EDITS = 6
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if name.startswith("random_"):
+            del sys.modules[name]
+
+
+def write(folder: Path, package: str, texts: dict[str, str]) -> None:
+    place = folder / package
+    place.mkdir(exist_ok=True)
+    for name, text in {"__init__": "", **texts}.items():
+        path = place / f"{name}.py"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+    importlib.invalidate_caches()
+
+
+def load(package: str) -> dict[str, ModuleType]:
+    return {name: importlib.import_module(f"{package}.{name}") for name in MODULES}
+
+
+def shown(program: Program, modules: dict[str, ModuleType]) -> dict[str, object]:
+    return {
+        f"{module}: {probe}": eval(probe, vars(modules[module]))
+        for module, probe in program.probes()
+    }
+
+
+def instances_of(modules: dict[str, ModuleType]) -> dict[str, object]:
+    """An instance of each class, held by nobody else."""
+    found: dict[str, object] = {}
+    for module in modules.values():
+        for name, value in vars(module).items():
+            if name.startswith("class"):
+                found[f"{module.__name__}.{name}"] = value()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(int(_FIRST), int(_LAST)))
+def test_a_reload_gives_what_a_new_process_would(seed: int, folder: Path) -> None:
+    package = f"random_{seed}"
+    program = Program(seed, package)
+    write(folder, package, program.texts())
+    with Reloader([folder]) as reloader:
+        modules = load(package)
+        instances: dict[str, object] = {}
+        for number in range(_NUM_EDITS):
+            instances |= instances_of(modules)
+            before = shown(program, modules)
+            texts = program.texts()
+            broken = MODULES[(seed + number) % len(MODULES)]
+            program.edit()
+            now = program.texts()
+            write(folder, package, {**now, broken: f"{now[broken]}1 / 0\n"})
+            with pytest.raises(ReloadError):
+                reloader.reload()
+            write(folder, package, texts)
+            assert {key: shown_now(modules, key) for key in before} == before, "it is taken back"
+
+            write(folder, package, now)
+            reloader.reload()
+            fresh = f"{package}_{number}"
+            write(folder, fresh, {name: text.replace(package, fresh) for name, text in now.items()})
+            assert shown(program, modules) == shown(program, load(fresh))
+            for name, instance in instances.items():
+                module, _, cls = name.rpartition(".")
+                if hasattr(sys.modules[module], cls):
+                    assert type(instance) is getattr(sys.modules[module], cls)
+
+
+def shown_now(modules: dict[str, ModuleType], key: str) -> object:
+    module, _, probe = key.partition(": ")
+    return eval(probe, vars(modules[module]))
