@@ -239,3 +239,17 @@ def test_a_list_that_others_add_to_stays(project: Project) -> None:
     module.R["b"] = 7
     project.edit("added_to", owner.replace("+ 1", "+ 2"))
     assert module.R == {"a": 2, "b": 7}
+
+
+@pytest.mark.parametrize("line", ["from keeper_b import kept", "import keeper_b"])
+def test_a_value_follows_an_instance_that_another_module_keeps(line: str, project: Project) -> None:
+    owner = "class C:\n    size = 9\n    def m(self, x): return self.size + x\n"
+    project.load("keeper_a", owner)
+    keeper = project.load("keeper_b", "from keeper_a import C\nkept = C()\n")
+    name = "kept" if "from" in line else "keeper_b.kept"
+    user = project.load(f"keeper_{len(line)}", f"{line}\nR = {name}.m(1)\n")
+    kept = keeper.kept
+    project.edit("keeper_a", owner.replace("9", "3"))
+    assert (user.R, kept.m(1)) == (4, 4)
+    assert keeper.kept is kept
+    project.edit("keeper_a", owner)

@@ -44,13 +44,14 @@ class ModulePlan:
     run: set[int] = field(default_factory=set)
     twin: set[int] = field(default_factory=set)  # run too, but only for others to call
     shadowed: set[str] = field(default_factory=set)  # containers of what is twinned
+    disguised: set[str] = field(default_factory=set)  # kept instances that what runs may look at
     marks: dict[str, Mark] = field(default_factory=dict)
     forced_by: dict[int, set[str]] = field(default_factory=dict)  # names read, for what runs
 
     @property
     def is_staged(self) -> bool:
         """Whether staged code sees something else of the module than what is live."""
-        return bool(self.run or self.twin or self.shadowed or self.edit.gone)
+        return bool(self.run or self.twin or self.shadowed or self.disguised or self.edit.gone)
 
 
 @dataclass(frozen=True)

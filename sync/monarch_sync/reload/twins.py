@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .graph import ModuleEdit, imports_of
+from .marks import Mark
 from .names import Use
 from .reach import Reach
 from .statements import Statement
+
+_KEPT = (Mark.KEPT, Mark.INSTANCE)
 
 
 def choose_twins(reach: Reach) -> None:
@@ -62,6 +65,8 @@ def choose_twins(reach: Reach) -> None:
             for index, statement in _definitions(reach, node)
             if not (is_dispatcher and statement.is_function)  # its new entries go into the live one
         } - plan.run
+        if reach.mark_of(*node) in _KEPT and node[1] in plan.edit.types:
+            plan.disguised.add(node[1])
         if reach.held(*node) and plan.run.isdisjoint(plan.edit.binders.get(node[1], ())):
             plan.shadowed.add(node[1])
 
