@@ -20,7 +20,7 @@ _REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 def asked_to_end() -> Iterator[None]:
     """SIGTERM and SIGHUP do within what Ctrl-C does there, so that what is half-way is put back;
     once, since many who send one send it twice. Then the program ends with 128 and their number, as
-    shells have it. Under ``nohup``, SIGHUP stays ignored."""
+    shells have it, and at once if one more comes. Under ``nohup``, SIGHUP stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -45,7 +45,8 @@ def asked_to_end() -> Iterator[None]:
             raise
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            is_ours = bool(asked) and handler is signal.SIG_DFL
+            signal.signal(number, _leaving(128 + asked[0]) if is_ours else handler)
     if asked:
         sys.exit(128 + asked[0])
 
@@ -53,12 +54,15 @@ def asked_to_end() -> Iterator[None]:
 def at_once_from_here() -> None:
     """What is to be told and tidied up at the end has its time; who presses Ctrl-C then does not
     want it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _leaving(130))
 
+
+def _leaving(status: int) -> Callable[[int, FrameType | None], None]:
     # It holds what it needs: the interpreter, at its very end, takes modules' names away.
     def leave(
         number: int, frame: FrameType | None, end: Callable[[int], NoReturn] = os._exit
     ) -> None:
-        end(130)
+        end(status)
 
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, leave)
+    return leave
