@@ -119,9 +119,8 @@ class ClassPatch:
         self.patched: list[type] = []
         self.refused: dict[str, str] = {}
         self.is_partial = False  # refused classes take what they can
-        self.changed: AbstractSet[str] = (
-            frozenset()
-        )  # names from outside that the class body reads anew
+        # Names from outside that the class body reads anew.
+        self.changed: AbstractSet[str] = frozenset()
         self._moving = ("", "")  # the module where the class was, and where it is
 
     def patch(self, live: type, staged: type, old: Statement | None, new: Statement | None) -> None:

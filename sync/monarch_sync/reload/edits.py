@@ -204,12 +204,13 @@ def _is_data(value: object) -> bool:
 
 
 def _are_rows(value: object) -> bool:
-    kind = type(value)
-    if kind not in (list, dict, set) or len(cast("list[object]", value)) > _MOST_ROWS:
+    if type(value) not in (list, dict, set):
         return False
+    rows = cast("Collection[object]", value)
+    if type(value) is dict:
+        rows = cast("dict[object, object]", value).values()
     # Copied in one step: other threads may change it meanwhile.
-    parts = tuple(cast("dict[object, object]", value).values() if kind is dict else value)  # type: ignore[arg-type, var-annotated]
-    return all(map(_is_data, parts))
+    return len(rows) <= _MOST_ROWS and all(map(_is_data, tuple(rows)))
 
 
 _MOST_ROWS = 256
