@@ -16,10 +16,14 @@ from monarch.job import JobTrait, LocalJob
 from monarch.runs.code import RunCode
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
+from monarch.runtime.workspace.pushing.past import Past
 
 __all__ = ["Place", "count", "find_place"]
 
 _LOCAL_PROCS = 2
+# A training waits for them between two steps, when it is on a new generation.
+_NUM_ASKED = 3
+_PATIENCE_SECONDS = 1.0
 
 
 @dataclass
@@ -41,9 +45,14 @@ class Place:
         generation of it."""
         client()
         hosts = (self.job or LocalJob())._state()._hosts[self.name]
-        code = RunCode(project.make_workspace()) if has_workspace(project) else None
-        asyncio.run(_prepare(hosts, project, code is not None))
-        return hosts, code, client().generation
+        syncs = has_workspace(project)
+        asyncio.run(_prepare(hosts, project, syncs))
+        generation = client().generation
+        if not syncs:
+            return hosts, None, generation
+        some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
+        past = Past(client().node, some, _PATIENCE_SECONDS)
+        return hosts, RunCode(past, project.make_workspace(), generation), generation
 
     def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
         """Procs for a recipe that does not spawn its own."""

@@ -196,8 +196,6 @@ def _run_all(
             thread.start()
         for thread in threads:
             thread.join()
-    if code is not None:
-        code.close()
     return errors
 
 

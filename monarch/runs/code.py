@@ -1,28 +1,45 @@
-"""The code that a run runs: its digest, and what was changed in it while it ran."""
+"""The code that a run runs: its digest, and what changed in it while it ran.
+
+The hosts are asked, which know what a generation holds. The author's own files may be further.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
-from monarch_sync import Manifest, Scanner, Watcher, Workspace, WorkspaceMissing
+from monarch.errors import MonarchError
+from monarch.runtime.workspace.pushing.past import HeldChanges
+from monarch_sync import Workspace
 from monarch_sync.entry import Entry
-from monarch_sync.words import printable
+from monarch_sync.errors import SyncError
+from monarch_sync.manifest import Change
+from monarch_sync.stamps import digest_of
+from monarch_sync.words import counted, printable
 
 __all__ = ["CodeChange", "RunCode"]
 
 _MAX_BYTES = 256 * 1024
-_MAX_BYTES_IN_ALL = 64 << 20
 _MAX_DIFF_LINES = 400
+
+
+class _Past(Protocol):
+    """What hosts remember."""
+
+    def changes(self, since: int, generation: int) -> HeldChanges: ...
+
+    def content(self, entry: Entry) -> bytes: ...
 
 
 @dataclass(frozen=True)
 class CodeChange:
-    """What differs from the code before. ``saved_at`` is when the last of it was saved."""
+    """What differs from the code before. ``saved_at``, in seconds since the epoch, is when the
+    last of it was saved here; 0 where that cannot be told any more."""
 
     files: list[str]
     diff: str
@@ -31,75 +48,75 @@ class CodeChange:
 
 
 class RunCode:
-    """The texts of a workspace, as they were when last looked at; to be closed.
+    """The generation of a workspace that a run is on."""
 
-    It watches, so a look costs what has changed since the last one, in a tree of any size. Of much
-    text only the first 64 MiB are remembered; of the rest a change is told without a diff.
-    """
-
-    def __init__(self, workspace: Workspace, max_bytes: int = _MAX_BYTES_IN_ALL) -> None:
+    def __init__(self, past: _Past, workspace: Workspace, generation: int) -> None:
+        self._past = past
         self._workspace = workspace
-        self._watcher = Watcher(workspace)
-        self._scanner = Scanner(workspace)
-        self._manifest = Manifest()
-        self._room = max_bytes
-        self._texts: dict[str, str] = {}
+        self.generation = generation
         self.digest = ""
-        self.look()
+        self.move_to(generation)
 
     def another(self) -> RunCode:
-        """The same for another run beside this one: each is told of every change."""
-        return RunCode(self._workspace)
+        """The same for another run beside this one."""
+        return RunCode(self._past, self._workspace, self.generation)
 
-    def close(self) -> None:
-        """Watch no more."""
-        self._watcher.close()
-
-    def look(self) -> CodeChange | None:
-        """What has changed since the last look; ``None`` if nothing has."""
+    def move_to(self, generation: int) -> CodeChange | None:
+        """What is new in this generation; ``None`` where nothing is, or no host can tell, so that
+        the next one tells that, too."""
         try:
-            touched = self._watcher.changes()
-            found = self._scanner.scan() if touched is None else self._scanner.rescan(touched)
-        except WorkspaceMissing:
+            held = self._past.changes(self.generation, generation)
+        except (MonarchError, SyncError):
             return None
-        before, now = self._manifest, found.over(self._manifest).manifest
-        self._manifest, self.digest = now, now.digest.hex()
-        files, lines, saved_at = [], list[str](), 0.0
-        for change in now.changes(before):
-            if _content(change.before) == _content(change.now):
-                continue
-            files.append(change.path)
-            text, when = self._read(change.path) if _content(change.now) else ("", time.time())
-            saved_at = max(saved_at, when)
-            known = self._texts.get(change.path) if _content(change.before) else ""
-            lines += _diff(change.path, known, text)
-            self._remember(change.path, text if _content(change.now) else None)
-        if not files:
+        self.generation, self.digest = generation, held.digest.hex()
+        changes = [one for one in held.changes if _content(one.before) != _content(one.now)]
+        if not changes:
             return None
+        return CodeChange(
+            [change.path for change in changes],
+            "\n".join(self._diff(changes)),
+            self.digest,
+            self._saved_at(changes, time.time() - held.age_seconds),
+        )
+
+    def _diff(self, changes: list[Change]) -> list[str]:
+        lines: list[str] = []
+        for number, change in enumerate(changes):
+            if len(lines) > _MAX_DIFF_LINES:
+                files = counted(len(changes) - number, "more file")
+                return [*lines[:_MAX_DIFF_LINES], f"... and more, and {files}"]
+            lines += _lines(change.path, self._text(change.before), self._text(change.now))
         if len(lines) > _MAX_DIFF_LINES:
             left = len(lines) - _MAX_DIFF_LINES
-            lines = [*lines[:_MAX_DIFF_LINES], f"... and {left} more lines"]
-        return CodeChange(files, "\n".join(lines), self.digest, saved_at)
+            return [*lines[:_MAX_DIFF_LINES], f"... and {left} more lines"]
+        return lines
 
-    def _remember(self, path: str, text: str | None) -> None:
-        self._room += len(self._texts.pop(path, ""))
-        if text is not None and len(text) <= self._room:
-            self._texts[path] = text
-            self._room -= len(text)
+    def _text(self, entry: Entry | None) -> str | None:
+        """Of a file, if it is one that is worth a diff and is still to be had."""
+        if entry is None or not entry.is_file:
+            return ""
+        if entry.size > _MAX_BYTES:
+            return None
+        try:
+            return self._past.content(entry).decode()
+        except (MonarchError, SyncError, UnicodeDecodeError):
+            return None
 
-    def _read(self, path: str) -> tuple[str | None, float]:
-        """A file's text, if it is one that is worth a diff, and when it was saved."""
-        for local in self._workspace.locate(path):
-            try:
-                status = os.stat(local)
-                if status.st_size <= _MAX_BYTES:
-                    return Path(local).read_text(encoding="utf-8"), status.st_mtime
-                return None, status.st_mtime
-            except UnicodeDecodeError:
-                return None, status.st_mtime
-            except OSError:
+    def _saved_at(self, changes: list[Change], pushed_at: float) -> float:
+        """When the last of what was pushed then was saved; 0 if it was not these files' last save,
+        as when the hosts have gone back to an earlier state."""
+        newest, saved_at, digest = "", 0.0, b""
+        for change in changes:
+            if change.now is None or not change.now.is_file:
                 continue
-        return None, 0.0
+            for local in self._workspace.locate(change.path):
+                with contextlib.suppress(OSError):
+                    when = os.stat(local).st_mtime
+                    if when > saved_at:
+                        newest, saved_at, digest = str(local), when, change.now.digest
+                    break
+        is_known = newest and saved_at <= pushed_at and digest_of(newest) == digest
+        return saved_at if is_known else 0.0
 
 
 def _content(entry: Entry | None) -> bytes:
@@ -107,11 +124,11 @@ def _content(entry: Entry | None) -> bytes:
     return entry.digest if entry is not None else b""
 
 
-def _diff(path: str, before: str | None, now: str | None) -> Iterator[str]:
-    if before is None or now is None:
-        yield f"{printable(path)} has changed"
-        return
+def _lines(path: str, before: str | None, now: str | None) -> Iterator[str]:
     name = printable(path)
+    if before is None or now is None:
+        yield f"{name} has changed"
+        return
     yield from difflib.unified_diff(
         before.splitlines(), now.splitlines(), f"a/{name}", f"b/{name}", lineterm=""
     )

@@ -128,19 +128,19 @@ class Record:
             self.note("first_step", f"first step after {seconds:.1f} s", seconds=seconds, step=step)
             return
         text = f"generation {generation:.0f} from step {step}"
-        change = self.code.look() if self.code is not None else None
+        change = self.code.move_to(int(generation)) if self.code is not None else None
         if change is None:
             self.event("generation", text, generation=generation, step=step)
             return
-        seconds = max(0.0, now - change.saved_at)
+        data: dict[str, Any] = {
+            "files": change.files, "diff": change.diff, "digest": change.digest
+        }  # fmt: skip
         text += f": {some([printable(file) for file in change.files])}"
+        seconds = max(0.0, now - change.saved_at)
         if seconds < _MAX_DELAY_SECONDS:
             text += f", {seconds * 1000:.0f} ms after the save"
-        self.event(
-            "generation", text,
-            generation=generation, step=step, files=change.files, diff=change.diff,
-            digest=change.digest, save_to_step_seconds=seconds,
-        )  # fmt: skip
+            data["save_to_step_seconds"] = seconds
+        self.event("generation", text, generation=generation, step=step, **data)
 
     def _show(self, show: Callable[..., None], *what: Any) -> None:
         """Where nothing can be shown, as in a terminal that is gone, the run goes on; where who

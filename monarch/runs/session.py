@@ -99,8 +99,6 @@ class RunSession:
         text = status if error is None else f"{status}: {in_words(error)}"
         outcome = _plain(self.outcome)
         self.record.note("ended", text, status=status, outcome=outcome)
-        if self.code is not None:
-            self.code.close()
         # What came of the run counts, whether or not it can be written down.
         with self._telling("report.html"):
             write_report(self.folder)

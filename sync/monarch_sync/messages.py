@@ -12,6 +12,7 @@ Questions that change nothing, about what the host has and had:
     AskState (generation)       →  Held, or Refused
     AskMissing (digests)        →  Need
     AskContent (a piece of one) →  Piece, or Refused
+    AskChanges (between two)    →  Changes, or Refused
 
 Blobs travel beside a message, in the order of its ``blobs``; each is a content, many contents, or
 the delta (`delta.py`) to one from one that the host has. ``size`` is what travels.
@@ -30,11 +31,13 @@ __all__ = [
     "PROTOCOL_VERSION",
     "Abort",
     "Aborted",
+    "AskChanges",
     "AskContent",
     "AskHistory",
     "AskMissing",
     "AskState",
     "Blob",
+    "Changes",
     "Commit",
     "Committed",
     "Held",
@@ -52,7 +55,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class Blob(msgspec.Struct, array_like=True, frozen=True):
@@ -211,10 +214,28 @@ class Piece(msgspec.Struct, tag=46, array_like=True, frozen=True):
     data: bytes
 
 
-Question = AskHistory | AskState | AskMissing | AskContent
+class AskChanges(msgspec.Struct, tag=47, array_like=True, frozen=True):
+    """What has changed from one generation to another?"""
+
+    since: int
+    generation: int
+
+
+class Changes(msgspec.Struct, tag=48, array_like=True, frozen=True):
+    """The entries that differ, as they were and as they are in ``generation``, whose ``digest`` and
+    age these are."""
+
+    generation: int
+    digest: bytes
+    age_seconds: float
+    before: list[Row]
+    now: list[Row]
+
+
+Question = AskHistory | AskState | AskMissing | AskContent | AskChanges
 Message = (
     Stage | Supply | Commit | Abort | Need | Staged | Committed | Aborted | Refused
-    | Question | Told | Held | Piece
+    | Question | Told | Held | Piece | Changes
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -248,6 +248,7 @@ def test_new_code_is_an_event_with_its_diff(
         code = folder.path / "counting.py"
         code.write_text(code.read_text().replace("return amount,", "return 10 * amount,"))
         assert "✓ gen 2" in folder.monarch("sync")
+        folder.write("later.py", "")  # saved, and of no generation
         (folder.path / "runs/go").touch()
         assert running.wait(60) == 0, running.story()
     finally:

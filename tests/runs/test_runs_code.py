@@ -1,3 +1,5 @@
+"""What a run tells of a generation is what the hosts have as that, whatever was saved since."""
+
 from __future__ import annotations
 
 import os
@@ -8,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from monarch.runs.code import RunCode
+from monarch.runs.code import CodeChange, RunCode
 from monarch.runs.record import Record
-from monarch_sync import Workspace
-from tests.privileges import unprivileged
+from monarch.runtime.workspace.pushing.past import HeldChanges
+from monarch_sync import Replica, Workspace, sync_local
+from monarch_sync.entry import Entry
+from monarch_sync.errors import ContentGone, GenerationUnknown
+from monarch_sync.messages import AskChanges, AskContent, Changes, Piece, decode, encode
 
 
 class Shown:
@@ -26,92 +31,161 @@ class Shown:
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None: ...
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "model.py").write_text("def loss():\n    return 1\n")
-    (tmp_path / "data.bin").write_bytes(bytes(range(256)))
-    return tmp_path
+class Hosts:
+    """One host, in this process; its project, and what it remembers."""
+
+    def __init__(self, project: Path, replica: Path) -> None:
+        self.project = project
+        self.replica = Replica(replica)
+        self.num_read = 0
+        self.is_silent = False
+
+    @property
+    def workspace(self) -> Workspace:
+        return Workspace({self.project: ""})
+
+    def push(self, **files: str) -> int:
+        for name, text in files.items():
+            (self.project / f"{name}.py").write_text(text)
+        return sync_local(self.workspace, self.replica).generation
+
+    def changes(self, since: int, generation: int) -> HeldChanges:
+        reply = decode(encode(self.replica.handle(AskChanges(since, generation))))
+        if self.is_silent or not isinstance(reply, Changes):
+            raise GenerationUnknown(generation)
+        return HeldChanges.of(reply)
+
+    def content(self, entry: Entry) -> bytes:
+        self.num_read += 1
+        reply = self.replica.handle(AskContent(entry.digest, 0, max(1, entry.size)))
+        if not isinstance(reply, Piece):
+            raise ContentGone(entry.path, 1)
+        return reply.data
 
 
 @pytest.fixture
-def code(folder: Path) -> Iterator[RunCode]:
-    with closing(RunCode(Workspace({folder: ""}))) as made:
-        yield made
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "model.py").write_text("def loss():\n    return 1\n")
+    (project / "data.bin").write_bytes(bytes(range(256)))
+    hosts = Hosts(project, tmp_path / "replica")
+    with closing(hosts.replica):
+        assert hosts.push() == 1
+        yield hosts
 
 
-def test_a_change_is_told_with_its_diff_and_its_time(folder: Path, code: RunCode) -> None:
-    before = code.digest
-    assert code.look() is None
-    saved = time.time()
-    (folder / "model.py").write_text("def loss():\n    return 2\n")
-    (folder / "new.py").write_text("x = 1\n")
-    change = code.look()
+@pytest.fixture
+def code(hosts: Hosts) -> RunCode:
+    return RunCode(hosts, hosts.workspace, 1)
+
+
+def told(change: CodeChange | None) -> CodeChange:
     assert change is not None
+    return change
+
+
+def test_a_generation_is_told_with_its_diff_and_its_time(hosts: Hosts, code: RunCode) -> None:
+    before = code.digest
+    assert code.move_to(1) is None
+    saved = time.time()
+    hosts.push(model="def loss():\n    return 2\n", new="x = 1\n")
+    change = told(code.move_to(2))
     assert change.files == ["model.py", "new.py"]
     assert "-    return 1\n+    return 2" in change.diff
     assert "+++ b/new.py" in change.diff
     assert abs(change.saved_at - saved) < 60
-    assert change.digest == code.digest != before
-    assert code.look() is None
+    assert change.digest == code.digest != before != ""
+    assert code.move_to(2) is None
 
 
-def test_what_is_no_text_or_gone_is_told_by_name(folder: Path, code: RunCode) -> None:
-    (folder / "data.bin").write_bytes(b"\xff\xfe")
-    (folder / "model.py").unlink()
-    change = code.look()
-    assert change is not None
-    assert change.files == ["data.bin", "model.py"]
+def test_what_was_saved_meanwhile_belongs_to_a_later_generation(
+    hosts: Hosts, code: RunCode
+) -> None:
+    hosts.push(model="a = 1\n")
+    hosts.push(loss="b = 1\n")
+    (hosts.project / "notes.py").write_text("not pushed\n")
+    assert told(code.move_to(2)).files == ["model.py"]
+    assert told(code.move_to(3)).files == ["loss.py"]
+    assert "+b = 1" in told(RunCode(hosts, hosts.workspace, 2).move_to(3)).diff
+
+
+def test_generations_that_no_step_ran_are_told_with_the_next(hosts: Hosts, code: RunCode) -> None:
+    hosts.push(model="a = 1\n")
+    hosts.push(model="a = 2\n")
+    hosts.push(loss="b = 1\n")
+    change = told(code.move_to(4))
+    assert change.files == ["loss.py", "model.py"]
+    assert "+a = 2" in change.diff
+    assert "a = 1" not in change.diff
+
+
+@pytest.mark.parametrize("again", ["another text\n", "a = 1\n"])
+def test_a_file_that_was_saved_again_tells_no_time(hosts: Hosts, code: RunCode, again: str) -> None:
+    hosts.push(model="a = 1\n")
+    path = hosts.project / "model.py"
+    path.write_text(again)
+    later = time.time() + 5
+    os.utime(path, (later, later))
+    assert told(code.move_to(2)).saved_at == 0
+
+
+def test_the_way_back_to_an_earlier_state_tells_no_time(hosts: Hosts, code: RunCode) -> None:
+    hosts.push(model="a = 1\n")
+    code.move_to(2)
+    path = hosts.project / "model.py"
+    path.write_text("def loss():\n    return 1\n")
+    hosts.push()
+    path.write_text("a = 1\n")
+    long_ago = time.time() - 50
+    os.utime(path, (long_ago, long_ago))
+    assert told(code.move_to(3)).saved_at == 0
+
+
+def test_what_is_no_text_or_gone_is_told_by_name(hosts: Hosts, code: RunCode) -> None:
+    (hosts.project / "data.bin").write_bytes(b"\xff\xfe")
+    (hosts.project / "model.py").unlink()
+    hosts.push(large="x = 1\n" * 100_000)
+    change = told(code.move_to(2))
+    assert change.files == ["data.bin", "large.py", "model.py"]
     assert "-    return 1" in change.diff
     assert "data.bin has changed" in change.diff
+    assert "large.py has changed" in change.diff
 
 
-def test_of_much_text_a_change_is_told_without_a_diff(folder: Path) -> None:
-    (folder / "a.py").write_text("x = 1\n" * 10)
-    (folder / "b.py").write_text("")
-    with closing(RunCode(Workspace({folder: ""}), max_bytes=60)) as code:
-        for name in ("a.py", "b.py", "model.py"):
-            (folder / name).write_text("y = 2\n")
-        change = code.look()
-        assert change is not None
-        assert change.files == ["a.py", "b.py", "model.py"]
-        assert "+y = 2" in change.diff
-        assert "model.py has changed" in change.diff
-        (folder / "model.py").write_text("z = 3\n")  # now there is room
-        change = code.look()
-        assert change is not None
-        assert "-y = 2\n+z = 3" in change.diff
+def test_where_nobody_can_tell_the_next_generation_tells_both(hosts: Hosts, code: RunCode) -> None:
+    hosts.push(model="a = 1\n")
+    hosts.is_silent = True
+    assert code.move_to(2) is None
+    hosts.is_silent = False
+    hosts.push(loss="b = 1\n")
+    assert told(code.move_to(3)).files == ["loss.py", "model.py"]
 
 
-def test_a_workspace_that_is_gone_changes_nothing(
-    folder: Path, tmp_path: Path, code: RunCode
-) -> None:
-    moved = tmp_path.with_name("moved")
-    folder.rename(moved)
-    assert code.look() is None
-    moved.rename(folder)
-
-
-def test_what_cannot_be_read_has_not_changed(folder: Path, code: RunCode) -> None:
-    (folder / "model.py").chmod(0)
-    try:
-        assert unprivileged(code.look) is None
-    finally:
-        (folder / "model.py").chmod(0o644)
+def test_of_many_files_only_as_much_is_read_as_is_told(hosts: Hosts, code: RunCode) -> None:
+    hosts.push(**{f"f{number:03d}": "x\n" * 100 for number in range(300)})
+    change = told(code.move_to(2))
+    assert len(change.files) == 300
+    assert len(change.diff.splitlines()) == 401
+    assert change.diff.endswith("... and more, and 296 more files")
+    assert hosts.num_read < 10
 
 
 def test_a_run_tells_in_a_line_of_a_change_of_many_files(
-    folder: Path, code: RunCode, tmp_path_factory: pytest.TempPathFactory
+    hosts: Hosts, code: RunCode, tmp_path: Path
 ) -> None:
     shown = Shown()
-    record = Record(tmp_path_factory.mktemp("run"), shown)
+    record = Record(tmp_path / "run", shown)
     record.code = code
     record.metrics(1, 9, {"generation": 1.0})
     for name in (*(f"f{number:04d}" for number in range(5000)), "a\nb", "c\udcff"):
-        (folder / name).write_text("x\n")
+        (hosts.project / name).write_text("x\n")
+    hosts.push()
     record.metrics(2, 9, {"generation": 2.0})
     hour_ago = time.time() - 3600
-    (folder / "late").write_text("x\n")
-    os.utime(folder / "late", (hour_ago, hour_ago))
+    (hosts.project / "late").write_text("x\n")
+    os.utime(hosts.project / "late", (hour_ago, hour_ago))
+    hosts.push()
     record.metrics(3, 9, {"generation": 3.0})
     changes = [line for line in shown.messages if line.startswith("generation ")]
     assert changes[0].startswith(r"generation 2 from step 2: a\nb, c\xff, f0000 and 4,999 more, ")

@@ -12,10 +12,12 @@ from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, Kind
 from monarch_sync.history import History
 from monarch_sync.messages import (
+    AskChanges,
     AskContent,
     AskHistory,
     AskMissing,
     AskState,
+    Changes,
     Commit,
     Held,
     Need,
@@ -226,8 +228,27 @@ def test_questions_are_answered(folder: Path, workspace: Workspace, replica: Rep
     assert ask(replica, AskContent(entry.digest, 1, 1)) == Piece(b"\n")
     missing = ask(replica, AskMissing([entry.digest, b"?" * 16]))
     assert missing == Need([b"?" * 16])
-    for question in (AskState(9), AskContent(b"?" * 16, 0, 1)):
+    unknown = (AskState(9), AskContent(b"?" * 16, 0, 1), AskChanges(1, 9), AskChanges(0, 3))
+    for question in unknown:
         assert isinstance(ask(replica, question), Refused)
+
+
+def test_what_changed_between_two_generations_is_told(
+    folder: Path, workspace: Workspace, replica: Replica
+) -> None:
+    for number in range(4):
+        (folder / "a.py").write_text(f"{number}\n")
+        (folder / f"b{number}.py").write_text("")
+        sync_local(workspace, replica)
+    ahead, back = ask(replica, AskChanges(2, 3)), ask(replica, AskChanges(3, 2))
+    assert isinstance(ahead, Changes)
+    assert isinstance(back, Changes)
+    assert [row[0] for row in ahead.before] == [b"a.py"]
+    assert [row[0] for row in ahead.now] == [b"a.py", b"b2.py"]
+    assert (ahead.before, ahead.now) == (back.now, back.before)
+    held = ask(replica, AskState(3))
+    assert isinstance(held, Held)
+    assert (ahead.generation, ahead.digest) == (3, held.digest)
 
 
 def test_a_question_does_not_disturb_what_is_staged(

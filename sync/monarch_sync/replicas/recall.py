@@ -11,10 +11,12 @@ from monarch_sync.entry import to_wire
 from monarch_sync.history import Past
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import (
+    AskChanges,
     AskContent,
     AskHistory,
     AskMissing,
     AskState,
+    Changes,
     Held,
     Message,
     Need,
@@ -54,6 +56,8 @@ def answer(replica: _Remembering, question: Question) -> Message:
         return _state(replica, question.generation)
     if isinstance(question, AskMissing):
         return Need(replica.missing(question.digests))
+    if isinstance(question, AskChanges):
+        return _changes(replica, question.since, question.generation)
     return _piece(replica, question)
 
 
@@ -83,22 +87,38 @@ def _state(replica: _Remembering, generation: int) -> Message:
     if generation in (0, replica.generation):
         now = replica.manifest
         return Held(replica.generation, now.digest_name, now.digest, now.rows(), [])
-    found = _find(replica, generation)
-    if found is None:
-        return Refused("unknown", f"generation {generation} is not remembered here")
-    manifest = found.manifest
-    if manifest is None:
-        return Refused("unknown", f"what was in generation {generation} is not remembered any more")
+    known = _known(replica, generation)
+    if isinstance(known, Refused):
+        return known
+    past, manifest = known
     return Held(
-        generation, manifest.digest_name, manifest.digest, manifest.rows(), sorted(found.missing)
+        generation, manifest.digest_name, manifest.digest, manifest.rows(), sorted(past.missing)
     )
 
 
-def _find(replica: _Remembering, generation: int) -> Past | None:
+def _changes(replica: _Remembering, since: int, until: int) -> Message:
+    before, now = _known(replica, since), _known(replica, until)
+    if isinstance(before, Refused):
+        return before
+    if isinstance(now, Refused):
+        return now
+    past, manifest = now
+    changes = manifest.changes(before[1])
+    return Changes(
+        until, past.digest, max(0.0, time.time() - past.seconds),
+        [change.before.to_row() for change in changes if change.before is not None],
+        [change.now.to_row() for change in changes if change.now is not None],
+    )  # fmt: skip
+
+
+def _known(replica: _Remembering, generation: int) -> tuple[Past, Manifest] | Refused:
     for past in replica.past():
         if past.generation == generation:
-            return past
-    return None
+            if past.manifest is not None:
+                return past, past.manifest
+            reason = f"what was in generation {generation} is not remembered any more"
+            return Refused("unknown", reason)
+    return Refused("unknown", f"generation {generation} is not remembered here")
 
 
 def _piece(replica: _Remembering, question: AskContent) -> Message:

@@ -15,12 +15,14 @@ from monarch.wire.message import Sync
 from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone, GenerationUnknown, VersionMismatch
-from monarch_sync.manifest import Manifest
+from monarch_sync.manifest import Change, Manifest
 from monarch_sync.messages import (
+    AskChanges,
     AskContent,
     AskHistory,
     AskMissing,
     AskState,
+    Changes,
     Held,
     Message,
     Need,
@@ -32,7 +34,7 @@ from monarch_sync.messages import (
     encode,
 )
 
-__all__ = ["HeldState", "Past"]
+__all__ = ["HeldChanges", "HeldState", "Past"]
 
 _PIECE_BYTES = 8 << 20
 
@@ -45,11 +47,34 @@ class HeldState(msgspec.Struct, frozen=True):
     missing: frozenset[bytes]
 
 
-class Past:
-    """What the hosts of an allocation, by name, have and had. Calls block."""
+class HeldChanges(msgspec.Struct, frozen=True):
+    """What led to a generation of this ``digest``, pushed so long ago."""
 
-    def __init__(self, node: Node, hosts: Mapping[str, ProcAddress]) -> None:
+    digest: bytes
+    age_seconds: float
+    changes: list[Change]
+
+    @classmethod
+    def of(cls, reply: Changes) -> HeldChanges:
+        """What a host has told. Raises ``BadManifest``."""
+        before, now = (
+            {entry.path: entry for entry in map(Entry.from_row, rows)}
+            for rows in (reply.before, reply.now)
+        )
+        paths = sorted(before.keys() | now.keys())
+        changes = [Change(path, before.get(path), now.get(path)) for path in paths]
+        return cls(reply.digest, reply.age_seconds, changes)
+
+
+class Past:
+    """What the hosts of an allocation, by name, have and had. Calls block; a host that has not
+    answered in ``patience`` seconds counts as one that does not."""
+
+    def __init__(
+        self, node: Node, hosts: Mapping[str, ProcAddress], patience: float | None = None
+    ) -> None:
         self._node = node
+        self._patience = patience
         self.hosts = hosts
 
     def histories(self, limit: int) -> dict[str, Told]:
@@ -79,6 +104,21 @@ class Past:
         missing = frozenset.intersection(*(frozenset(one.missing) for one in same))
         manifest = Manifest.from_rows(same[0].rows, same[0].digest_name)
         return HeldState(same[0].generation, manifest, missing)
+
+    def changes(self, since: int, generation: int) -> HeldChanges:
+        """What has changed from one generation to another, as the first host that remembers both
+        tells it. Raises ``GenerationUnknown``."""
+        reasons: set[str] = set()
+        for host in self.hosts:
+            try:
+                reply = self._reply(host, self._ask(host, AskChanges(since, generation)))
+            except MonarchError as error:
+                reasons.add(str(error))
+                continue
+            if isinstance(reply, Changes):
+                return HeldChanges.of(reply)
+            reasons.add(reply.reason if isinstance(reply, Refused) else type(reply).__name__)
+        raise GenerationUnknown(generation, "; ".join(sorted(reasons)))
 
     def missing(self, host: str, digests: Sequence[bytes]) -> frozenset[bytes]:
         """Which of these contents a host has not."""
@@ -117,7 +157,8 @@ class Past:
         return {host: self._reply(host, answer) for host, answer in asked.items()}
 
     def _reply(self, host: str, answer: Promise[Outcome]) -> Message:
-        answer.wait()
+        if not answer.wait(self._patience):
+            raise MonarchError(f"host {host} has not answered for {self._patience:g} s")
         if answer.value.error:
             raise MonarchError(f"host {host} did not answer: {answer.value.error}")
         try:
