@@ -50,11 +50,11 @@ soak: $(STAMP) ## shake the runtime for SOAK_SECONDS (600), with SOAK_SEED
 
 .PHONY: slow
 slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m slow -o faulthandler_timeout=0
 
 .PHONY: huge
 huge: $(STAMP) ## run the tests with hundreds of thousands of files, or gigabytes
-	@$(BIN)/python -m pytest -m huge
+	@$(BIN)/python -m pytest -m huge -o faulthandler_timeout=0
 
 .PHONY: bench
 bench: $(STAMP) ## measure the runtime; prints JSON lines
