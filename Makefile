@@ -54,7 +54,7 @@ slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
 
 .PHONY: huge
 huge: $(STAMP) ## run the tests with hundreds of thousands of files, or gigabytes
-	@$(BIN)/python -m pytest -m huge -o faulthandler_timeout=0
+	@$(BIN)/python -m pytest -m huge -o timeout=600 -o faulthandler_timeout=0
 
 .PHONY: bench
 bench: $(STAMP) ## measure the runtime; prints JSON lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -13,11 +14,16 @@ from monarch.cli import asking
 from monarch.cli.asking import NOBODY_THERE
 from monarch.cli.project import may_come_up
 from monarch.cli.sync import visitor
+from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.visitor import Visitor
-from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait
+from monarch.cli.sync.voice import Lines
+from monarch.errors import JobError
+from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, ProcessJob
 from monarch.runtime.answers import Outcome
 from monarch.runtime.promise import Promise
 from monarch.tools.network import free_port
+from monarch_sync import Workspace
+from tests.support import wait_for
 
 
 def test_many_that_are_silent_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +74,37 @@ def test_a_dead_host_of_a_job_that_counts_as_running_costs_no_wait(
     (answer,) = Visitor(job).ask().values()
     assert answer == {"error": NOBODY_THERE}
     shutdown_context().get(timeout=20)
+
+
+def test_hosts_that_have_all_followed_are_not_asked_first_until_one_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    job = ProcessJob({"trainers": 2})
+    job.apply()
+    (tmp_path / ".monarch").mkdir(mode=0o700)
+    job.dump(tmp_path / DEFAULT_JOB_PATH)  # It was brought up just now, and is waited for.
+    try:
+        visitor, voice = Visitor(job), Lines(Terminal())
+        asked: list[int] = []
+        ask = visitor.ask
+        monkeypatch.setattr(visitor, "ask", lambda: asked.append(1) or ask())  # type: ignore[func-returns-value]
+
+        def push(text: str) -> int:
+            (folder / "a.py").write_text(text)
+            report = visitor.push(Workspace({folder: ""}), None, voice)
+            assert report.ok, str(report)
+            return report.generation
+
+        assert [push("1"), push("2"), push("2"), push("3")] == [1, 2, 2, 3]
+        assert len(asked) == 1
+        os.kill(job.hosts[0].pid, signal.SIGKILL)
+        wait_for(lambda: visitor._num_lost > 0, what="word of its end")
+        with pytest.raises(JobError, match="goes on without it"):
+            push("4")
+        assert len(asked) == 2
+    finally:
+        job.kill()
+        shutdown_context().get(timeout=20)

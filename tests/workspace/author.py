@@ -2,7 +2,8 @@
 
     python -m tests.workspace.author '{"folder": ..., "urls": [...], "owner": [...], ...}'
 
-Prints a line for each push: "pushed GENERATION", "refused REASONS" or "failed ERROR".
+Prints a line for each push: "pushed GENERATION", "refused REASONS" or "failed ERROR". Without an
+"owner" it pushes to whoever the hosts name; "between" is a program that it runs after its first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,17 +40,22 @@ def _die() -> None:
 def main(text: str) -> None:
     order = json.loads(text)
     agent = client()
-    uid, urls, machine = order["owner"]
-    owner = RemoteOwner(agent.node, ProcAddress(uid, tuple(urls), machine))
+    whose: dict[str, Any] = {"is_visit": True}  # of the clients that the hosts name
+    if "owner" in order:
+        uid, urls, machine = order["owner"]
+        owner = RemoteOwner(agent.node, ProcAddress(uid, tuple(urls), machine))
+        whose = {"owners": [owner]}
     hosts = [agent.visit(url) for url in order["urls"]]
     folder = Path(order["folder"])
     strike = Strike(order["step"], _die, is_after=order["is_after"]) if order.get("step") else None
-    for mark in order["marks"]:
+    for number, mark in enumerate(order["marks"]):
+        if number == 1 and "between" in order:
+            subprocess.run([sys.executable, "-c", order["between"]], check=True, timeout=60)
         path = folder / order.get("file", "player.py")
         path.write_text(re.sub(r"MARK = \d+", f"MARK = {mark}", path.read_text()))
         with struck(strike) if strike else contextlib.nullcontext():
             try:
-                report = session_of(agent).push(hosts, Workspace(dirs={folder: ""}), owners=[owner])
+                report = session_of(agent).push(hosts, Workspace(dirs={folder: ""}), **whose)
             except Exception as error:
                 print(f"failed {type(error).__name__}: {error}", flush=True)
                 continue

@@ -45,6 +45,10 @@ def _order(folder: Path, job: ProcessJob, marks: list[int], **how: Any) -> str:
     )
 
 
+def _visit(folder: Path, job: ProcessJob, marks: list[int], **how: Any) -> str:
+    return script({"folder": str(folder), "urls": job.urls(), "marks": marks, **how})
+
+
 def _state(job: ProcessJob, players: Any) -> tuple[int, int]:
     """What all ranks run, which is what all hosts have."""
     values = list(players.stamp.call().get(timeout=60).values())
@@ -61,6 +65,35 @@ def _procs(project: Project, hosts: HostMesh) -> ProcMesh:
     procs = hosts.spawn_procs(name="trainers")
     assert project.sync(procs).ok
     return procs
+
+
+def test_a_visitor_finds_out_whose_processes_run_on_the_hosts(
+    project: Project, job: ProcessJob, hosts: HostMesh, program: Callable[..., Program]
+) -> None:
+    procs = _procs(project, hosts)
+    players: Any = procs.spawn("player", project.load("player").Player)
+    number, mark = _state(job, players)
+    # The first push finds all hosts as they are to be: nothing is staged, and they are asked.
+    visitor = program(_visit(project.root, job, [mark, mark + 1, mark + 1, mark + 2]))
+    assert visitor.wait(60) == 0, visitor.story()
+    assert visitor.lines == [f"pushed {number + more}" for more in (0, 1, 1, 2)]
+    assert _state(job, players) == (number + 2, mark + 2)
+
+
+def test_a_visitor_sees_that_somebody_else_has_pushed(
+    project: Project, job: ProcessJob, hosts: HostMesh, program: Callable[..., Program]
+) -> None:
+    """What he would push has not changed for him, and so nothing would be staged."""
+    procs = _procs(project, hosts)
+    players: Any = procs.spawn("player", project.load("player").Player)
+    number, _ = _state(job, players)
+    folders = [shutil.copytree(project.root, project.root.parent / f"of{n}") for n in (1, 2)]
+    other = _visit(folders[1], job, [6])
+    visitor = program(_visit(folders[0], job, [5, 5], between=other))
+    assert visitor.wait(90) == 0, visitor.story()
+    # In between there was the other's.
+    assert visitor.lines == [f"pushed {number + 1}", f"pushed {number + 2}", f"pushed {number + 3}"]
+    assert _state(job, players) == (number + 3, 5)
 
 
 def test_an_author_killed_at_any_step(

@@ -21,10 +21,8 @@ from monarch.job import JobTrait
 from monarch.runtime.answers import Outcome
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.runtime.workspace.pushing.past import Past
 from monarch.runtime.workspace.pushing.rollback import roll_back
-from monarch.runtime.workspace.remote_owner import RemoteOwner
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown
@@ -67,6 +65,9 @@ class Visitor:
         self._agent: ClientAgent = client()
         self._addresses: dict[str, ProcAddress] = {}
         self._pids: dict[Uid, int] = {}
+        self._num_lost = 0
+        self._num_lost_when_all_followed = -1
+        self._agent.node.partings.on_peer_down.append(self._lose)
         self.silent: dict[str, str] = {}  # hosts, by URL, that gave no answer last time, and why
 
     def push(
@@ -79,26 +80,32 @@ class Visitor:
         env: bool = False,
         allow_empty: bool = False,
     ) -> SyncReport:
-        """Bring a workspace to all hosts; ``touched`` paths alone may have changed."""
-        found, silent = self._split(best_effort=best_effort)
+        """Bring a workspace to all hosts; ``touched`` paths alone may have changed.
+
+        The hosts are asked first whether they are there, unless all have followed the last time,
+        and nobody was lost since.
+        """
+        silent: dict[Uid, str] = {}
+        num_lost = self._num_lost
+        if num_lost != self._num_lost_when_all_followed:
+            _, silent = self._split(best_effort=best_effort)
+        self._num_lost_when_all_followed = -1
         session = session_of(self._agent)
-        by_url = self.addresses()
-        addresses = list(by_url.values())
-        heard = {by_url[url].uid: str(body["digest"]) for url, body in found.items()}
-        owners = self._owners(found)
+        addresses = list(self.addresses().values())
         with self._followed(voice, addresses), _patiently():
             report = session.push(
                 addresses,
                 workspace,
-                owners=owners,
+                is_visit=True,
                 touched=touched,
-                heard=heard,
                 best_effort=best_effort,
                 silent=silent,
                 env=env,
                 allow_empty=allow_empty,
             )
         if report.ok:
+            if not silent and not any(host.error for host in report.hosts):
+                self._num_lost_when_all_followed = num_lost
             report.notes += faults_in(report.changed_files, workspace)
         return report
 
@@ -108,11 +115,10 @@ class Visitor:
         """Have all hosts go back to a generation."""
         found, silent = self._split(best_effort=best_effort)
         past = self.past(found)
-        owners = self._owners(found)
         addresses = list(self.addresses().values())
         with self._followed(voice, addresses), _patiently():
             return roll_back(
-                past, self._agent.node, owners, workspace, generation, addresses,
+                past, self._agent.node, workspace, generation, addresses,
                 best_effort=best_effort, silent=silent,
             )  # fmt: skip
 
@@ -213,6 +219,9 @@ class Visitor:
         there = ProcAddress(host.uid, host.urls, str(body.get("machine", "")))
         node.lives.watch(there, pid, gone)
 
+    def _lose(self, uid: Uid, down: ProcDown) -> None:
+        self._num_lost += 1
+
     def proc_generations(self, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """What each proc on these hosts says of itself, by its uid; nothing where it is silent."""
         node = self._agent.node
@@ -226,14 +235,6 @@ class Visitor:
                     node.known.peer_up(address)
                     asked[proc["uid"]] = node.request(address, lambda port: Inspect(port, node.uid))
         return {uid: body for uid, body in _bodies(asked).items() if body is not None}
-
-    def _owners(self, found: dict[str, dict[str, Any]]) -> list[Owner]:
-        owners: dict[str, ProcAddress] = {}
-        for answer in found.values():
-            if "client_address" in answer:
-                uid, urls, machine, *_ = answer["client_address"]
-                owners[uid] = ProcAddress(uid, tuple(urls), machine)
-        return [RemoteOwner(self._agent.node, owner) for owner in owners.values()]
 
     @contextmanager
     def _followed(self, voice: Voice, addresses: list[ProcAddress]) -> Iterator[None]:

@@ -216,9 +216,13 @@ class ReplicaAgent:
         if isinstance(answer, Staged | Committed):
             _log.debug("generation %d: %s", answer.generation, type(answer).__name__)
         agent = self._agent
-        body = {"reply": encode(answer), "root": agent.workspace, "host": agent.name}
-        if self._packages and isinstance(answer, Staged):
+        body: dict[str, object] = {
+            "reply": encode(answer), "root": agent.workspace, "host": agent.name,
+        }  # fmt: skip
+        if isinstance(answer, Staged):
             body["packages"] = self._packages
+            # Whose processes are to change with the files; asked in every push, so not on its own.
+            body["client_address"] = agent.client()
         node.answer(order.sender, order.port, body)
 
     def _turn_away(self, order: Sync, message: Message) -> Message | None:

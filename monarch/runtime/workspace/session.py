@@ -59,8 +59,8 @@ class WorkspaceSession:
         mode: str = "auto",
         owners: Sequence[Owner] | None = None,
         touched: Iterable[Path] | None = None,
-        heard: Mapping[Uid, str] | None = None,
         *,
+        is_visit: bool = False,
         best_effort: bool = False,
         silent: Mapping[Uid, str] | None = None,
         env: bool = False,
@@ -68,7 +68,7 @@ class WorkspaceSession:
         pip_arguments: Sequence[str] = (),
     ) -> SyncReport:
         """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: the client of this
-        program, unless given. ``heard``: what hosts said just now that they have. Blocks; see
+        program, unless given, and of a visit the clients that the hosts name. Blocks; see
         ``Author.push``.
 
         ``env`` first installs what the workspace's lock file asks for and hosts lack, and brings it
@@ -84,13 +84,12 @@ class WorkspaceSession:
         author = self._author(surroundings.whole())
         # Another workspace's pushes count too: generations never go back.
         author.go_on_from(self._agent.generation)
-        author.heard(heard or {})
         effort: Any = {"best_effort": best_effort, "silent": silent, "allow_empty": allow_empty}
-        if owners is None and not self._agent.is_root:
+        if owners is None and not is_visit and not self._agent.is_root:
             # Whatever runs there is the client's in the end, as is this process itself.
             owners = [RemoteOwner(self._agent.node, self._agent.root)]
         with self.reload.pushing():
-            if owners is None:
+            if owners is None and not is_visit:
                 with self.reload.alone:
                     report = author.push(hosts, [self.reload], mode, touched, **effort)
             else:

@@ -16,7 +16,8 @@ from pathlib import Path
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.pushing.emptied import check_emptied
-from monarch.runtime.workspace.pushing.fleet import Busy, Fleet, HostInPush, Stale
+from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.runtime.workspace.pushing.planning import plan_of
@@ -24,6 +25,7 @@ from monarch.runtime.workspace.pushing.push_words import PushWords
 from monarch.runtime.workspace.pushing.standstill import Standstill
 from monarch.runtime.workspace.pushing.unreadable import with_unreadable
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.remote_owner import RemoteOwner
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
@@ -38,7 +40,8 @@ _MAX_PAUSE_SECONDS = 0.5
 
 
 class Attempt:
-    """One push. Its steps share what they find out.
+    """One push. Its steps share what they find out. ``owners``, unless given, are the clients of
+    the hosts.
 
     With ``best_effort`` hosts that cannot follow are left behind and named in the report, and
     the others go on without them; so are those that are ``silent`` (why, by their uids), without
@@ -50,7 +53,7 @@ class Attempt:
         self,
         memory: Memory,
         node: Node,
-        owners: Sequence[Owner],
+        owners: Sequence[Owner] | None,
         mode: str,
         *,
         best_effort: bool = False,
@@ -61,7 +64,8 @@ class Attempt:
         self._memory = memory
         self._node = node
         self._fleet = Fleet(memory, node)
-        self._owners = owners
+        self._finds_owners = owners is None
+        self._owners: Sequence[Owner] = owners or ()
         self._mode = mode
         self._is_best_effort = best_effort
         self._silent = dict(silent or {})
@@ -126,6 +130,7 @@ class Attempt:
         report.was_taken_back = False
         fleet.failed.clear()
         fleet.failed.update(self._silent)
+        fleet.clients.clear()
         fleet.meet(addresses)
         report.generation = memory.generation
         scan = memory.scanner.scan() if touched is None else memory.scanner.rescan(touched)
@@ -138,6 +143,8 @@ class Attempt:
         hosts = fleet.hosts(addresses, scan.manifest)
         try:
             fleet.stage(hosts, scan.manifest)
+            if self._finds_owners:
+                self._find_owners(hosts, scan.manifest)
         except BaseException:
             fleet.abort(hosts)
             raise
@@ -160,6 +167,11 @@ class Attempt:
         else:
             fleet.look(hosts, scan.manifest, memory.generation)
         return self._without_failed(hosts)
+
+    def _find_owners(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
+        self._fleet.hear_all(hosts, manifest)
+        clients = {client.uid: client for client in self._fleet.clients.values() if client}
+        self._owners = [RemoteOwner(self._node, client) for client in clients.values()]
 
     def _has_news(
         self, hosts: Sequence[HostInPush], plan: ReloadPlan, changed: Sequence[str]

@@ -44,14 +44,6 @@ class Author:
             self._memory.generation = generation
             self._memory.views.clear()
 
-    def heard(self, states: Mapping[Uid, str]) -> None:
-        """Take in what hosts say they have, by the digest: another author may have been there."""
-        for uid, digest in states.items():
-            view = self._memory.views.get(uid)
-            known = view.manifest if view is not None else None
-            if known is not None and known.digest.hex() != digest:
-                del self._memory.views[uid]
-
     def _forget(self, uid: Uid, down: ProcDown) -> None:
         """A host is lost: if it comes back, nobody knows with what."""
         self._memory.views.pop(uid, None)
@@ -76,7 +68,7 @@ class Author:
     def push(
         self,
         hosts: Sequence[ProcAddress],
-        owners: Sequence[Owner],
+        owners: Sequence[Owner] | None,
         mode: str = "auto",
         touched: Iterable[Path] | None = None,
         *,
@@ -84,7 +76,8 @@ class Author:
         silent: Mapping[Uid, str] | None = None,
         allow_empty: bool = False,
     ) -> SyncReport:
-        """Bring the workspace to ``hosts``, and its code into the processes of ``owners``.
+        """Bring the workspace to ``hosts``, and its code into the processes of ``owners``; without,
+        of the clients that the hosts name.
 
         ``touched`` says that only these paths may have changed; otherwise the watcher is asked,
         and everything is looked at where it cannot vouch. A refusal comes back in the report's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -12,6 +12,7 @@ from monarch.errors import MonarchError
 from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale, client_of
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.nesting import why_nested
 from monarch.runtime.workspace.pushing.patience import Patience
@@ -26,33 +27,7 @@ from monarch_sync.messages import Abort, Commit, Message, Question, decode, enco
 from monarch_sync.progress import progress
 from monarch_sync.push import HostView, Outgoing, Push
 
-__all__ = ["Busy", "Fleet", "HostInPush", "Stale"]
-
-
-class Stale(MonarchError):
-    """A host has a later generation than the one that was proposed."""
-
-
-class Busy(MonarchError):
-    """Somebody else is in the middle of a push."""
-
-
-class HostInPush(NamedTuple):
-    """A host in a push. ``push`` is ``None`` where somebody else sees to the files: the host
-    ``writer``, or, ``HERE``, the author, whose own files they are.
-    """
-
-    address: ProcAddress
-    push: Push | None
-    writer: Uid = ""
-
-    @property
-    def uid(self) -> Uid:
-        return self.address.uid
-
-    @property
-    def is_staged(self) -> bool:
-        return self.push is not None and self.push.staged is not None
+__all__ = ["Fleet"]
 
 
 class Fleet:
@@ -60,7 +35,7 @@ class Fleet:
 
     ``failed`` says which hosts could not follow, and why. ``roots`` are their replicas, ``kept``
     the files that they saved under other names, ``packages`` the files of packages that change
-    there, each with where its content lies now.
+    there, each with where its content lies now, and ``clients`` who has procs there, if anybody.
     """
 
     def __init__(self, memory: Memory, node: Node) -> None:
@@ -74,6 +49,7 @@ class Fleet:
         self.roots: dict[Uid, str] = {}
         self.kept: dict[Uid, list[str]] = {}
         self.packages: dict[Uid, list[tuple[str, str]]] = {}
+        self.clients: dict[Uid, ProcAddress | None] = {}
         self._committed: set[Uid] = set()
 
     def name(self, uid: Uid) -> str:
@@ -108,6 +84,7 @@ class Fleet:
             memory.host_names[address.uid] = str(body["host"])
             memory.found[address.uid] = str(body["digest"])
             memory.sharing.met(address.uid, body)
+            self.clients[address.uid] = client_of(body)
             self._watch(address, int(body.get("pid", 0)))
         generations = [view.generation for view in memory.views.values()]
         memory.generation = max([memory.generation, *generations])
@@ -181,6 +158,8 @@ class Fleet:
                 self.packages[host.uid] = [
                     (path, place) for path, place in body.get("packages", ())
                 ]
+                if "client_address" in body:
+                    self.clients[host.uid] = client_of(body)
                 try:
                     step = host.push.receive(decode(body["reply"]))
                 except BadMessage as error:
@@ -199,6 +178,26 @@ class Fleet:
                         going.append((host, step))
         if again is not None:
             raise again
+
+    def hear_all(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
+        """Ask those hosts who their clients are that had nothing to stage, and so said nothing.
+
+        Raises ``Stale`` where one has not got what we think, because another author was there.
+        """
+        sender = self._node.uid
+        asked = [
+            (host, self._node.request(host.address, lambda port: Inspect(port, sender)))
+            for host in hosts
+            if host.uid not in self.clients and host.uid not in {self._client, *self.failed}
+        ]
+        for host, answer in asked:
+            body = self._body(host.address, answer)
+            if body is None:
+                continue
+            self.clients[host.uid] = client_of(body)
+            is_to_have_it = host.push is not None and not host.is_staged
+            if is_to_have_it and str(body["digest"]) != manifest.digest.hex():
+                raise Stale(f"{self.name(host.uid)} has been given another state meanwhile")
 
     def _send_all(
         self, going: Sequence[tuple[HostInPush, Outgoing]]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from monarch.runtime.workspace.packages.host_environment import import_place
-from monarch.runtime.workspace.pushing.fleet import HostInPush
+from monarch.runtime.workspace.pushing.host_in_push import HostInPush
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monarch.runtime.workspace.pushing.fleet import Fleet, HostInPush
+from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.host_in_push import HostInPush
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome

@@ -9,7 +9,6 @@ from monarch.errors import MonarchError
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.pushing.attempt import Attempt
 from monarch.runtime.workspace.pushing.memory import Memory
-from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.runtime.workspace.pushing.past import Past
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import ContentGone, PushRefused
@@ -48,7 +47,6 @@ class _Landing(Workspace):
 def roll_back(
     past: Past,
     node: Node,
-    owners: Sequence[Owner],
     workspace: Workspace,
     generation: int,
     hosts: Sequence[ProcAddress],
@@ -56,7 +54,7 @@ def roll_back(
     best_effort: bool = False,
     silent: Mapping[Uid, str] | None = None,
 ) -> SyncReport:
-    """Have all hosts, and the processes of ``owners``, go back to a generation, or none of them.
+    """Have all hosts, and the processes there, go back to a generation, or none of them.
 
     ``past`` is of those of ``hosts`` that answer; ``best_effort`` leaves the others behind, which
     are ``silent``, and names them. It becomes the next generation. The author's files stay as they
@@ -74,7 +72,7 @@ def roll_back(
     memory.scanner = _PastScanner(landing, wanted.manifest, contents)
     memory.last = memory.run = _same_state(past.states().values())
     try:
-        attempt = Attempt(memory, node, owners, "auto", best_effort=best_effort, silent=silent)
+        attempt = Attempt(memory, node, None, "auto", best_effort=best_effort, silent=silent)
         return attempt.run(hosts, None)
     except PushRefused as error:
         raise MonarchError(str(error)) from None

@@ -1,0 +1,46 @@
+"""One host in a push, and what sends an author back to the start of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from monarch.errors import MonarchError
+from monarch.wire.address import ProcAddress, Uid
+from monarch_sync.push import Push
+
+__all__ = ["Busy", "HostInPush", "Stale", "client_of"]
+
+
+class Stale(MonarchError):
+    """A host has a later generation than the one that was proposed."""
+
+
+class Busy(MonarchError):
+    """Somebody else is in the middle of a push."""
+
+
+class HostInPush(NamedTuple):
+    """A host in a push. ``push`` is ``None`` where somebody else sees to the files: the host
+    ``writer``, or, ``HERE``, the author, whose own files they are.
+    """
+
+    address: ProcAddress
+    push: Push | None
+    writer: Uid = ""
+
+    @property
+    def uid(self) -> Uid:
+        return self.address.uid
+
+    @property
+    def is_staged(self) -> bool:
+        return self.push is not None and self.push.staged is not None
+
+
+def client_of(body: Mapping[str, Any]) -> ProcAddress | None:
+    """Who has procs on a host, by what it says of itself."""
+    address = body.get("client_address")
+    return None if address is None else msgspec.convert(address, ProcAddress)
