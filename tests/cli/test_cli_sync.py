@@ -299,7 +299,10 @@ def test_an_empty_folder_is_something_to_move(up: Folder, say: Say) -> None:
     assert lines[2].endswith(": 1 made as an empty folder, 1 deleted")
     up.monarch("sync")  # to whom all files are new
     (up.path / "more").mkdir()
-    assert re.match(r"✓ gen 3  0 files → 2 hosts", up.monarch("sync"))
+    assert re.match(r"✓ gen 3  1 folder → 2 hosts", up.monarch("sync"))
+    history = say("sync", "history").out.splitlines()
+    assert re.match(r"\* +3 .*  no file: links, modes or folders$", history[1])
+    assert "generation 4 is what 2 was" in say("sync", "rollback").out
 
 
 def test_what_the_store_of_a_host_has_need_not_move(up: Folder, say: Say) -> None:

@@ -96,7 +96,7 @@ def rollback(chosen: Chosen, generation: int | None, best_effort: bool, verbose:
         with interruptions(visitor, voice):
             report = visitor.roll_back(workspace, wanted, voice, best_effort=best_effort)
     voice.pushed(report)
-    if report.ok and report.changed_files:
+    if report.ok and report.is_change:
         was = current.told.generation if current else report.generation - 1
         voice.note(
             "rolled-back",
