@@ -31,7 +31,8 @@ def status(chosen: Chosen) -> None:
     with errors(chosen):
         visitor = visit(partly=True)
         found = visitor.ask()
-        standing = standings(found, visitor.proc_generations(found), visitor.like_now(found))
+        procs, like_now = visitor.proc_generations(found), visitor.like_now(found)
+        standing = standings(found, procs, like_now, visitor.name_of)
     if chosen.is_json:
         hosts = [
             {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,13 +29,15 @@ def standings(
     found: Mapping[str, Mapping[str, Any]],
     procs: Mapping[str, Mapping[str, Any]],
     like_now: Mapping[str, Collection[int]] = MappingProxyType({}),
+    name_of: Callable[[str], str] = str,
 ) -> list[Standing]:
     """From what hosts, by URL, and procs have said of themselves. ``like_now``: by URL, which
-    generations were what a host has now; who runs one of them runs that."""
+    generations were what a host has now; who runs one of them runs that. ``name_of``: how the host
+    at a URL is called that does not say so itself."""
     made = []
     for url, body in found.items():
         if "error" in body:
-            made.append(Standing(url, 0, "", {}, str(body["error"])))
+            made.append(Standing(name_of(url), 0, "", {}, str(body["error"])))
             continue
         host, generation = str(body["host"]), int(body["generation"])
         running: dict[int | None, list[str]] = {}

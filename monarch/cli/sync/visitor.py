@@ -67,6 +67,7 @@ class Visitor:
         self._agent: ClientAgent = client()
         self._addresses: dict[str, ProcAddress] = {}
         self._pids: dict[Uid, int] = {}
+        self._names = job.names_by_url()
         self.silent: dict[str, str] = {}  # hosts, by URL, that gave no answer last time, and why
 
     def push(
@@ -95,6 +96,7 @@ class Visitor:
                 heard=heard,
                 best_effort=best_effort,
                 silent=silent,
+                names=self._names_by_uid(),
                 env=env,
                 allow_empty=allow_empty,
             )
@@ -113,7 +115,7 @@ class Visitor:
         with self._followed(voice, addresses), _patiently():
             return roll_back(
                 past, self._agent.node, owners, workspace, generation, addresses,
-                best_effort=best_effort, silent=silent,
+                best_effort=best_effort, silent=silent, names=self._names_by_uid(),
             )  # fmt: skip
 
     def past(self, found: dict[str, dict[str, Any]] | None = None) -> Past:
@@ -144,7 +146,7 @@ class Visitor:
         for url, answer in found.items():
             if "error" in answer:
                 raise JobError(
-                    f"{url}: {answer['error']}.\n"
+                    f"{self.name_of(url)}: {answer['error']}.\n"
                     "`monarch sync --best-effort` goes on without it, `monarch apply` starts anew"
                 )
         return found
@@ -162,6 +164,13 @@ class Visitor:
         by_url = self.addresses()
         silent = {by_url[url].uid: str(b["error"]) for url, b in found.items() if "error" in b}
         return {url: body for url, body in found.items() if "error" not in body}, silent
+
+    def name_of(self, url: str) -> str:
+        """A host, for people, also one that does not answer any more."""
+        return self._names.get(url, url)
+
+    def _names_by_uid(self) -> dict[Uid, str]:
+        return {address.uid: self.name_of(url) for url, address in self.addresses().items()}
 
     def addresses(self) -> dict[str, ProcAddress]:
         """The host agents, by URL."""
@@ -194,6 +203,7 @@ class Visitor:
                 # It may be another process that comes up there.
                 self._addresses.pop(url, None)
             else:
+                self._names[url] = str(body["host"])
                 self._watch(addresses[url], body)
         self.silent = {url: str(b["error"]) for url, b in found.items() if "error" in b}
         return found
