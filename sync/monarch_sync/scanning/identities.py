@@ -1,4 +1,5 @@
-"""Identities: whether the folders of a workspace are still on the disks that they were on.
+"""Identities: whether the folders of a workspace, and those inside, are still on the disks that
+they were on.
 
 A mount point whose disk was unmounted is a folder like any other, and an empty one: to push it
 would empty the hosts. What tells it from a folder whose last file was deleted, or that was made
@@ -13,9 +14,9 @@ from pathlib import Path
 from monarch_sync.errors import WorkspaceMissing
 from monarch_sync.workspace import Folder
 
-__all__ = ["Identities"]
+__all__ = ["UNMOUNTED", "Identities", "InnerFolders"]
 
-_UNMOUNTED = (
+UNMOUNTED = (
     "is empty, and on another disk than before (has one been unmounted? a folder that is meant to "
     "be empty needs a file in it)"
 )
@@ -35,10 +36,29 @@ class Identities:
             now = _disk_of(folder.local)
             known = self._known.get(folder, now)
             if now != known and not os.listdir(folder.local):
-                raise WorkspaceMissing(str(folder.local), _UNMOUNTED)
+                raise WorkspaceMissing(str(folder.local), UNMOUNTED)
         except OSError as error:
             raise WorkspaceMissing(str(folder.local), f"went away: {error.strerror}") from None
         self._known[folder] = now
+
+
+class InnerFolders:
+    """Of a scanner, by manifest paths; from one look at everything to the next."""
+
+    def __init__(self) -> None:
+        self._disks: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """A look at everything begins: what it does not meet is forgotten at the next."""
+        self._before, self._disks = self._disks, {}
+
+    def is_unmounted(self, path: str, local: str, disk: int) -> bool:
+        """Whether a folder, which is on ``disk`` now, has given way to an empty one on another."""
+        known = self._disks.get(path) or self._before.get(path, disk)
+        is_so = disk != known and not os.listdir(local)
+        self._disks[path] = known if is_so else disk
+        return is_so
 
 
 def _disk_of(folder: Path) -> int:

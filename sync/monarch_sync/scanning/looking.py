@@ -13,6 +13,7 @@ from monarch_sync.entry import TOO_DEEP, Entry, Kind, is_too_deep, parent_of, ta
 from monarch_sync.ignoring.ignore import walk
 from monarch_sync.ignoring.tracked import Tracked
 from monarch_sync.scanning.contents import Contents
+from monarch_sync.scanning.identities import InnerFolders
 from monarch_sync.scanning.left_out import LeftOut
 from monarch_sync.scanning.readings import Readings
 from monarch_sync.workspace import Folder, Workspace
@@ -34,12 +35,14 @@ class Looking:
         self.readings = Readings(contents)
         self.left_out = LeftOut()
         self.tracked: dict[Folder, Tracked] = {}
+        self._inner = InnerFolders()
 
     def begin(self) -> None:
         """All is about to be looked at."""
         self.left_out.clear()
         self.tracked.clear()
         self.readings.begin()
+        self._inner.begin()
 
     def add_landing(self, folder: Folder, entries: dict[str, Entry]) -> None:
         """Add where a folder lands."""
@@ -56,8 +59,16 @@ class Looking:
         if path in entries:
             return
         self.left_out.note_fine(path)
+        local = f"{folder.local}/{relative}"
         try:
-            entry = self.entry(path, f"{folder.local}/{relative}", status)
+            if status is None:
+                status = os.lstat(local)
+            if stat.S_ISDIR(status.st_mode) and self._inner.is_unmounted(
+                path, local, status.st_dev
+            ):
+                self.left_out.note_unmounted(path)
+                return
+            entry = self.entry(path, local, status)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
