@@ -232,9 +232,10 @@ class Push:
         return files
 
     def tell(self, report: HostReport) -> None:
-        """Put into the report of this push's host what is staged there."""
+        """Put into the report of this push's host what is staged there, if it lacks anything."""
         staged = self.staged
         if staged is None:
+            report.num_unchanged = self._manifest.num_files
             return
         report.num_written, report.num_moved = staged.num_written, staged.num_moved
         report.num_deleted, report.num_unchanged = staged.num_deleted, staged.num_unchanged

@@ -23,7 +23,7 @@ from monarch_sync.words import printable
 __all__ = ["diff", "history", "rollback", "status"]
 
 
-@click.command("status")
+@click.command("status", short_help="Which host and which proc runs which generation.")
 @json_too
 @click.pass_obj
 def status(chosen: Chosen) -> None:
@@ -52,7 +52,7 @@ def status(chosen: Chosen) -> None:
 
 
 @click.command("history")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="how many")
 @json_too
 @click.pass_obj
 def history(chosen: Chosen, limit: int) -> None:
@@ -111,7 +111,7 @@ def rollback(chosen: Chosen, generation: int | None, best_effort: bool, verbose:
     sys.exit(0 if report.ok else 1)
 
 
-@click.command("diff")
+@click.command("diff", short_help="How your files differ from what the hosts have or had.")
 @click.argument("generation", required=False, type=click.IntRange(min=1))
 @click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
 @json_too

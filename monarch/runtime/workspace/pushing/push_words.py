@@ -56,7 +56,7 @@ class PushWords:
             is_here = host.writer == HERE and host.uid not in self._memory.host_names
             return HostReport("this host" if is_here else self._fleet.name(host.uid))
         report = HostReport(self._fleet.name(host.uid), bytes_sent=push.bytes_sent)
-        if push.staged is not None and not self._report.errors:
+        if not self._report.errors:
             push.tell(report)
             report.kept = self._fleet.kept.get(host.uid, [])
         return report
