@@ -404,8 +404,11 @@ def test_a_rollback_that_cannot_be_says_why(up: Folder, say: Say) -> None:
 def test_diff(up: Folder, say: Say) -> None:
     up.write("data.bin", "ab")
     up.write("old.txt", "one\ntwo\n")
+    (up.path / "empty").mkdir(0o755)
     say("sync")
     assert say("sync", "diff", "--exit-code") == Said("", 0)
+    (up.path / "empty").chmod(0o700)
+    (up.path / "full/bare").mkdir(parents=True)
     up.write("amounts.py", "AMOUNT = 2\n")
     (up.path / "data.bin").write_bytes(b"a\0b")
     (up.path / "old.txt").unlink()
@@ -423,6 +426,8 @@ def test_diff(up: Folder, say: Say) -> None:
         "-AMOUNT = 1",
         "+AMOUNT = 2",
         "binary file data.bin differs: 2 bytes in gen 1, 3 bytes here",
+        "mode of empty: 755 in gen 1, 700 here",
+        "full/bare: nothing in gen 1, a folder here",
         "link: nothing in gen 1, a link to amounts.py here",
         "--- /dev/null",
         "+++ here/new.txt",
