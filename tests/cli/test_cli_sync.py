@@ -244,6 +244,20 @@ def test_a_host_that_died_is_named_and_the_others_go_on_if_asked(up: Folder, say
     assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 1\n"
 
 
+def test_a_copy_that_somebody_deleted_is_brought_again(up: Folder, say: Say) -> None:
+    say("sync")
+    shutil.rmtree(up.replica(1))
+    status = say("sync", "status").out
+    assert re.search(r"trainers1 +1 \(deleted\) +- ", status)
+    assert "1 host whose copy was deleted: `monarch sync` brings hosts and procs in line" in status
+    assert re.match(r"✓ gen 2  3 files → 2 hosts", say("sync").out)
+    assert (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 1\n"
+    status = say("sync", "status").out
+    assert re.search(r"trainers0 +1 \(same as 2\) ", status)
+    assert status.endswith("2 hosts, all on generation 2\n")
+    assert re.match(r"✓ gen 2  0 files → 2 hosts", say("sync").out)
+
+
 # Before anything moves
 
 

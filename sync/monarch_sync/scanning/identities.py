@@ -8,15 +8,16 @@ anew, is that it lies on another disk. One that does and holds something may be:
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 from monarch_sync.errors import WorkspaceMissing
 from monarch_sync.workspace import Folder
 
-__all__ = ["UNMOUNTED", "Identities", "InnerFolders"]
+__all__ = ["Identities", "InnerFolders"]
 
-UNMOUNTED = (
+_UNMOUNTED = (
     "is empty, and on another disk than before (has one been unmounted? a folder that is meant to "
     "be empty needs a file in it)"
 )
@@ -36,7 +37,7 @@ class Identities:
             now = _disk_of(folder.local)
             known = self._known.get(folder, now)
             if now != known and not os.listdir(folder.local):
-                raise WorkspaceMissing(str(folder.local), UNMOUNTED)
+                raise WorkspaceMissing(str(folder.local), _UNMOUNTED)
         except OSError as error:
             raise WorkspaceMissing(str(folder.local), f"went away: {error.strerror}") from None
         self._known[folder] = now
@@ -53,12 +54,14 @@ class InnerFolders:
         """A look at everything begins: what it does not meet is forgotten at the next."""
         self._before, self._disks = self._disks, {}
 
-    def is_unmounted(self, path: str, local: str, disk: int) -> bool:
-        """Whether a folder, which is on ``disk`` now, has given way to an empty one on another."""
+    def check(self, path: str, local: str, disk: int) -> None:
+        """Raise ``OSError`` for a folder, on ``disk`` now, that has given way to an empty one."""
         known = self._disks.get(path) or self._before.get(path, disk)
-        is_so = disk != known and not os.listdir(local)
-        self._disks[path] = known if is_so else disk
-        return is_so
+        self._disks[path] = known
+        if disk != known:
+            if not os.listdir(local):
+                raise OSError(errno.ENODEV, _UNMOUNTED, local)
+            self._disks[path] = disk
 
 
 def _disk_of(folder: Path) -> int:

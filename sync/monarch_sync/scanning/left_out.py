@@ -6,7 +6,6 @@ from collections.abc import KeysView
 
 from monarch_sync.entry import Entry, folders_above, parent_of
 from monarch_sync.report import Problem
-from monarch_sync.scanning.identities import UNMOUNTED
 from monarch_sync.scanning.unreadable import ROOT, listing_fault, tracking_fault
 
 __all__ = ["LeftOut"]
@@ -59,10 +58,6 @@ class LeftOut:
         """It cannot be told what is in a folder; no fault where the folder has gone."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             self._note_unreadable(path or ROOT, listing_fault(error))
-
-    def note_unmounted(self, path: str) -> None:
-        """The disk that a folder was on is gone."""
-        self._note_unreadable(path, UNMOUNTED)
 
     def note_untracked(self, path: str, error: OSError) -> None:
         """It cannot be told what git tracks in a folder."""

@@ -59,16 +59,8 @@ class Looking:
         if path in entries:
             return
         self.left_out.note_fine(path)
-        local = f"{folder.local}/{relative}"
         try:
-            if status is None:
-                status = os.lstat(local)
-            if stat.S_ISDIR(status.st_mode) and self._inner.is_unmounted(
-                path, local, status.st_dev
-            ):
-                self.left_out.note_unmounted(path)
-                return
-            entry = self.entry(path, local, status)
+            entry = self.entry(path, f"{folder.local}/{relative}", status)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
@@ -81,7 +73,7 @@ class Looking:
 
     def entry(self, path: str, local: str, status: os.stat_result | None = None) -> Entry | str:
         """The entry of a local path, or why there is none. ``status``: its own, if it was looked
-        at just now."""
+        at just now. Raises ``OSError``."""
         if status is None:
             status = os.lstat(local)
         if is_too_deep(path):
@@ -95,6 +87,7 @@ class Looking:
                 return last
             return Entry(path, Kind.FILE, mode, reading.size, digest)
         if kind == stat.S_IFDIR:
+            self._inner.check(path, local, status.st_dev)
             return Entry(path, Kind.DIR, mode)
         if kind == stat.S_IFLNK:
             target = os.readlink(local)
