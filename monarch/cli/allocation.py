@@ -37,13 +37,13 @@ def apply(spec: str | None, file: str | None) -> None:
     running = find_job()
     if running is not None and running.can_run(wanted):
         click.echo("already up")
-        _show(inspect_hosts(running))
+        _show(running, inspect_hosts(running))
         return
     state = wanted.state()
     job = wanted._running or wanted
     for mesh in state._hosts.values():
         _wait_until_up(mesh, job)
-    _show(inspect_hosts(job))
+    _show(job, inspect_hosts(job))
     click.echo("end it with `monarch kill`")
 
 
@@ -80,7 +80,7 @@ def status() -> None:
     found = {} if job is None else inspect_hosts(job)
     if job is None or not (job.is_running() or any("error" not in one for one in found.values())):
         raise no_allocation()
-    _show(found)
+    _show(job, found)
 
 
 @click.command()
@@ -107,15 +107,15 @@ def host(address: str) -> None:
         raise click.ClickException(reason or str(error)) from None
 
 
-def _show(found: Mapping[str, Mapping[str, Any]]) -> None:
+def _show(job: JobTrait, found: Mapping[str, Mapping[str, Any]]) -> None:
     """A table of hosts, by URL, and what runs on them."""
-    show_hosts(found, who_am_i())
+    names = job.names_by_url()
+    show_hosts(found, who_am_i(), names)
     for url, answer in found.items():
         for proc in answer.get("procs", ()):
             if proc.get("hangs"):
-                stuck = (
-                    f"{proc['name']} (pid {proc['pid']}) on {url} does not answer: {proc['hangs']}"
-                )
+                who = f"{proc['name']} (pid {proc['pid']}) on {names.get(url, url)}"
+                stuck = f"{who} does not answer: {proc['hangs']}"
                 Console().print(stuck, style="yellow", highlight=False, markup=False)
 
 

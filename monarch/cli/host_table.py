@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -15,8 +16,13 @@ __all__ = ["in_short", "show_hosts", "usage"]
 _NOTHING = "-"
 
 
-def show_hosts(found: Mapping[str, Mapping[str, Any]], ourselves: str) -> None:
-    """Print what the host agents, by URL, have said of themselves, or why they have not.
+def show_hosts(
+    found: Mapping[str, Mapping[str, Any]],
+    ourselves: str,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print what the host agents, by URL, have said of themselves, or why they have not; ``names``,
+    by URL, are those of hosts that cannot say so.
 
     ``ourselves`` is the name of this command as a client, which is not worth telling of.
     """
@@ -26,7 +32,12 @@ def show_hosts(found: Mapping[str, Mapping[str, Any]], ourselves: str) -> None:
     users: dict[str, str] = {}
     for url, answer in found.items():
         if "error" in answer:
-            table.add_row(Text(url), _NOTHING, _NOTHING, Text(str(answer["error"]), style="red"))
+            table.add_row(
+                Text(names.get(url, url)),
+                _NOTHING,
+                _NOTHING,
+                Text(str(answer["error"]), style="red"),
+            )
             continue
         name, client = str(answer["host"]), str(answer["client"] or "")
         users[name] = "" if client == ourselves else client

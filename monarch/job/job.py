@@ -97,6 +97,10 @@ class JobTrait(ABC):
         """Where its host agents listen; none for hosts that live in the client."""
         return []
 
+    def names_by_url(self) -> dict[str, str]:
+        """How its hosts are called, by URL, as far as it knows: one that is gone cannot say so."""
+        return {}
+
     def is_running(self) -> bool:
         """Whether the allocation is still there."""
         return self._is_running()

@@ -47,6 +47,11 @@ class HostProcess(NamedTuple):
         return self.url
 
     @property
+    def name(self) -> str:
+        """How it calls itself."""
+        return os.path.basename(os.path.dirname(self.log))
+
+    @property
     def is_running(self) -> bool:
         return self.started == process_start(self.pid) is not None
 
@@ -146,14 +151,16 @@ class ProcessJob(JobTrait):
     def urls(self) -> list[str]:
         return [host.url for host in self.hosts]
 
+    def names_by_url(self) -> dict[str, str]:
+        return {host.url: host.name for host in self.hosts}
+
     def why_ended(self) -> str:
         ended = [host for host in self.hosts if not host.is_running]
         told = []
         for host in ended:
             lines = last_lines(host.log)
-            name = os.path.basename(os.path.dirname(host.log))
             told.append(
-                f"{name} (pid {host.pid}) has ended{':' if lines else ''}\n{lines}".rstrip()
+                f"{host.name} (pid {host.pid}) has ended{':' if lines else ''}\n{lines}".rstrip()
             )
         return "\n".join(told)
 

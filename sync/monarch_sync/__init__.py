@@ -31,11 +31,12 @@ if TYPE_CHECKING:
         WorkspaceEmptied,
         WorkspaceMissing,
     )
+    from monarch_sync.host_report import HostReport
     from monarch_sync.local import sync_local
     from monarch_sync.manifest import Manifest
     from monarch_sync.push import HostView, Outgoing, Push
     from monarch_sync.replicas.replica import Replica
-    from monarch_sync.report import HostReport, Problem, Refusal, SyncReport
+    from monarch_sync.report import Problem, Refusal, SyncReport
     from monarch_sync.scanning.scanner import Scan, Scanner, scan
     from monarch_sync.watching.watch import Watcher
     from monarch_sync.workspace import Folder, Workspace
@@ -78,7 +79,7 @@ _HOMES = {
     "ContentGone": "errors",
     "Folder": "workspace",
     "GenerationUnknown": "errors",
-    "HostReport": "report",
+    "HostReport": "host_report",
     "HostView": "push",
     "Manifest": "manifest",
     "MovedUnderfoot": "errors",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
+from monarch_sync.host_report import HostReport
 from monarch_sync.messages import Commit, Staged, decode, encode
 from monarch_sync.push import HostView, Outgoing, Push
 from monarch_sync.replicas.replica import Replica
-from monarch_sync.report import HostReport, SyncReport
+from monarch_sync.report import SyncReport
 from monarch_sync.scanning.scanner import Scanner
 from monarch_sync.workspace import Workspace
 
@@ -31,10 +32,8 @@ def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
         step = push.receive(decode(encode(reply)))
     kept = push.committed(replica.handle(Commit(push.generation)))
     replica.settle()
-    host = HostReport(
-        str(replica.root), step.num_written, step.num_deleted, step.num_moved,
-        step.num_unchanged, push.bytes_sent, kept,
-    )  # fmt: skip
+    host = HostReport(str(replica.root), bytes_sent=push.bytes_sent, kept=kept)
+    push.tell(host)
     files = [path.decode("utf-8", "surrogateescape") for path, _ in push.files()]
     return SyncReport(
         push.generation, scan.manifest.digest.hex(), [host], files,

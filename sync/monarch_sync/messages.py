@@ -115,7 +115,9 @@ class Need(msgspec.Struct, tag=4, array_like=True, frozen=True):
 class Staged(msgspec.Struct, tag=5, array_like=True, frozen=True):
     """Ready. ``files`` gives, for each file that will change, where its new content lies now,
     an empty place for one that will be gone; as (path below the root, place). Not so those in
-    ``moves``: folders that only get another name, as (old, new)."""
+    ``moves``: folders that only get another name, as (old, new). Beside files: links that are made,
+    changed or gone, files and folders of which only the mode changes, empty folders that are made
+    or gone."""
 
     generation: int
     files: list[tuple[bytes, bytes]]
@@ -124,6 +126,9 @@ class Staged(msgspec.Struct, tag=5, array_like=True, frozen=True):
     num_deleted: int
     num_unchanged: int
     moves: list[tuple[bytes, bytes]] = []
+    num_links: int = 0
+    num_modes: int = 0
+    num_folders: int = 0
 
 
 class Committed(msgspec.Struct, tag=6, array_like=True, frozen=True):

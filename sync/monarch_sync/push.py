@@ -17,6 +17,7 @@ from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import Content
 from monarch_sync.entry import Entry, Kind, Row, from_wire, to_wire
 from monarch_sync.errors import PushRefused
+from monarch_sync.host_report import HostReport
 from monarch_sync.manifest import Manifest, encode_pairs, encode_paths
 from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged, Supply
 from monarch_sync.scanning.contents import Contents
@@ -229,6 +230,17 @@ class Push:
                     was = to_wire(old + path[len(new) :])
                     files += [(to_wire(path), was), (was, b"")]
         return files
+
+    def tell(self, report: HostReport) -> None:
+        """Put into the report of this push's host what is staged there, if it lacks anything."""
+        staged = self.staged
+        if staged is None:
+            report.num_unchanged = self._manifest.num_files
+            return
+        report.num_written, report.num_moved = staged.num_written, staged.num_moved
+        report.num_deleted, report.num_unchanged = staged.num_deleted, staged.num_unchanged
+        report.num_links, report.num_modes = staged.num_links, staged.num_modes
+        report.num_folders = staged.num_folders
 
     def _make_supply(self, digests: frozenset[bytes]) -> Outgoing:
         wanted: dict[bytes, Entry] = {}

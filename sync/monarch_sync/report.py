@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monarch_sync.errors import SyncFailed
+from monarch_sync.host_report import HostReport, host_rows
 from monarch_sync.words import (
-    byte_size,
     clipped,
     clipped_around,
     counted,
@@ -78,20 +78,6 @@ class Refusal:
 
 
 @dataclass
-class HostReport:
-    """What one host got. ``kept`` are files that were changed there, saved under other names."""
-
-    host: str
-    num_written: int = 0
-    num_deleted: int = 0
-    num_moved: int = 0
-    num_unchanged: int = 0
-    bytes_sent: int = 0
-    kept: list[str] = field(default_factory=list)
-    error: str = ""
-
-
-@dataclass
 class SyncReport:
     """One push, over all hosts. ``print(report)`` gives a table, ``to_dict()`` all of it as data.
 
@@ -140,6 +126,11 @@ class SyncReport:
         """Content and messages together, over all hosts."""
         return sum(host.bytes_sent for host in self.hosts)
 
+    @property
+    def is_change(self) -> bool:
+        """Whether anything was changed on a host."""
+        return bool(self.changed_files) or any(num for _, num in self._beside_files())
+
     def raise_for_errors(self) -> None:
         """Raise ``SyncFailed`` if the push was refused."""
         if self.errors:
@@ -171,10 +162,24 @@ class SyncReport:
             return f"✗ refused  {took(self.seconds)}  " + _unchanged(self.generation)
         num_behind = sum(bool(host.error) for host in self.hosts)
         hosts = counted(len(self.hosts) - num_behind, "host")
-        moved = f"{counted(len(self.changed_files), 'file')} → {hosts}"
+        moved = f"{self._what_changed()} → {hosts}"
         if num_behind:
             moved += f" ({num_behind:,} left behind)"
         return f"✓ gen {self.generation}  {moved}  {took(self.seconds)}"
+
+    def _what_changed(self) -> str:
+        """``3 files``, ``1 link, 2 modes``."""
+        others = [counted(num, noun) for noun, num in self._beside_files() if num]
+        files = counted(len(self.changed_files), "file")
+        return ", ".join([files, *others] if self.changed_files or not others else others)
+
+    def _beside_files(self) -> list[tuple[str, int]]:
+        """How many links, modes and empty folders changed, on the host where most did."""
+        return [
+            ("link", max((host.num_links for host in self.hosts), default=0)),
+            ("mode", max((host.num_modes for host in self.hosts), default=0)),
+            ("folder", max((host.num_folders for host in self.hosts), default=0)),
+        ]
 
     def _what_follows(self, limit: int) -> list[str]:
         """The rest of the line, with that many names in each part; with 0, only numbers."""
@@ -204,7 +209,7 @@ class SyncReport:
     def table(self, width: int | None = None, *, ascii_only: bool = False) -> str:
         """The line, a row a host, the seconds, and whatever is worth a word."""
         lines = [self.one_line(width, ascii_only=ascii_only)]
-        lines += _host_rows([host for host in self.hosts if self.ok and not host.error])
+        lines += host_rows([host for host in self.hosts if self.ok and not host.error])
         lines += [f"  {line}" for line in self.behind_lines()]
         if self.ok and self.seconds_by_step:
             steps = (f"{name} {took(value)}" for name, value in self.seconds_by_step.items())
@@ -253,34 +258,6 @@ def _with_carets(lines: list[str], width: int, *, ascii_only: bool) -> list[str]
             above, at = clipped_around(lines[number - 1], num_cells(line) - 1, width, mark)
             lines[number - 1 : number + 1] = [above, " " * at + "^"]
     return lines
-
-
-_COLUMNS = ("written", "moved", "deleted", "unchanged", "sent")
-
-
-def _host_rows(hosts: list[HostReport]) -> list[str]:
-    """A table; hosts that got the same share a row."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for host in hosts:
-        numbers = (host.num_written, host.num_moved, host.num_deleted, host.num_unchanged)
-        row = (*(f"{number:,}" for number in numbers), byte_size(host.bytes_sent))
-        groups.setdefault(row, []).append(host.host)
-    if not groups:
-        return []
-    rows = [("", *_COLUMNS), *((_named(names), *row) for row, names in groups.items())]
-    widths = [max(num_cells(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  " + row[0].ljust(widths[0]) + "".join(
-            f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)
-        )
-        for row in rows
-    ]  # fmt: skip
-
-
-def _named(hosts: list[str]) -> str:
-    if len(hosts) <= 2:
-        return ", ".join(hosts)
-    return f"{hosts[0]} .. {hosts[-1]} ({len(hosts)})"
 
 
 _ASCII = str.maketrans({"✓": "ok", "✗": "x", "→": "->", "×": "x", "…": "..."})

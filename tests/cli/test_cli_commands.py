@@ -79,6 +79,8 @@ def test_kill_ends_what_is_left(folder: Folder) -> None:
     wait_for(lambda: not is_running(first.pid), what="the host to end")
     status = folder.monarch("status")
     assert "nobody listens there" in status
+    assert "trainers0" in status
+    assert "ipc:" not in status
     assert str(second.pid) in status
     assert is_running(second.pid)
     assert folder.monarch("kill") == "ended\n"

@@ -219,27 +219,43 @@ def test_a_host_that_died_is_named_and_the_others_go_on_if_asked(up: Folder, say
     said = say("sync", "--best-effort")
     assert said.status == 0, said
     assert "(1 left behind)" in said.out
+    assert "left behind trainers1: nobody listens there" in said.out
     assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 3\n"
 
     status = say("sync", "status")
     assert re.search(r"trainers0 +\d ", status.out)
-    assert f"{dead.url}: " in status.out
+    assert "trainers1: " in status.out
     assert "1 host gave no answer" in status.out
     assert re.search(r"\n1 of 2 hosts on generation \d, the rest not known\n", status.out)
-    assert f"{dead.url}: nobody listens there" in status.out
+    assert "trainers1: nobody listens there" in status.out
     assert re.search(r"trainers0 .*\n.*nobody listens there", say("status").out, re.DOTALL)
     history = say("sync", "history").out
     assert re.match(r" +gen .*\n\* +\d", history)
-    assert f"{dead.url}: nobody listens there" in say("sync", "--dry-run").out
+    assert "trainers1: nobody listens there" in say("sync", "--dry-run").out
     hosts = say("sync", "--json", "status").json["hosts"]
     assert [bool(host["error"]) for host in hosts] == [False, True]
 
     assert say("sync", "rollback", "1").status == 1
     assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 3\n"
     back = say("sync", "rollback", "1", "--best-effort")
+    assert "left behind trainers1: nobody listens there" in back.out
     assert back.status == 0, back
     assert "(1 left behind)" in back.out
     assert (up.replica(0) / "amounts.py").read_text() == "AMOUNT = 1\n"
+
+
+def test_a_copy_that_somebody_deleted_is_brought_again(up: Folder, say: Say) -> None:
+    say("sync")
+    shutil.rmtree(up.replica(1))
+    status = say("sync", "status").out
+    assert re.search(r"trainers1 +1 \(deleted\) +- ", status)
+    assert "1 host whose copy was deleted: `monarch sync` brings hosts and procs in line" in status
+    assert re.match(r"✓ gen 2  3 files → 2 hosts", say("sync").out)
+    assert (up.replica(1) / "amounts.py").read_text() == "AMOUNT = 1\n"
+    status = say("sync", "status").out
+    assert re.search(r"trainers0 +1 \(same as 2\) ", status)
+    assert status.endswith("2 hosts, all on generation 2\n")
+    assert re.match(r"✓ gen 2  0 files → 2 hosts", say("sync").out)
 
 
 # Before anything moves
@@ -299,7 +315,10 @@ def test_an_empty_folder_is_something_to_move(up: Folder, say: Say) -> None:
     assert lines[2].endswith(": 1 made as an empty folder, 1 deleted")
     up.monarch("sync")  # to whom all files are new
     (up.path / "more").mkdir()
-    assert re.match(r"✓ gen 3  0 files → 2 hosts", up.monarch("sync"))
+    assert re.match(r"✓ gen 3  1 folder → 2 hosts", up.monarch("sync"))
+    history = say("sync", "history").out.splitlines()
+    assert re.match(r"\* +3 .*  no file: links, modes or folders$", history[1])
+    assert "generation 4 is what 2 was" in say("sync", "rollback").out
 
 
 def test_what_the_store_of_a_host_has_need_not_move(up: Folder, say: Say) -> None:
@@ -399,8 +418,11 @@ def test_a_rollback_that_cannot_be_says_why(up: Folder, say: Say) -> None:
 def test_diff(up: Folder, say: Say) -> None:
     up.write("data.bin", "ab")
     up.write("old.txt", "one\ntwo\n")
+    (up.path / "empty").mkdir(0o755)
     say("sync")
     assert say("sync", "diff", "--exit-code") == Said("", 0)
+    (up.path / "empty").chmod(0o700)
+    (up.path / "full/bare").mkdir(parents=True)
     up.write("amounts.py", "AMOUNT = 2\n")
     (up.path / "data.bin").write_bytes(b"a\0b")
     (up.path / "old.txt").unlink()
@@ -418,6 +440,8 @@ def test_diff(up: Folder, say: Say) -> None:
         "-AMOUNT = 1",
         "+AMOUNT = 2",
         "binary file data.bin differs: 2 bytes in gen 1, 3 bytes here",
+        "mode of empty: 755 in gen 1, 700 here",
+        "full/bare: nothing in gen 1, a folder here",
         "link: nothing in gen 1, a link to amounts.py here",
         "--- /dev/null",
         "+++ here/new.txt",

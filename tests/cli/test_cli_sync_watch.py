@@ -242,6 +242,8 @@ def test_another_project_file(up: Folder, watcher: Program) -> None:
     watcher.line("✓ gen ")
     up.write("monarch.toml", PROJECT.replace('["."]', '["source"]').replace("= 2", "= 1"))
     watcher.line("[job] in monarch.toml has changed; the hosts stay as they are until")
+    up.write("monarch.toml", PROJECT.replace('["."]', '["source"]'))
+    watcher.line("[job] in monarch.toml is as it was when the watch began; the hosts stay")
     end(watcher)
 
 

@@ -88,6 +88,12 @@ def test_a_range_that_ends_before_it_begins_is_its_beginning() -> None:
     assert told == {"a": None, "b": True, "ax": True, "zx": True, "[x": None, "bx": None}
 
 
+def test_two_stars_stand_alone_before_a_slash_that_is_escaped() -> None:
+    rules = RuleFile(b"**\\/b\n")
+    told = {path: rules.verdict("b", path, False) for path in ("b", "a/b", "a/c/b")}
+    assert told == {"b": None, "a/b": True, "a/c/b": True}, "as git has it"
+
+
 def test_git_reads_no_rules_through_a_link(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     plant(tmp_path, b"rules", b"*.log\n")
@@ -137,9 +143,13 @@ def test_the_users_own_rules_count(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         b'[CORE]\nexcludesFile=~/other\nexcludesFile = ~/mi"ne"\n[alias]\nexcludesfile = ~/other\n',
         b'[core]\r\n\texcludesFile = ~/mine\r\n[core "sub"]\n\texcludesFile = ~/other\n',
         b"[core]\n# excludesFile = ~/other\n\texcludesFile = ~/mine\n;excludesFile = ~/other\n",
+        b"[core]\n\texcludesFile = ~/other\n[include]\n\tpath = ~/more\n\tpath = ~/nowhere\n",
+        b"[include]\n\tpath = ~/wrong\n[core]\n\texcludesFile = ~/mine\n",
     ],
 )
-@pytest.mark.parametrize("whose", ["the user's", "the repository's", "a second work tree's"])
+@pytest.mark.parametrize(
+    "whose", ["the user's", "the user's elsewhere", "the repository's", "a second work tree's"]
+)
 def test_where_git_looks_for_the_users_own_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: bytes, whose: str
 ) -> None:
@@ -151,10 +161,16 @@ def test_where_git_looks_for_the_users_own_rules(
     git(main, "add", "a")
     git(main, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1")
     git(main, "worktree", "add", "-q", str(second))
-    with open(
-        tmp_path / ".gitconfig" if whose == "the user's" else main / ".git/config", "ab"
-    ) as f:
+    where = tmp_path / ".gitconfig" if whose == "the user's" else main / ".git/config"
+    if whose == "the user's elsewhere":
+        where = tmp_path / "elsewhere"
+        monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(where))
+        plant(tmp_path, b".gitconfig", b"[core]\n\texcludesFile = ~/other\n")
+    with open(where, "ab") as f:
         f.write(config)
+    plant(tmp_path, b"more", b"[include]\n\tpath = dir/even\n")
+    plant(tmp_path, b"dir/even", b"[core]\n\texcludesFile = ~/mine\n")
+    plant(tmp_path, b"wrong", b"[core]\n\texcludesFile = ~/other\n")
     plant(tmp_path, b"mine", b"*.mine\n")
     plant(tmp_path, b"other", b"*.other\n")
     folder = second if whose == "a second work tree's" else main
@@ -162,7 +178,10 @@ def test_where_git_looks_for_the_users_own_rules(
         plant(folder, name, b"1")
     listed = git(folder, "ls-files", "-co", "--exclude-standard").split()
     assert sorted(walk(folder)) == sorted(listed) == ["a", "b.other"]
-    assert str(tmp_path / "mine") in other_rule_files(git_dir_of(str(folder)))
+    read = [os.path.normpath(file) for file in other_rule_files(git_dir_of(str(folder)) or "")]
+    assert str(tmp_path / "mine") in read
+    assert str(where) in read
+    assert (str(tmp_path / "dir/even") in read) == (b"more" in config)
 
 
 def test_another_repository_inside_has_its_own_rules(tmp_path: Path) -> None:

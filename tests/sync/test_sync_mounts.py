@@ -1,4 +1,5 @@
-"""What somebody has mounted inside a replica cannot be replaced, and holds nothing up for ever."""
+"""What is mounted inside a replica cannot be replaced, and holds nothing up for ever; what
+is mounted inside a workspace goes without being deleted, and comes without an event."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync.replicas import mounts
-from monarch_sync.replicas.mounts import mounted_inside
+from monarch_sync import mounts
+from monarch_sync.mounts import mounted_inside
 
 NAMESPACE = ["unshare", "--mount"]  # its mounts end with it
 
@@ -75,13 +76,72 @@ print("done")
 """
 
 
-def test_what_is_mounted_is_refused_by_name_or_left(tmp_path: Path) -> None:
+WATCHES = """
+import subprocess, sys
+from pathlib import Path
+from monarch_sync import Manifest, Scanner, Watcher, Workspace
+
+here = Path(sys.argv[1])
+folder = here / "project"
+data = folder / "data"
+data.mkdir()
+(folder / "other").mkdir()
+(folder / "other/a").write_text("1")
+workspace = Workspace({folder: ""})
+watcher, scanner = Watcher(workspace), Scanner(workspace)
+held = Manifest()
+
+def look(watches=True):
+    global held
+    touched = watcher.changes() if watches else None
+    scan = scanner.scan() if touched is None else scanner.rescan(touched)
+    scan = scan.over(held)
+    held = scan.manifest
+    return scan.problems
+
+def mount():
+    subprocess.run(["mount", "-t", "tmpfs", "none", data], check=True)
+
+for way in ("", "--lazy"):
+    mount()
+    (data / "inner").mkdir()
+    (data / "inner/a").write_text("1")
+    look()
+    assert "data/inner/a" in held
+    subprocess.run(["umount", *filter(None, [way]), data], check=True)
+    for watches in (True, False, True):
+        (problem,) = look(watches)
+        assert problem.path == "data" and problem.is_kept, problem
+        assert "on another disk than before" in problem.reason
+        assert "data/inner/a" in held
+    mount()
+    (data / "b").write_text("2")
+    assert not look() and "data/b" in held and "data/inner" not in held
+    (data / "c").write_text("3")
+    assert not look() and "data/c" in held, "a disk that came over a watched folder is watched"
+    (data / "b").unlink()
+    (data / "c").unlink()
+    assert not look() and not held.below("data"), "what is deleted is deleted"
+    subprocess.run(["umount", data], check=True)
+    (data / "d").write_text("4")
+    assert not look() and "data/d" in held, "what has something in it is as it is"
+    (data / "d").unlink()
+    (folder / "other/a").unlink()
+    assert not look() and not held.below("data") and not held.below("other")
+    (folder / "other/a").write_text("1")
+watcher.close()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("script", [PUSHES, WATCHES], ids=["in a replica", "in a workspace"])
+def test_what_is_mounted_is_neither_lost_nor_missed(tmp_path: Path, script: str) -> None:
     probe = [*NAMESPACE, "mount", "--bind", tmp_path, tmp_path]
     if subprocess.run(probe, capture_output=True, check=False).returncode:
         pytest.skip("nothing may be mounted here")
     (tmp_path / "project").mkdir()
     done = subprocess.run(
-        [*NAMESPACE, sys.executable, "-c", PUSHES, str(tmp_path)],
+        [*NAMESPACE, sys.executable, "-c", script, str(tmp_path)],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.stdout == "done\n", done.stderr

@@ -176,6 +176,34 @@ def test_a_sync_in_one_process(folder: Path, replica: Replica) -> None:
     assert replica.manifest.digest.hex() == report.digest
 
 
+def test_what_changes_beside_files_is_counted(folder: Path, replica: Replica) -> None:
+    def push() -> SyncReport:
+        return sync_local(Workspace({folder: ""}), replica)
+
+    def said() -> str:
+        return push().one_line().split("  ")[1].partition(" →")[0]
+
+    (folder / "deep/inner").mkdir(parents=True)
+    (folder / "link").symlink_to("a.py")
+    assert said() == "2 files, 1 link, 1 folder"
+    (folder / "link").unlink()
+    (folder / "deep/inner").rmdir()
+    assert said() == "1 link, 1 folder", "the one around it stays"
+    (folder / "deep").chmod(0o700)
+    (folder / "a.py").chmod(0o600)
+    report = push()
+    assert report.one_line().startswith("✓ gen 3  2 modes → 1 host")
+    assert report.is_change
+    assert report.table().splitlines()[1].split()[-2:] == ["modes", "sent"]
+    assert said() == "0 files"
+    assert not push().is_change
+    (folder / "deep").rmdir()
+    (folder / "deep").symlink_to("a.py")
+    (folder / "a.py").unlink()
+    (folder / "a.py").mkdir()
+    assert said() == "1 link, 1 folder", "what stood there before has given way"
+
+
 def test_a_report_in_one_line_and_in_full() -> None:
     report = SyncReport(
         generation=42,

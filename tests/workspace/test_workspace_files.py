@@ -47,6 +47,17 @@ def test_files_added_deleted_renamed(project: Project, job: ProcessJob, hosts: H
     assert report.bytes_sent < 2 * 600, "the renamed file travelled again"
 
 
+def test_a_mode_is_no_file_that_changed(project: Project, hosts: HostMesh) -> None:
+    project.write("notes.txt", "1\n")
+    num_files = len(project.sync(hosts).changed_files)
+    (project.root / "notes.txt").chmod(0o600)
+    report = project.sync(hosts)
+    assert report.changed_files == []
+    assert "  1 mode → 2 hosts  " in report.one_line()
+    same = project.sync(hosts)
+    assert [host.num_unchanged for host in same.hosts] == [num_files] * 2, "nothing was sent"
+
+
 def test_what_was_replaced_is_filed_once_nothing_else_comes(
     project: Project, job: ProcessJob, hosts: HostMesh
 ) -> None:

@@ -57,7 +57,7 @@ def interruptions(visitor: Visitor, voice: Voice) -> Iterator[None]:
 
 def silence(visitor: Visitor) -> list[str]:
     """Which hosts have said nothing to what is shown, and why."""
-    return [f"{url}: {error}" for url, error in visitor.silent.items()]
+    return [f"{visitor.name_of(url)}: {error}" for url, error in visitor.silent.items()]
 
 
 def tell(lines: Iterable[str]) -> None:

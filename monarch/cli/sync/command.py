@@ -40,8 +40,12 @@ _NOT_WHOLE = 3  # the exit code where something could not be read, and stays as 
 @click.option("--dry-run", is_flag=True, help="only say what would move")
 @click.option("--explain", "explained", metavar="PATH", help="say why a path is synced, or is not")
 @click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
-@click.option("--allow-empty", is_flag=True, help="empty on hosts, too, a folder that is empty")
-@click.option("--env", is_flag=True, help="first install what the lock file asks for, for hosts")
+@click.option(
+    "--allow-empty", is_flag=True, help="empty a folder on the hosts, too, that is empty here"
+)
+@click.option(
+    "--env", is_flag=True, help="bring the packages of the lock file, too, for hosts to install"
+)
 @click.option("--json", "is_json", is_flag=True, help="an object a push, for programs")
 @click.option("--file", "file", help="the project file [default: monarch.toml]")
 @click.option("--verbose", "-v", is_flag=True, help="the whole report of each push")

@@ -23,7 +23,10 @@ def differences(
     """Lines that lead from ``old``, which is called ``name``, to ``new``."""
     for path in sorted(new.changed_paths(old)):
         before, after = old.get(path), new.get(path)
-        if all(entry is None or entry.is_dir for entry in (before, after)):
+        # A folder that has come or gone is seen by what is in it.
+        if before is None and new.folder(path).num_entries:
+            continue
+        if after is None and old.folder(path).num_entries:
             continue
         yield from _of_path(path, before, after, read_old, read_new, name)
 

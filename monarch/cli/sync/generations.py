@@ -23,7 +23,7 @@ from monarch_sync.words import printable
 __all__ = ["diff", "history", "rollback", "status"]
 
 
-@click.command("status")
+@click.command("status", short_help="Which host and which proc runs which generation.")
 @json_too
 @click.pass_obj
 def status(chosen: Chosen) -> None:
@@ -31,7 +31,8 @@ def status(chosen: Chosen) -> None:
     with errors(chosen):
         visitor = visit(partly=True)
         found = visitor.ask()
-        standing = standings(found, visitor.proc_generations(found), visitor.like_now(found))
+        procs, like_now = visitor.proc_generations(found), visitor.like_now(found)
+        standing = standings(found, procs, like_now, visitor.name_of)
     if chosen.is_json:
         hosts = [
             {
@@ -51,7 +52,7 @@ def status(chosen: Chosen) -> None:
 
 
 @click.command("history")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="how many")
 @json_too
 @click.pass_obj
 def history(chosen: Chosen, limit: int) -> None:
@@ -96,7 +97,7 @@ def rollback(chosen: Chosen, generation: int | None, best_effort: bool, verbose:
         with interruptions(visitor, voice):
             report = visitor.roll_back(workspace, wanted, voice, best_effort=best_effort)
     voice.pushed(report)
-    if report.ok and report.changed_files:
+    if report.ok and report.is_change:
         was = current.told.generation if current else report.generation - 1
         voice.note(
             "rolled-back",
@@ -110,7 +111,7 @@ def rollback(chosen: Chosen, generation: int | None, best_effort: bool, verbose:
     sys.exit(0 if report.ok else 1)
 
 
-@click.command("diff")
+@click.command("diff", short_help="How your files differ from what the hosts have or had.")
 @click.argument("generation", required=False, type=click.IntRange(min=1))
 @click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
 @json_too

@@ -25,6 +25,7 @@ class ProjectEdits:
     def __init__(self, project: Project, voice: Voice) -> None:
         self.workspace: Workspace = workspace_of(project)
         self._project = project
+        self._job = project.file.job
         self._voice = voice
         self._file = project.directory / PROJECT_FILE
         self._mark = _mark(self._file)
@@ -57,9 +58,11 @@ class ProjectEdits:
             self._voice.failed(f"{error}\n  going on with what {PROJECT_FILE} said before")
             return False
         if project.file.job != self._project.file.job:
+            is_back = project.file.job == self._job
+            now_is = "is as it was when the watch began" if is_back else "has changed"
             self._voice.note(
                 "project",
-                f"[job] in {PROJECT_FILE} has changed; the hosts stay as they are until "
+                f"[job] in {PROJECT_FILE} {now_is}; the hosts stay as they are until "
                 "`monarch apply`",
             )
         self._project = project

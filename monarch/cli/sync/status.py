@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,18 +24,25 @@ class Standing(NamedTuple):
     procs: dict[int | None, list[str]]
     error: str = ""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody has deleted what was pushed there."""
+        return bool(self.generation and not self.digest)
+
 
 def standings(
     found: Mapping[str, Mapping[str, Any]],
     procs: Mapping[str, Mapping[str, Any]],
     like_now: Mapping[str, Collection[int]] = MappingProxyType({}),
+    name_of: Callable[[str], str] = str,
 ) -> list[Standing]:
     """From what hosts, by URL, and procs have said of themselves. ``like_now``: by URL, which
-    generations were what a host has now; who runs one of them runs that."""
+    generations were what a host has now; who runs one of them runs that. ``name_of``: how the host
+    at a URL is called that does not say so itself."""
     made = []
     for url, body in found.items():
         if "error" in body:
-            made.append(Standing(url, 0, "", {}, str(body["error"])))
+            made.append(Standing(name_of(url), 0, "", {}, str(body["error"])))
             continue
         host, generation = str(body["host"]), int(body["generation"])
         running: dict[int | None, list[str]] = {}
@@ -56,9 +63,10 @@ def status_lines(all_of_them: list[Standing]) -> list[str]:
     stale_hosts, stale_procs, silent = 0, 0, 0
     lost = [one for one in all_of_them if one.error]
     all_of_them = [one for one in all_of_them if not one.error]
+    current = {one.digest for one in all_of_them if one.generation == newest}
     for one in all_of_them:
-        stale_hosts += one.generation < newest
-        digest = one.digest[:8] if one.generation else "-"
+        stale_hosts += one.digest not in current
+        digest = (one.digest[:8] if one.generation else "") or "-"
         about = []
         for generation, names in one.procs.items():
             shown = in_short(names)
@@ -70,7 +78,11 @@ def status_lines(all_of_them: list[Standing]) -> list[str]:
                 about.append(f"{shown}: gen {generation}")
             else:
                 about.append(shown)
-        at = f"{one.generation or '-'}{' (stale)' if one.generation < newest else ''}"
+        at = str(one.generation or "-")
+        if one.generation < newest:
+            at += f" (same as {newest})" if one.digest in current else " (stale)"
+        elif one.is_gone:
+            at += " (deleted)"
         rows.append((one.host, at, digest, "; ".join(about) or "-"))
     widths = [max(num_cells(row[at]) for row in rows) for at in range(3)]
     lines = [
@@ -95,11 +107,13 @@ def _sum_up(
         if num_lost:
             return "what was pushed is not known: no host that answered has a generation"
         return "nothing was pushed yet: `monarch sync` brings your files to the hosts"
-    digests = {one.digest for one in answered if one.generation == newest}
+    digests = {one.digest for one in answered if one.generation == newest and not one.is_gone}
     if len(digests) > 1:
         return f"hosts differ in what generation {newest} is: `monarch sync` brings them in line"
     stale_hosts, stale_procs, silent = stale
     faults = []
+    if num_gone := sum(one.is_gone for one in answered):
+        faults.append(f"{counted(num_gone, 'host')} whose copy was deleted")
     if stale_hosts:
         faults.append(f"{counted(stale_hosts, 'host')} behind generation {newest}")
     if stale_procs:

@@ -146,7 +146,8 @@ def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | 
 def _files(row: Row, num_names: int, num_hosts: int) -> str:
     """What changed, so many of it by name; and what else is to be said of the generation."""
     num_changed = row.told.num_changed
-    files, names = counted(num_changed, "file"), row.files[:num_names]
+    names = row.files[:num_names]
+    files = counted(num_changed, "file") if num_changed else "no file: links, modes or folders"
     if names:
         rest = num_changed - len(names)
         more = f" and {rest:,} more" if rest > 0 else ""

@@ -68,6 +68,7 @@ class Visitor:
         self._num_lost = 0
         self._num_lost_when_all_followed = -1
         self._agent.node.partings.on_peer_down.append(self._lose)
+        self._names = job.names_by_url()
         self.silent: dict[str, str] = {}  # hosts, by URL, that gave no answer last time, and why
 
     def push(
@@ -100,6 +101,7 @@ class Visitor:
                 touched=touched,
                 best_effort=best_effort,
                 silent=silent,
+                names=self._names_by_uid(),
                 env=env,
                 allow_empty=allow_empty,
             )
@@ -119,7 +121,7 @@ class Visitor:
         with self._followed(voice, addresses), _patiently():
             return roll_back(
                 past, self._agent.node, workspace, generation, addresses,
-                best_effort=best_effort, silent=silent,
+                best_effort=best_effort, silent=silent, names=self._names_by_uid(),
             )  # fmt: skip
 
     def past(self, found: dict[str, dict[str, Any]] | None = None) -> Past:
@@ -150,7 +152,7 @@ class Visitor:
         for url, answer in found.items():
             if "error" in answer:
                 raise JobError(
-                    f"{url}: {answer['error']}.\n"
+                    f"{self.name_of(url)}: {answer['error']}.\n"
                     "`monarch sync --best-effort` goes on without it, `monarch apply` starts anew"
                 )
         return found
@@ -168,6 +170,13 @@ class Visitor:
         by_url = self.addresses()
         silent = {by_url[url].uid: str(b["error"]) for url, b in found.items() if "error" in b}
         return {url: body for url, body in found.items() if "error" not in body}, silent
+
+    def name_of(self, url: str) -> str:
+        """A host, for people, also one that does not answer any more."""
+        return self._names.get(url, url)
+
+    def _names_by_uid(self) -> dict[Uid, str]:
+        return {address.uid: self.name_of(url) for url, address in self.addresses().items()}
 
     def addresses(self) -> dict[str, ProcAddress]:
         """The host agents, by URL."""
@@ -200,6 +209,7 @@ class Visitor:
                 # It may be another process that comes up there.
                 self._addresses.pop(url, None)
             else:
+                self._names[url] = str(body["host"])
                 self._watch(addresses[url], body)
         self.silent = {url: str(b["error"]) for url, b in found.items() if "error" in b}
         return found

@@ -318,6 +318,7 @@ class HostAgent:
     def describe(self, *, packages: bool = False) -> dict[str, Any]:
         """What runs here, for ``monarch status``; with ``packages`` also what is installed."""
         body = self.packages() if packages else {}
+        is_there = os.path.isdir(self.workspace)  # else it has nothing, whatever it was told
         return body | {
             "host": self.name,
             "pid": os.getpid(),
@@ -325,7 +326,7 @@ class HostAgent:
             "workspace": self.workspace,
             "state": self.state_folder,
             "generation": self.generation(),
-            "digest": self.workspace_digest(),
+            "digest": self.workspace_digest() if is_there else "",
             "staged_bytes": self.staged_bytes(),
             "replica": self.replica()[0],
             "writes": self.replica()[1],

@@ -63,13 +63,14 @@ class WorkspaceSession:
         is_visit: bool = False,
         best_effort: bool = False,
         silent: Mapping[Uid, str] | None = None,
+        names: Mapping[Uid, str] | None = None,
         env: bool = False,
         allow_empty: bool = False,
         pip_arguments: Sequence[str] = (),
     ) -> SyncReport:
         """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: the client of this
-        program, unless given, and of a visit the clients that the hosts name. Blocks; see
-        ``Author.push``.
+        program, unless given, and of a visit the clients that the hosts name. ``names``: how hosts
+        are called that may not say so themselves. Blocks; see ``Author.push``.
 
         ``env`` first installs what the workspace's lock file asks for and hosts lack, and brings it
         along, from then on with every push. Raises ``EnvironmentFailed``; then nothing has changed.
@@ -79,11 +80,12 @@ class WorkspaceSession:
             from monarch.runtime.workspace.packages.host_pythons import ask_pythons
 
             asked = [host for host in hosts if host.uid not in (silent or {})]
-            pythons = ask_pythons(self._agent.node, asked)
+            pythons = ask_pythons(self._agent.node, asked, names or {})
             notes.append(surroundings.install(pythons, pip_arguments))
         author = self._author(surroundings.whole())
         # Another workspace's pushes count too: generations never go back.
         author.go_on_from(self._agent.generation)
+        author.call(names or {})
         effort: Any = {"best_effort": best_effort, "silent": silent, "allow_empty": allow_empty}
         if owners is None and not is_visit and not self._agent.is_root:
             # Whatever runs there is the client's in the end, as is this process itself.

@@ -1,52 +1,78 @@
 """GitConfig: where a user's own ignore rules are, as `core.excludesFile` says.
 
-Read from git's files, of the system, the user and the repository, as far as that one setting goes:
-files that those include are not followed.
+Read from git's files, of the system, the user and the repository, and from those that they include
+whatever the case (`includeIf` is not followed), as far as that one setting goes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
 __all__ = ["config_files", "excludes_file", "personal_rule_file"]
 
 _SECTION = re.compile(r'\[\s*([\w.-]+)\s*("(?:[^"\\]|\\.)*")?\s*\]')
-_SETTING = re.compile(r"excludesfile\s*=\s*(.*)", re.IGNORECASE)
+_SETTINGS = {
+    "core": re.compile(r"excludesfile\s*=\s*(.*)", re.IGNORECASE),
+    "include": re.compile(r"path\s*=\s*(.*)", re.IGNORECASE),
+}
 _VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"|([^"#;]+)')
+_MAX_DEPTH = 10  # of files that include each other, as in git
 
 
 def config_files(repository: str | None) -> list[str]:
-    """Git's configuration, the strongest last. ``repository``: its git directory, if there is one;
-    that of the first work tree."""
-    user = [f"{_xdg()}/git/config", os.path.expanduser("~/.gitconfig")]
-    return ["/etc/gitconfig", *user, *([f"{repository}/config"] if repository else [])]
+    """Git's configuration, the strongest last, each behind what it includes. ``repository``: its
+    git directory, if there is one; that of the first work tree."""
+    return [file for top in _top_files(repository) for file, _ in _read(top)]
 
 
 def personal_rule_file(repository: str | None) -> str:
     """Where the user's own rules are, if there are any."""
     found = None
-    for config in config_files(repository):
+    for config in _top_files(repository):
         found = excludes_file(config) or found
     return found or f"{_xdg()}/git/ignore"
 
 
 def excludes_file(config: str) -> str | None:
-    """What one file of the configuration says."""
-    try:
-        with open(config, "rb") as file:
-            lines = os.fsdecode(file.read()).split("\n")
-    except OSError:
-        return None
-    found, is_core = None, False
+    """What one file of the configuration says, and what it includes."""
+    *_, (_, found) = _read(config)
+    return found
+
+
+def _top_files(repository: str | None) -> list[str]:
+    system = [os.environ.get("GIT_CONFIG_SYSTEM", "/etc/gitconfig")]
+    if os.environ.get("GIT_CONFIG_NOSYSTEM", "").lower() not in ("", "0", "false", "no", "off"):
+        system = []
+    user = [f"{_xdg()}/git/config", os.path.expanduser("~/.gitconfig")]
+    if "GIT_CONFIG_GLOBAL" in os.environ:
+        user = [os.environ["GIT_CONFIG_GLOBAL"]]
+    return [*system, *user, *([f"{repository}/config"] if repository else [])]
+
+
+def _read(config: str, depth: int = 0) -> list[tuple[str, str | None]]:
+    """The files that one includes, and that one last; each with what is set at its end."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError), open(config, "rb") as file:
+        lines = os.fsdecode(file.read()).split("\n")
+    read: list[tuple[str, str | None]] = []
+    found, name = None, ""
     for line in lines:
         line = line.strip()
         if section := _SECTION.match(line):
-            is_core = section[1].lower() == "core" and section[2] is None
+            name = section[1].lower() if section[2] is None else ""
             line = line[section.end() :].lstrip()
-        if is_core and (setting := _SETTING.fullmatch(line)):
-            found = _value(setting[1])
-    return os.path.expanduser(found) if found else None
+        setting = _SETTINGS[name].fullmatch(line) if name in _SETTINGS else None
+        if setting is None:
+            continue
+        value = os.path.expanduser(_value(setting[1]))
+        if name == "core":
+            found = value or None
+        elif value and depth < _MAX_DEPTH:
+            read += _read(os.path.join(os.path.dirname(config), value), depth + 1)
+            found = read[-1][1] or found
+    return [*read, (config, found)]
 
 
 def _value(text: str) -> str:

@@ -128,9 +128,11 @@ def _regex(pattern: str) -> str | None:
             end = at
             while end < len(pattern) and pattern[end] == "*":
                 end += 1
-            is_alone = (at == 0 or pattern[at - 1] == "/") and pattern[end : end + 1] in ("", "/")
+            is_alone = (at == 0 or pattern[at - 1] == "/") and (
+                pattern[end : end + 1] in ("", "/") or pattern.startswith("\\/", end)
+            )
             if end - at >= 2 and is_alone:
-                if end == len(pattern):
+                if pattern[end : end + 1] != "/":
                     out.append(".*")
                 else:
                     out.append("(?:.*/)?")

@@ -9,7 +9,7 @@ import stat
 from monarch_sync.diff import Plan
 from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
-from monarch_sync.replicas.mounts import mounted_inside
+from monarch_sync.mounts import mounted_inside
 from monarch_sync.replicas.store import Store
 from monarch_sync.stamps import Stamps, lstat
 

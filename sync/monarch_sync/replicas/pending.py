@@ -59,5 +59,18 @@ class Pending:
         return Staged(
             self.stage.generation, files, num_written, num_moved,
             len(gone) + num_inside, new.num_files - num_written - num_moved,
-            encode_pairs(plan.folders_moved),
+            encode_pairs(plan.folders_moved), *self._beside_files(),
         )  # fmt: skip
+
+    def _beside_files(self) -> tuple[int, int, int]:
+        """How many links, modes and folders change; folders that anything is in are not counted, as
+        that tells of them."""
+        plan, old, new = self.plan, self.old, self.new
+        num_links, num_folders = len(plan.links), 0
+        for entry in plan.folders:
+            num_folders += not new.folder(entry.path).num_entries
+        for entry in plan.removes:
+            if not entry.is_file and entry.path not in new:
+                num_links += entry.is_link
+                num_folders += entry.is_dir and not old.folder(entry.path).num_entries
+        return num_links, len(plan.modes), num_folders

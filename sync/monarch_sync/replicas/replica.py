@@ -42,9 +42,9 @@ from monarch_sync.messages import (
     Stage,
     Supply,
 )
+from monarch_sync.mounts import mounted_inside
 from monarch_sync.replicas.completion import FULL, Completion
 from monarch_sync.replicas.ground import Ground
-from monarch_sync.replicas.mounts import mounted_inside
 from monarch_sync.replicas.pending import Pending
 from monarch_sync.replicas.recall import answer
 from monarch_sync.replicas.staging import Staging

@@ -1,4 +1,5 @@
-"""Identities: whether the folders of a workspace are still on the disks that they were on.
+"""Identities: whether the folders of a workspace, and those inside, are still on the disks that
+they were on.
 
 A mount point whose disk was unmounted is a folder like any other, and an empty one: to push it
 would empty the hosts. What tells it from a folder whose last file was deleted, or that was made
@@ -7,13 +8,14 @@ anew, is that it lies on another disk. One that does and holds something may be:
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 from monarch_sync.errors import WorkspaceMissing
 from monarch_sync.workspace import Folder
 
-__all__ = ["Identities"]
+__all__ = ["Identities", "InnerFolders"]
 
 _UNMOUNTED = (
     "is empty, and on another disk than before (has one been unmounted? a folder that is meant to "
@@ -39,6 +41,27 @@ class Identities:
         except OSError as error:
             raise WorkspaceMissing(str(folder.local), f"went away: {error.strerror}") from None
         self._known[folder] = now
+
+
+class InnerFolders:
+    """Of a scanner, by manifest paths; from one look at everything to the next."""
+
+    def __init__(self) -> None:
+        self._disks: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """A look at everything begins: what it does not meet is forgotten at the next."""
+        self._before, self._disks = self._disks, {}
+
+    def check(self, path: str, local: str, disk: int) -> None:
+        """Raise ``OSError`` for a folder, on ``disk`` now, that has given way to an empty one."""
+        known = self._disks.get(path) or self._before.get(path, disk)
+        self._disks[path] = known
+        if disk != known:
+            if not os.listdir(local):
+                raise OSError(errno.ENODEV, _UNMOUNTED, local)
+            self._disks[path] = disk
 
 
 def _disk_of(folder: Path) -> int:

@@ -13,6 +13,7 @@ from monarch_sync.entry import TOO_DEEP, Entry, Kind, is_too_deep, parent_of, ta
 from monarch_sync.ignoring.ignore import walk
 from monarch_sync.ignoring.tracked import Tracked
 from monarch_sync.scanning.contents import Contents
+from monarch_sync.scanning.identities import InnerFolders
 from monarch_sync.scanning.left_out import LeftOut
 from monarch_sync.scanning.readings import Readings
 from monarch_sync.workspace import Folder, Workspace
@@ -34,12 +35,14 @@ class Looking:
         self.readings = Readings(contents)
         self.left_out = LeftOut()
         self.tracked: dict[Folder, Tracked] = {}
+        self._inner = InnerFolders()
 
     def begin(self) -> None:
         """All is about to be looked at."""
         self.left_out.clear()
         self.tracked.clear()
         self.readings.begin()
+        self._inner.begin()
 
     def add_landing(self, folder: Folder, entries: dict[str, Entry]) -> None:
         """Add where a folder lands."""
@@ -70,7 +73,7 @@ class Looking:
 
     def entry(self, path: str, local: str, status: os.stat_result | None = None) -> Entry | str:
         """The entry of a local path, or why there is none. ``status``: its own, if it was looked
-        at just now."""
+        at just now. Raises ``OSError``."""
         if status is None:
             status = os.lstat(local)
         if is_too_deep(path):
@@ -84,6 +87,7 @@ class Looking:
                 return last
             return Entry(path, Kind.FILE, mode, reading.size, digest)
         if kind == stat.S_IFDIR:
+            self._inner.check(path, local, status.st_dev)
             return Entry(path, Kind.DIR, mode)
         if kind == stat.S_IFLNK:
             target = os.readlink(local)

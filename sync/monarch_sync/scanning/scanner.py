@@ -154,10 +154,10 @@ class Scanner:
             # Less deep, a link in it may lead out.
             if not is_wanted or after.count("/") < before.count("/"):
                 return None
-            entry = self._looking.entry(after, new) if _is_dir(new) else None
             try:
+                entry = self._looking.entry(after, new) if _is_dir(new) else None
                 manifest = manifest.replace(moves=[(before, after)])
-            except BadManifest:
+            except (BadManifest, OSError):
                 return None
             if not isinstance(entry, Entry):
                 return None

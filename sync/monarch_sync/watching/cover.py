@@ -22,6 +22,7 @@ from monarch_sync.ignoring.ignore import (
     walk_kinds,
 )
 from monarch_sync.ignoring.tracked import Tracked
+from monarch_sync.mounts import mounted_inside
 from monarch_sync.watching.file_system import tells_all
 from monarch_sync.watching.watched_folders import WatchedFolders
 from monarch_sync.workspace import Folder
@@ -53,13 +54,14 @@ class Cover:
         self._environments: set[str] = set()
         self._tracked: Tracked | None = None
         self.has_new_rules = False  # in a folder that has appeared
+        self._mounted = mounted_inside(self.root)
         watched.add_root(self.root)
         self._identity = _identity(self.root)
 
     @property
     def is_same(self) -> bool:
-        """Whether it is still the folder that it was."""
-        return _identity(self.root) == self._identity
+        """Whether it is still the folder that it was, with the same disks mounted inside."""
+        return _identity(self.root) == self._identity and mounted_inside(self.root) == self._mounted
 
     @property
     def is_open_now(self) -> bool:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython
 from monarch.runtime.workspace.packages.python_here import installed, python_tag
-from monarch.wire.address import ProcAddress
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect
 
 __all__ = ["ask_pythons"]
 
 
-def ask_pythons(node: Node, hosts: Sequence[ProcAddress]) -> list[HostPython]:
-    """Ask all hosts at once; of this process's own, look. Raises ``EnvironmentFailed``."""
+def ask_pythons(
+    node: Node, hosts: Sequence[ProcAddress], names: Mapping[Uid, str] = MappingProxyType({})
+) -> list[HostPython]:
+    """Ask all hosts at once; of this process's own, look. ``names``: how hosts are called that do
+    not answer. Raises ``EnvironmentFailed``."""
     found: list[HostPython] = []
     asked = []
     for host in hosts:
@@ -26,12 +30,12 @@ def ask_pythons(node: Node, hosts: Sequence[ProcAddress]) -> list[HostPython]:
     for host, answer in asked:
         answer.wait()
         body = answer.value.body
-        where = host.urls[0] if host.urls else host.uid
+        where = names.get(host.uid) or (host.urls[0] if host.urls else host.uid)
         if answer.value.error:
-            raise EnvironmentFailed(f"the host at {where} did not answer: {answer.value.error}")
+            raise EnvironmentFailed(f"the host {where} did not answer: {answer.value.error}")
         if "packages" not in body:
             raise EnvironmentFailed(
-                f"the host at {where} cannot say which packages it has; restart its agent"
+                f"the host {where} cannot say which packages it has; restart its agent"
             )
         found.append(
             HostPython(

@@ -48,6 +48,10 @@ class Author:
         """A host is lost: if it comes back, nobody knows with what."""
         self._memory.views.pop(uid, None)
 
+    def call(self, names: Mapping[Uid, str]) -> None:
+        """What to call hosts that have not said it themselves yet."""
+        self._memory.host_names = {**names, **self._memory.host_names}
+
     def name_of(self, host: ProcAddress) -> str:
         """A host, as reports name it."""
         return self._memory.host_names.get(host.uid, host.uid)

@@ -107,19 +107,20 @@ def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
 
 
 def _changes_since(left: Manifest | None, manifest: Manifest) -> dict[str, bool]:
-    """The files that differ from what was left, and whether they are there now."""
+    """The files that hold something else than in what was left, and whether they are there now."""
     if left is None:
         return {}
-    paths = manifest.changed_paths(left)
-    entries = ((path, manifest.get(path) or left.get(path)) for path in paths)
-    return {path: path in manifest for path, entry in entries if entry and entry.is_file}
+    changes = ((before, now or before) for _, before, now in manifest.changes(left))
+    return {
+        entry.path: entry.path in manifest
+        for before, entry in changes
+        if entry is not None and entry.is_file
+        and (before is entry or before is None or before.digest != entry.digest)
+    }  # fmt: skip
 
 
 def _own_changes(last: Manifest | None, manifest: Manifest) -> list[str]:
-    """Python files that changed here since the last push; at the first, all there are."""
+    """Files that changed here since the last push; at the first, all Python files there are."""
     if last is None:
         return [entry.path for entry in manifest if entry.path.endswith(".py")]
-    entries = (
-        (path, manifest.get(path) or last.get(path)) for path in manifest.changed_paths(last)
-    )
-    return sorted(path for path, entry in entries if entry is not None and entry.is_file)
+    return sorted(_changes_since(last, manifest))

@@ -57,10 +57,8 @@ class PushWords:
             is_here = host.writer == HERE and host.uid not in self._memory.host_names
             return HostReport("this host" if is_here else self._fleet.name(host.uid))
         report = HostReport(self._fleet.name(host.uid), bytes_sent=push.bytes_sent)
-        staged = push.staged
-        if staged is not None and not self._report.errors:
-            report.num_written, report.num_moved = staged.num_written, staged.num_moved
-            report.num_deleted, report.num_unchanged = staged.num_deleted, staged.num_unchanged
+        if not self._report.errors:
+            push.tell(report)
             report.kept = self._fleet.kept.get(host.uid, [])
         return report
 

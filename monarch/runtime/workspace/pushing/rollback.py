@@ -53,13 +53,15 @@ def roll_back(
     *,
     best_effort: bool = False,
     silent: Mapping[Uid, str] | None = None,
+    names: Mapping[Uid, str] | None = None,
 ) -> SyncReport:
     """Have all hosts, and the processes there, go back to a generation, or none of them.
 
     ``past`` is of those of ``hosts`` that answer; ``best_effort`` leaves the others behind, which
-    are ``silent``, and names them. It becomes the next generation. The author's files stay as they
-    are. Contents come from the hosts' stores, and from another host where one lacks them. Blocks.
-    Raises ``GenerationUnknown``, ``ContentGone``, and ``MonarchError`` for a lost host.
+    are ``silent``, and names them, as ``names`` says where they never did. It becomes the next
+    generation. The author's files stay as they are. Contents come from the hosts' stores, and from
+    another host where one lacks them. Blocks. Raises ``GenerationUnknown``, ``ContentGone``, and
+    ``MonarchError`` for a lost host.
     """
     wanted = past.state(generation)
     for entry in wanted.manifest:
@@ -67,6 +69,7 @@ def roll_back(
             raise ContentGone(entry.path, len(past.hosts), len(wanted.missing), generation)
     landing = _Landing({folder.local: folder.remote for folder in workspace.folders})
     memory = Memory(landing)
+    memory.host_names.update(names or {})
     contents = Contents(landing)  # none of its own: hosts have them, for those that lack them
     contents.elsewhere = past.content
     memory.scanner = _PastScanner(landing, wanted.manifest, contents)

@@ -1,7 +1,8 @@
 """Mounts: what somebody has mounted inside a folder.
 
 A single file or folder that is mounted (a secret, a configuration in a container) can be written
-to, and neither renamed nor replaced nor deleted, on whatever file system it lies.
+to, and neither renamed nor replaced nor deleted, on whatever file system it lies. And a disk that
+is mounted over a watched folder hides it without an event.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import threading
 
 __all__ = ["mounted_inside"]
 
@@ -24,6 +26,7 @@ class _Table:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
+        self._lock = threading.Lock()  # whoever hears of a change first must have read it
         self._file = os.open(_TABLE, os.O_RDONLY | os.O_CLOEXEC)
         self._changes = select.poll()
         self._changes.register(self._file, select.POLLPRI | select.POLLERR)
@@ -36,15 +39,16 @@ class _Table:
         return self._pid == os.getpid()
 
     def inside(self, folder: str) -> set[str]:
-        if self._changes.poll(0):
-            self._inside.clear()
-            self._places = self._read()
-        found = self._inside.get(folder)
-        if found is None:
-            above = os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/"
-            inner = (place[len(above) :] for place in self._places if place.startswith(above))
-            found = self._inside[folder] = set(map(os.fsdecode, inner))
-        return found
+        with self._lock:
+            if self._changes.poll(0):
+                self._inside.clear()
+                self._places = self._read()
+            found = self._inside.get(folder)
+            if found is None:
+                above = os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/"
+                inner = (place[len(above) :] for place in self._places if place.startswith(above))
+                found = self._inside[folder] = set(map(os.fsdecode, inner))
+            return found
 
     def _read(self) -> list[bytes]:
         table = b""
