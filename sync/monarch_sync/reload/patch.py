@@ -112,6 +112,12 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
     yield from (one for one in held if is_a(one, FunctionType))
 
 
+def wraps(value: Any, qualname: str) -> bool:
+    """Whether it is a function of that name, or made of it by decorators."""
+    parts = parts_of(value, getattr(value, "__module__", None) or "")
+    return any(is_a(part, FunctionType) and part.__qualname__ == qualname for part in parts)
+
+
 def same_behaviour(one: CodeType, other: CodeType) -> bool:
     """Equal but for where the code stands in the file."""
     return (

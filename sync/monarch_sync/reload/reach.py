@@ -34,7 +34,9 @@ class Reach:
         edit = self.plans[module].edit
         binds = statement.binds
         data = (Kind.DATA, Kind.ROWS) if statement.is_computed_whole else (Kind.DATA,)
-        makes_data = bool(binds) and all(edit.kinds.get(n) in data for n in binds)
+        # A definition may leave None behind: what it made is where its decorator has put it.
+        makes_data = bool(binds) and not statement.is_definition
+        makes_data = makes_data and all(edit.kinds.get(n) in data for n in binds)
         makes_objects = _makes_objects(edit, statement)
         for name, declared in self.reads(module, statement):
             mark, use = self.mark_and_use(module, name, declared)
