@@ -735,4 +735,90 @@ def f(): return X, Y, D.v, C.v, Z
             ),
         ],
     ),
+    Case(
+        "class_renamed_and_its_old_name_left",
+        {
+            "~m": """\
+class Trainer:
+    count = 0
+    class Inner:
+        def f(self): return 1
+    def step(self): return 1
+    @classmethod
+    def make(cls): return cls()
+LAST = 1
+""",
+            "~u": """\
+from ~m import Trainer
+class Sub(Trainer): pass
+def go(): return Sub().step()
+""",
+        },
+        """\
+import ~m as m, ~u as u, pickle
+T = m.Trainer
+t, inner = T(), T.Inner()
+step, make, data = t.step, T.make, pickle.dumps(t)
+t.n, T.count = 5, 9
+""",
+        [
+            Step(
+                {
+                    "~m": [
+                        ("class Trainer", "class FastTrainer"),
+                        ("return 1", "return 2"),
+                        ("LAST = 1", "Trainer = FastTrainer"),
+                    ],
+                },
+                """\
+assert m.FastTrainer is m.Trainer is T is type(t) is type(make())
+assert T.__name__ == T.__qualname__ == 'FastTrainer' and T.count == 9 and t.n == 5
+assert t.step() == step() == inner.f() == u.go() == 2 and issubclass(u.Sub, m.FastTrainer)
+assert type(pickle.loads(data)) is type(pickle.loads(pickle.dumps(t))) is T
+assert type(pickle.loads(pickle.dumps(inner))) is T.Inner
+""",
+            ),
+            Step(
+                {"~m": [("return 2", "return 3"), ("Trainer = FastTrainer", "1 / 0")]},
+                "assert m.Trainer is T and step() == 2 and T.__name__ == 'FastTrainer'",
+                refused="ZeroDivisionError",
+            ),
+            Step(
+                {
+                    "~m": [("return 2", "return 4"), ("\nTrainer = FastTrainer", "")],
+                    "~u": [("import Trainer", "import FastTrainer as Trainer")],
+                },
+                "assert t.step() == step() == u.go() == 4 and not hasattr(m, 'Trainer')",
+            ),
+        ],
+    ),
+    Case(
+        "function_renamed_and_its_old_name_left",
+        {
+            "~m": "def compute(): return 1\n",
+            "~u": "from ~m import compute\ndef go(): return compute()\n",
+        },
+        "import ~m as m, ~u as u; f = m.compute",
+        [
+            Step(
+                {"~m": "def compute_loss(): return 2\ncompute = compute_loss\n"},
+                "assert u.go() == f() == 2 and m.compute_loss is m.compute is f and f.__name__ == 'compute_loss'",
+            ),
+            Step(
+                {"~m": [("return 2", "return 3")]},
+                "assert u.go() == f() == 3",
+            ),
+        ],
+    ),
+    Case(
+        "class_of_other_bases_under_an_old_name",
+        {"~m": "class A:\n    def f(self): return 1\n"},
+        "import ~m as m; a = m.A()",
+        [
+            Step(
+                {"~m": "class Base: pass\nclass B(Base):\n    def f(self): return 2\nA = B\n"},
+                "assert m.A is m.B and m.A().f() == 2 and a.f() == 1",
+            ),
+        ],
+    ),
 ]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from .classes import ClassPatch
+from .classes import ClassPatch, why_not_in_place
 from .edits import LiveModule, kind_of
 from .flips import MISSING, Flip, Item
 from .graph import Kind, ModuleEdit
@@ -190,7 +190,7 @@ class Adoption:
     ) -> Any:
         if live is MISSING or value is MISSING or live is value or not self._made_here(value):
             return value
-        if moved_alike(live, value) and self._has_left(live):
+        if (moved_alike(live, value) or self._is_renamed(live, value)) and self._has_left(live):
             return self._moved(live, value)
         if is_a(live, FunctionType) and is_a(value, FunctionType):
             in_place = defined or value.__name__ == "<lambda>"
@@ -207,13 +207,31 @@ class Adoption:
         return value
 
     def _moved(self, live: Any, value: Any) -> Any:
-        """The live definition goes on in the module where it stands now."""
+        """The live definition goes on in the module, or under the name, where it stands now."""
         if is_a(live, FunctionType):
             return self.functions.function(live, value)
         if id(value) not in self.functions.twins:
-            self.moved.append(f"{value.__module__}.{live.__qualname__}")
-            self.classes.patch(live, value, self._statement_of(live), None)
+            self.moved.append(f"{value.__module__}.{value.__qualname__}")
+            new = None
+            if live.__module__ == value.__module__:
+                new = next(s for s in self._edits[live.__module__].new if s.name == value.__name__)
+            self.classes.patch(live, value, self._statement_of(live), new)
         return live
+
+    def _is_renamed(self, live: Any, value: Any) -> bool:
+        """Whether the old name stands for a new definition: `Trainer = FastTrainer`."""
+        if not any(is_a(live, kind) and is_a(value, kind) for kind in (FunctionType, type)):
+            return False
+        edit = self._edits.get(live.__module__)
+        if edit is None or live.__module__ != value.__module__:
+            return False
+        before, after = (
+            {name for statement in statements for name in statement.defines}
+            for statements in (edit.old, edit.new)
+        )
+        is_new = live.__qualname__ in before and value.__qualname__ in after - before
+        kind = self.functions.live_of(type(value))
+        return is_new and (is_a(live, FunctionType) or why_not_in_place(live, value, kind) is None)
 
     def _statement_of(self, live: type) -> Statement | None:
         """The one that defined a class that has left."""

@@ -136,8 +136,8 @@ class ClassPatch:
             self._close_over(value, live, staged)
             if is_a(live, enum.EnumMeta):
                 value = with_live_members(value, members)
-            defined = f"{live.__qualname__}.{name}"
-            merged = self._merged(current, value, defined, *inner.get(name, (None, None)))
+            names = f"{live.__qualname__}.{name}", f"{staged.__qualname__}.{name}"
+            merged = self._merged(current, value, names, *inner.get(name, (None, None)))
             if merged is not current:
                 self.flips.append(Attribute(live, name, merged))
                 cached = functools.cached_property
@@ -157,6 +157,9 @@ class ClassPatch:
             )
             if gone and not stays:
                 self.flips.append(Attribute(live, name))
+        for name in ("__name__", "__qualname__"):
+            if getattr(live, name) != getattr(staged, name):
+                self.flips.append(Attribute(live, name, getattr(staged, name)))
         bases = tuple(self._functions.live_of(base) for base in staged.__bases__)
         if bases != live.__bases__ and reason is None:
             self.flips.append(Attribute(live, "__bases__", bases))
@@ -173,39 +176,38 @@ class ClassPatch:
         self,
         current: Any,
         value: Any,
-        qualname: str,
+        names: tuple[str, str],
         old: Statement | None = None,
         new: Statement | None = None,
     ) -> Any:
+        """What to have under `names`, the qualified one before and the one after."""
         functions = self._functions
         if current is MISSING or current is value:
             return functions.live_of(value)
         are_functions = is_a(current, FunctionType), is_a(value, FunctionType)
-        if all(are_functions) and self._are_alike(current, value):
+        if all(are_functions) and self._are_alike(current, value, names):
             return functions.function(current, value)
         if any(are_functions):
-            self._redecorated(current, value, qualname)
+            self._redecorated(current, value, names)
             return functions.live_of(value)
         if type(current) is not type(value):
             return functions.live_of(value)
         if is_a(value, (staticmethod, classmethod)):
             function = current.__func__
-            return (
-                current if self._merged(function, value.__func__, qualname) is function else value
-            )
+            return current if self._merged(function, value.__func__, names) is function else value
         if is_a(value, property):
             pairs = (
                 (current.fget, value.fget),
                 (current.fset, value.fset),
                 (current.fdel, value.fdel),
             )
-            merged = [self._merged(before, after, qualname) for before, after in pairs]
+            merged = [self._merged(before, after, names) for before, after in pairs]
             same = all(m is before for m, (before, _) in zip(merged, pairs, strict=True))
             return current if same and current.__doc__ == value.__doc__ else value
         if is_a(value, functools.cached_property):
-            self._merged(current.func, value.func, qualname)
+            self._merged(current.func, value.func, names)
             return value
-        if is_a(value, type) and self._made_here(value) and made_alike(current, value):
+        if is_a(value, type) and self._made_here(value) and self._are_alike(current, value, names):
             self.patch(current, value, old, new)
             return current
         wrapped = getattr(current, "__wrapped__", None), getattr(value, "__wrapped__", None)
@@ -213,18 +215,22 @@ class ClassPatch:
             functions.function(*wrapped)  # type: ignore[arg-type]
         return functions.live_of(value)
 
-    def _redecorated(self, current: Any, value: Any, qualname: str) -> None:
+    def _redecorated(self, current: Any, value: Any, names: tuple[str, str]) -> None:
         """Who holds what other decorators made of the method, goes through it to the new one."""
         if callable(value) and not any(is_a(one, _NOT_BOUND) for one in (current, value)):
             befores = [current] if is_a(current, FunctionType) else wrapped_in(current)
-            before = next((one for one in befores if wraps(one, qualname)), None)
-            if before is not None and wraps(value, qualname):
+            before = next((one for one in befores if wraps(one, names[0])), None)
+            if before is not None and wraps(value, names[1]):
                 self._functions.forward(before, value)
 
-    def _are_alike(self, current: FunctionType, value: FunctionType) -> bool:
-        return made_alike(current, value) or (
-            moved_alike(current, value) and self._moving == (current.__module__, value.__module__)
+    def _are_alike(self, current: Any, value: Any, names: tuple[str, str]) -> bool:
+        """Whether two functions, or two classes, come from one definition."""
+        same_name = moved_alike(current, value) or names == (
+            current.__qualname__,
+            value.__qualname__,
         )
+        modules = current.__module__, value.__module__
+        return made_alike(current, value) or (same_name and self._moving == modules)
 
 
 _NOT_BOUND = (type, staticmethod, classmethod)  # others take the instance as their first argument

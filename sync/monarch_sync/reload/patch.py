@@ -22,6 +22,7 @@ _CARRIED = (
     "__kwdefaults__",
     "__annotations__",
     "__doc__",
+    "__name__",
     "__qualname__",
     "__module__",
 )
