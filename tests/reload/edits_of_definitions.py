@@ -785,7 +785,7 @@ assert type(pickle.loads(pickle.dumps(inner))) is T.Inner
             ),
             Step(
                 {
-                    "~m": [("return 2", "return 4"), ("\nTrainer = FastTrainer", "")],
+                    "~m": [("return 3", "return 4"), ("\n1 / 0", "")],
                     "~u": [("import Trainer", "import FastTrainer as Trainer")],
                 },
                 "assert t.step() == step() == u.go() == 4 and not hasattr(m, 'Trainer')",
@@ -818,6 +818,82 @@ assert type(pickle.loads(pickle.dumps(inner))) is T.Inner
             Step(
                 {"~m": "class Base: pass\nclass B(Base):\n    def f(self): return 2\nA = B\n"},
                 "assert m.A is m.B and m.A().f() == 2 and a.f() == 1",
+            ),
+        ],
+    ),
+    Case(
+        "helpers_of_what_makes_definitions",
+        {
+            "~m": """\
+import functools
+PREFIX = 'p'
+REGISTRY = {}
+def norm(name): return name.lower()
+def tagged(cls):
+    cls.tag = norm(cls.__name__)
+    return cls
+def titled(f):
+    title = norm(f.__name__)
+    @functools.wraps(f)
+    def inner(): return title, f()
+    return inner
+class Base:
+    def __init_subclass__(cls):
+        cls.key = PREFIX + cls.__name__
+        REGISTRY[cls.key] = cls
+class Meta(type):
+    def __new__(mcs, name, bases, ns):
+        return super().__new__(mcs, name, bases, {**ns, 'kind': norm(name)})
+""",
+            "~n": """\
+from ~m import Base, Meta, tagged, titled
+class A(Base): pass
+@tagged
+class B: pass
+class C(metaclass=Meta): pass
+@titled
+def f(): return 1
+""",
+        },
+        "import ~m as m, ~n as n; A, b, c, f, registry = n.A, n.B(), n.C(), n.f, m.REGISTRY",
+        [
+            Step(
+                {"~m": [("name.lower()", "name.upper() + '!'")]},
+                "assert (b.tag, c.kind, f()) == ('B!', 'C!', ('F!', 1)) and n.f is f and type(c) is n.C",
+            ),
+            Step(
+                {"~m": [("'p'", "'q'")]},
+                "assert m.REGISTRY is registry == {'qA': A} and n.A is A and A.key == 'qA', registry",
+            ),
+            Step(
+                {"~m": [("REGISTRY = {}", "REGISTRY = dict()")]},
+                "assert m.REGISTRY == {'qA': A} and n.A is A",
+            ),
+        ],
+    ),
+    Case(
+        "overload_added",
+        {
+            "~m": """\
+from typing import overload
+@overload
+def f(x: int) -> int: ...
+@overload
+def f(x: str) -> str: ...
+def f(x):
+    return x
+"""
+        },
+        "import ~m as m; f = m.f",
+        [
+            Step(
+                {
+                    "~m": [
+                        ("def f(x):", "@overload\ndef f(x: float) -> float: ...\ndef f(x):"),
+                        ("return x", "return x * 2"),
+                    ]
+                },
+                "assert f(1.5) == m.f(1.5) == 3 and m.f is f",
             ),
         ],
     ),

@@ -209,3 +209,20 @@ def test_a_wrapper_that_only_a_registry_holds(project: Project) -> None:
     assert run() == ["xA", "yb"]
     project.edit("handlers_mod", "from on_mod import on\n" + last)
     assert run() == ["yb"]
+
+
+def test_a_command_of_another_name_leaves_the_first(project: Project) -> None:
+    source = (
+        "class Command:\n    def __init__(self, run):\n        self.run = run\n"
+        "class Group:\n    def __init__(self):\n        self.commands = {}\n"
+        "    def command(self, name):\n        def add(run):\n"
+        "            self.commands[name] = Command(run)\n            return self.commands[name]\n"
+        "        return add\ngroup = Group()\n"
+        "@group.command('go')\ndef go():\n    return 1\n"
+        "@group.command('stop')\ndef stop():\n    return 2\n"
+    )
+    group = project.load("cli_mod", source).group
+    report = project.replace("cli_mod", ("'stop'", "'halt'"), ("return 2", "return 3"))
+    assert {name: one.run() for name, one in group.commands.items()} == {"go": 1, "halt": 3}
+    report.undo()
+    assert {name: one.run() for name, one in group.commands.items()} == {"go": 1, "stop": 2}
