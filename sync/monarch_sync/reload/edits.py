@@ -78,8 +78,7 @@ class LiveModule:
         a later `def _` has the name.
         """
         place = definition.name or "", definition.first
-        is_decorated = bool(getattr(definition.node, "decorator_list", False))
-        if not (is_decorated and definition.is_function) or place in self._reached:
+        if not (definition.is_decorated and definition.is_function) or place in self._reached:
             return []
         if is_compiled(vars(self.module).get(place[0])):
             return []

@@ -28,9 +28,7 @@ def has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None)
     last = edit.last_binders.get(statement.name or "")
     if last is None or last == origin:
         return False
-    return last in edit.alignment.inherited or bool(
-        getattr(edit.old[last].node, "decorator_list", ())
-    )
+    return last in edit.alignment.inherited or edit.old[last].is_decorated
 
 
 def is_decorated_anew(
@@ -54,7 +52,7 @@ def registers_itself(statement: Statement, live: Any) -> bool:
 
     Others did not register themselves; somebody else put them where they are.
     """
-    if getattr(statement.node, "decorator_list", False):
+    if statement.is_decorated:
         return True
     if not issubclass(type(live), type):
         return False

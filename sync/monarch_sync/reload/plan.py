@@ -263,6 +263,8 @@ class _Planner:
         if not statement.is_class:
             return False
         names = _MAKERS[edit.kinds.get(statement.name or "") is Kind.METACLASS]
+        if not any(name in statement.text for name in names):
+            return False
         makers = [one for one in statement.body if one.is_function and one.name in names]
         old = edit.alignment.narrow.get(index)
         if old is not None:

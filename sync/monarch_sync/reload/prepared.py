@@ -100,6 +100,10 @@ class Prepared:
         def look_at(name: str) -> LiveModule:
             return LiveModule(name, sys.modules[name], running[name], living)
 
+        def decorates(name: str) -> bool:
+            plan = self._plan.modules[name]
+            return any(plan.edit.new[index].is_decorated for index in plan.run | plan.twin)
+
         live = {name: look_at(name) for name in changed}
         for name, source in changed.items():
             if source.path != running[name].path:
@@ -142,7 +146,7 @@ class Prepared:
             if text is None
             for name in running.names_at(os.fspath(path))
         }
-        following = self._plan.modules.keys() - live.keys()
+        following = {name for name in self._plan.modules.keys() - live.keys() if decorates(name)}
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
