@@ -735,4 +735,166 @@ def f(): return X, Y, D.v, C.v, Z
             ),
         ],
     ),
+    Case(
+        "class_renamed_and_its_old_name_left",
+        {
+            "~m": """\
+class Trainer:
+    count = 0
+    class Inner:
+        def f(self): return 1
+    def step(self): return 1
+    @classmethod
+    def make(cls): return cls()
+LAST = 1
+""",
+            "~u": """\
+from ~m import Trainer
+class Sub(Trainer): pass
+def go(): return Sub().step()
+""",
+        },
+        """\
+import ~m as m, ~u as u, pickle
+T = m.Trainer
+t, inner = T(), T.Inner()
+step, make, data = t.step, T.make, pickle.dumps(t)
+t.n, T.count = 5, 9
+""",
+        [
+            Step(
+                {
+                    "~m": [
+                        ("class Trainer", "class FastTrainer"),
+                        ("return 1", "return 2"),
+                        ("LAST = 1", "Trainer = FastTrainer"),
+                    ],
+                },
+                """\
+assert m.FastTrainer is m.Trainer is T is type(t) is type(make())
+assert T.__name__ == T.__qualname__ == 'FastTrainer' and T.count == 9 and t.n == 5
+assert t.step() == step() == inner.f() == u.go() == 2 and issubclass(u.Sub, m.FastTrainer)
+assert type(pickle.loads(data)) is type(pickle.loads(pickle.dumps(t))) is T
+assert type(pickle.loads(pickle.dumps(inner))) is T.Inner
+""",
+            ),
+            Step(
+                {"~m": [("return 2", "return 3"), ("Trainer = FastTrainer", "1 / 0")]},
+                "assert m.Trainer is T and step() == 2 and T.__name__ == 'FastTrainer'",
+                refused="ZeroDivisionError",
+            ),
+            Step(
+                {
+                    "~m": [("return 3", "return 4"), ("\n1 / 0", "")],
+                    "~u": [("import Trainer", "import FastTrainer as Trainer")],
+                },
+                "assert t.step() == step() == u.go() == 4 and not hasattr(m, 'Trainer')",
+            ),
+        ],
+    ),
+    Case(
+        "function_renamed_and_its_old_name_left",
+        {
+            "~m": "def compute(): return 1\n",
+            "~u": "from ~m import compute\ndef go(): return compute()\n",
+        },
+        "import ~m as m, ~u as u; f = m.compute",
+        [
+            Step(
+                {"~m": "def compute_loss(): return 2\ncompute = compute_loss\n"},
+                "assert u.go() == f() == 2 and m.compute_loss is m.compute is f and f.__name__ == 'compute_loss'",
+            ),
+            Step(
+                {"~m": [("return 2", "return 3")]},
+                "assert u.go() == f() == 3",
+            ),
+        ],
+    ),
+    Case(
+        "class_of_other_bases_under_an_old_name",
+        {"~m": "class A:\n    def f(self): return 1\n"},
+        "import ~m as m; a = m.A()",
+        [
+            Step(
+                {"~m": "class Base: pass\nclass B(Base):\n    def f(self): return 2\nA = B\n"},
+                "assert m.A is m.B and m.A().f() == 2 and a.f() == 1",
+            ),
+        ],
+    ),
+    Case(
+        "helpers_of_what_makes_definitions",
+        {
+            "~m": """\
+import functools
+PREFIX = 'p'
+REGISTRY = {}
+def norm(name): return name.lower()
+def tagged(cls):
+    cls.tag = norm(cls.__name__)
+    return cls
+def titled(f):
+    title = norm(f.__name__)
+    @functools.wraps(f)
+    def inner(): return title, f()
+    return inner
+class Base:
+    def __init_subclass__(cls):
+        cls.key = PREFIX + cls.__name__
+        REGISTRY[cls.key] = cls
+class Meta(type):
+    def __new__(mcs, name, bases, ns):
+        return super().__new__(mcs, name, bases, {**ns, 'kind': norm(name)})
+""",
+            "~n": """\
+from ~m import Base, Meta, tagged, titled
+class A(Base): pass
+@tagged
+class B: pass
+class C(metaclass=Meta): pass
+@titled
+def f(): return 1
+""",
+        },
+        "import ~m as m, ~n as n; A, b, c, f, registry = n.A, n.B(), n.C(), n.f, m.REGISTRY",
+        [
+            Step(
+                {"~m": [("name.lower()", "name.upper() + '!'")]},
+                "assert (b.tag, c.kind, f()) == ('B!', 'C!', ('F!', 1)) and n.f is f and type(c) is n.C",
+            ),
+            Step(
+                {"~m": [("'p'", "'q'")]},
+                "assert m.REGISTRY is registry == {'qA': A} and n.A is A and A.key == 'qA', registry",
+            ),
+            Step(
+                {"~m": [("REGISTRY = {}", "REGISTRY = dict()")]},
+                "assert m.REGISTRY == {'qA': A} and n.A is A",
+            ),
+        ],
+    ),
+    Case(
+        "overload_added",
+        {
+            "~m": """\
+from typing import overload
+@overload
+def f(x: int) -> int: ...
+@overload
+def f(x: str) -> str: ...
+def f(x):
+    return x
+"""
+        },
+        "import ~m as m; f = m.f",
+        [
+            Step(
+                {
+                    "~m": [
+                        ("def f(x):", "@overload\ndef f(x: float) -> float: ...\ndef f(x):"),
+                        ("return x", "return x * 2"),
+                    ]
+                },
+                "assert f(1.5) == m.f(1.5) == 3 and m.f is f",
+            ),
+        ],
+    ),
 ]

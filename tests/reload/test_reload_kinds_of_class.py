@@ -423,6 +423,21 @@ def test_cached_property_body_edit(project: Project) -> None:
     assert filled.v == 2
 
 
+def test_cached_property_becomes_a_method(project: Project) -> None:
+    source = (
+        "import functools\nclass A:\n    @functools.cached_property\n"
+        "    def v(self):\n        return 1\nclass B(A):\n    pass\n"
+    )
+    module = project.load("kind_mod", source)
+    a, b = module.A(), module.B()
+    assert a.v + b.v == 2
+    report = project.replace("kind_mod", ("    @functools.cached_property\n", ""))
+    assert a.v() + b.v() == 2
+    report.undo()
+    assert a.v + b.v == 2
+    assert a.__dict__ == {"v": 1}
+
+
 def test_property_gains_and_loses_its_setter(project: Project) -> None:
     source = "class A:\n    @property\n    def v(self):\n        return self._v\n"
     setter = "    @v.setter\n    def v(self, x):\n        self._v = x\n"

@@ -61,6 +61,31 @@ CALLS = [f]
     assert (module.f(1), held(1)) == (-1, -1)
 
 
+@pytest.mark.parametrize("kind", ["", "@classmethod", "@staticmethod"])
+@pytest.mark.parametrize("deco", ["@plus", "@functools.lru_cache"])
+def test_stored_bound_method_follows_its_decorators(deco: str, kind: str, project: Project) -> None:
+    source = (
+        "import functools\ndef plus(f):\n    return lambda *a: f(*a) + 1\nclass A:\n"
+        f"    {kind or 'pass'}\n    def f(*_):\n        return 1\n"
+    )
+    more = 1 if deco == "@plus" else 0
+    module = project.load("kind_mod", source)
+    a = module.A()
+    stored = a.f
+    decorated = f"    {deco}\n    def f"
+    project.replace("kind_mod", ("    def f", decorated))
+    assert a.f() == stored() == 1 + more
+    project.replace("kind_mod", ("return 1", "return 2"))
+    assert a.f() == stored() == 2 + more
+    later = a.f
+    project.replace("kind_mod", (f"    {deco}\n", ""))
+    assert a.f() == stored() == later() == 2
+    project.replace("kind_mod", ("def f(*_)", "def f(*_, k=1)"), ("return 2", "return k + 2"))
+    assert a.f() == 3
+    if deco == "@plus":  # else an old cache has the answer
+        assert stored() == later() == 3
+
+
 def test_lru_cache_body_and_size(project: Project) -> None:
     source = "import functools\n@functools.lru_cache(maxsize=8)\ndef f(x):\n    return x\n"
     module = project.load("fun_mod", source)

@@ -155,3 +155,74 @@ def test_what_was_registered_with_an_operator_stays_when_its_body_changes(
     y = twice(x)
     y.backward()
     assert (y.item(), x.grad) == (4, torch.tensor([4.0]))
+
+
+GIVEN_BACK = {"itself": "thing", "nothing": "None", "its_name": "thing.__name__", "the_hub": "self"}
+
+
+@pytest.mark.parametrize("names", ["abc", "___"], ids=["own_names", "one_name"])
+@pytest.mark.parametrize("given_back", GIVEN_BACK)
+def test_a_function_that_only_a_registry_holds(
+    given_back: str, names: str, project: Project
+) -> None:
+    head = (
+        "class Hub:\n    def __init__(self):\n        self.steps = []\n"
+        f"    def step(self, thing):\n        self.steps.append(thing)\n"
+        f"        return {GIVEN_BACK[given_back]}\n"
+        "    def run(self):\n        return [step() for step in self.steps]\nhub = Hub()\n"
+    )
+    first, second, third = (
+        f"@hub.step\ndef {name}(k={k}):\n    return k\n" for k, name in enumerate(names)
+    )
+    hub = project.load("step_mod", head + first + second + third).hub
+    steps = list(hub.steps)
+    narrow = second.replace("return k", "return k * 10")
+    project.edit("step_mod", head + first + narrow + third)
+    assert (hub.run(), hub.steps) == ([0, 10, 2], steps)
+    wide = narrow.replace("k=1", "k=4")
+    project.edit("step_mod", head + first + wide + third)
+    assert (hub.run(), hub.steps) == ([0, 40, 2], steps)
+    project.edit("step_mod", head + first + wide + first.replace("k=0", "k=7") + third)
+    assert hub.run() == [0, 40, 2, 7]
+    project.edit("step_mod", head + wide + third)
+    assert (hub.run(), hub.steps) == ([40, 2], steps[1:])
+
+
+def test_a_wrapper_that_only_a_registry_holds(project: Project) -> None:
+    source = (
+        "HANDLERS = []\ndef on(event):\n    def add(function):\n        def inner():\n"
+        "            return event + function()\n        HANDLERS.append(inner)\n    return add\n"
+    )
+    last = "@on('y')\ndef _():\n    return 'b'\n"
+    handlers = "from on_mod import on\n@on('x')\ndef _():\n    return 'a'\n" + last
+    module = project.load("on_mod", source)
+    project.load("handlers_mod", handlers)
+
+    def run() -> list[str]:
+        return [handler() for handler in module.HANDLERS]
+
+    project.replace("handlers_mod", ("'a'", "'A'"))
+    assert run() == ["xA", "yb"]
+    report = project.replace("on_mod", ("event + function()", "event * 2 + function()"))
+    assert run() == ["xxA", "yyb"]
+    report.undo()
+    assert run() == ["xA", "yb"]
+    project.edit("handlers_mod", "from on_mod import on\n" + last)
+    assert run() == ["yb"]
+
+
+def test_a_command_of_another_name_leaves_the_first(project: Project) -> None:
+    source = (
+        "class Command:\n    def __init__(self, run):\n        self.run = run\n"
+        "class Group:\n    def __init__(self):\n        self.commands = {}\n"
+        "    def command(self, name):\n        def add(run):\n"
+        "            self.commands[name] = Command(run)\n            return self.commands[name]\n"
+        "        return add\ngroup = Group()\n"
+        "@group.command('go')\ndef go():\n    return 1\n"
+        "@group.command('stop')\ndef stop():\n    return 2\n"
+    )
+    group = project.load("cli_mod", source).group
+    report = project.replace("cli_mod", ("'stop'", "'halt'"), ("return 2", "return 3"))
+    assert {name: one.run() for name, one in group.commands.items()} == {"go": 1, "halt": 3}
+    report.undo()
+    assert {name: one.run() for name, one in group.commands.items()} == {"go": 1, "stop": 2}

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from .classes import ClassPatch
+from .classes import ClassPatch, why_not_in_place
 from .edits import LiveModule, kind_of
 from .flips import MISSING, Flip, Item
 from .graph import Kind, ModuleEdit
+from .heirs import (
+    has_another_heir,
+    is_decorated_anew,
+    made_by,
+    registers_itself,
+    was_one_of_several,
+)
+from .hidden import Functions
 from .kinds import is_a
 from .marks import ModulePlan, Plan
-from .patch import FunctionPatch, made_alike, moved_alike, parts_of, wrapped_in
+from .patch import FunctionPatch, made_alike, moved_alike, wrapped_in
 from .registrars import taken_away
 from .settle import rehome, replace_inside, sort_in_again
 from .source import Source
@@ -82,7 +91,14 @@ class Adoption:
                 lost = list(taken_away(old, statement, live_names))
                 if lost:
                     self.undecorated.append((live_names.get(old.name or ""), lost))
-            stranger = statement.is_definition and _has_another_heir(edit, statement, origin)
+                    self.undecorated += [(one, lost) for one in made_by(old, module)]
+            if old is not None and old.is_function and module is not None:
+                for before, after in self._where_held(module, plan, index, old):
+                    if index in plan.run:
+                        self.functions.function(before, after)
+                    else:
+                        self.functions.pair(after, before)
+            stranger = statement.is_definition and has_another_heir(edit, statement, origin)
             if stranger and module is not None and old is not None:
                 self._same_place(module, old, self._stage.defined.get((name, index)))
             names: Iterable[str] = sorted(statement.binds)
@@ -120,11 +136,11 @@ class Adoption:
             yield live_names, bound, MISSING
         for index, old in enumerate(edit.old):
             if old.name in edit.gone:
-                if _registers_itself(old, live_names.get(old.name)):
-                    self.gone.append(live_names.get(old.name))
-            elif module is not None and old.is_function and _was_one_of_several(edit, index):
-                found = module.functions.get((old.name or "", old.first), ())
-                self.gone += [one for one in found if _registers_itself(old, one)]
+                if registers_itself(old, live_names.get(old.name)):
+                    self.gone += [live_names.get(old.name), *made_by(old, module)]
+            elif old.is_function and was_one_of_several(edit, index):
+                found = made_by(old, module)
+                self.gone += [one for one in found if registers_itself(old, one)]
 
     def _same_place(self, module: LiveModule, old: Statement, value: Any) -> None:
         """The live function is found by where it stands, not by its name."""
@@ -132,6 +148,24 @@ class Adoption:
         found = module.functions.get((old.name, old.first), [])
         if len(found) == 1 and type(value) is FunctionType and made_alike(found[0], value):
             self.functions.function(found[0], value)
+
+    def _where_held(
+        self, module: LiveModule, plan: ModulePlan, index: int, old: Statement
+    ) -> Iterator[tuple[FunctionType, FunctionType]]:
+        """Live and staged functions of a definition, and what wraps them: registries hold them."""
+        new = plan.edit.new[index]
+        place = new.name or "", new.first
+        for live in module.hidden_of(old) if index in plan.run else module.functions_of(old):
+            made = self._made.at_top_level(self._stage.namespaces[module.name])
+            for staged in made.get(place, ()):
+                yield live, staged
+                for wrapper in module.wrappers_of(live):
+                    alike = (w for w in self._made.wrappers_of(staged) if made_alike(wrapper, w))
+                    yield from ((wrapper, one) for one in alike)
+
+    @functools.cached_property
+    def _made(self) -> Functions:
+        return Functions(self._stage.made.values())
 
     def _bound_unseen(
         self, name: str, edit: ModuleEdit, live_names: dict[str, Any]
@@ -156,13 +190,13 @@ class Adoption:
     ) -> Any:
         if live is MISSING or value is MISSING or live is value or not self._made_here(value):
             return value
-        if moved_alike(live, value) and self._has_left(live):
+        if (moved_alike(live, value) or self._is_renamed(live, value)) and self._has_left(live):
             return self._moved(live, value)
         if is_a(live, FunctionType) and is_a(value, FunctionType):
             in_place = defined or value.__name__ == "<lambda>"
             if in_place and made_alike(live, value):
                 return self.functions.function(live, value)
-            if old is not None and new is not None and _is_decorated_anew(live, value, old, new):
+            if old is not None and new is not None and is_decorated_anew(live, value, old, new):
                 self.functions.forward(live, value)
         elif is_a(live, type) and is_a(value, type):
             if defined and made_alike(live, value):
@@ -173,13 +207,31 @@ class Adoption:
         return value
 
     def _moved(self, live: Any, value: Any) -> Any:
-        """The live definition goes on in the module where it stands now."""
+        """The live definition goes on in the module, or under the name, where it stands now."""
         if is_a(live, FunctionType):
             return self.functions.function(live, value)
         if id(value) not in self.functions.twins:
-            self.moved.append(f"{value.__module__}.{live.__qualname__}")
-            self.classes.patch(live, value, self._statement_of(live), None)
+            self.moved.append(f"{value.__module__}.{value.__qualname__}")
+            new = None
+            if live.__module__ == value.__module__:
+                new = next(s for s in self._edits[live.__module__].new if s.name == value.__name__)
+            self.classes.patch(live, value, self._statement_of(live), new)
         return live
+
+    def _is_renamed(self, live: Any, value: Any) -> bool:
+        """Whether the old name stands for a new definition: `Trainer = FastTrainer`."""
+        if not any(is_a(live, kind) and is_a(value, kind) for kind in (FunctionType, type)):
+            return False
+        edit = self._edits.get(live.__module__)
+        if edit is None or live.__module__ != value.__module__:
+            return False
+        before, after = (
+            {name for statement in statements for name in statement.defines}
+            for statements in (edit.old, edit.new)
+        )
+        is_new = live.__qualname__ in before and value.__qualname__ in after - before
+        kind = self.functions.live_of(type(value))
+        return is_new and (is_a(live, FunctionType) or why_not_in_place(live, value, kind) is None)
 
     def _statement_of(self, live: type) -> Statement | None:
         """The one that defined a class that has left."""
@@ -264,10 +316,15 @@ class Adoption:
                 sort_in_again(thing, tuples)
 
     def forget_twins(self) -> None:
-        """Staged classes leave the lists of subclasses that their bases keep."""
+        """Staged classes leave the lists of subclasses that their bases keep.
+
+        Staged functions say for whom they stood, so that nobody takes them for definitions.
+        """
         for staged, live in self.functions.twins.values():
             if is_a(staged, type) and staged is not live:
                 _detach(staged)
+            elif is_a(staged, FunctionType) and staged is not live:
+                staged.__dict__["__wrapped__"] = live
 
     def forget_all(self) -> None:
         """After an abort, the new classes go as well."""
@@ -288,55 +345,6 @@ def _detach(cls: type) -> None:
         cls.__bases__ = (_Detached,)
     except TypeError:
         pass  # it goes when it is collected
-
-
-def _has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None) -> bool:
-    """Whether the definition that the live module has under its name lives on in another one.
-
-    `def _` may stand there many times, each with a decorator that registers it.
-    """
-    last = edit.last_binders.get(statement.name or "")
-    if last is None or last == origin:
-        return False
-    return last in edit.alignment.inherited or bool(
-        getattr(edit.old[last].node, "decorator_list", ())
-    )
-
-
-def _is_decorated_anew(
-    live: FunctionType, staged: FunctionType, old: Statement, new: Statement
-) -> bool:
-    """Whether other decorators, or one more or less, make another function of one definition."""
-    return old.is_function and old.name == new.name and _wraps(live, old) and _wraps(staged, new)
-
-
-def _wraps(function: FunctionType, definition: Statement) -> bool:
-    parts = parts_of(function, function.__module__)
-    return any(is_a(p, FunctionType) and p.__qualname__ == definition.name for p in parts)
-
-
-def _was_one_of_several(edit: ModuleEdit, index: int) -> bool:
-    """Whether a definition is gone while others of its name are there, as with `def _`."""
-    others = edit.binders.get(edit.old[index].name or "", ())
-    return index not in edit.alignment.inherited and all(
-        edit.new[other].is_definition for other in others
-    )
-
-
-def _registers_itself(statement: Statement, live: Any) -> bool:
-    """Whether decorators, base classes or a metaclass of ours had it to register.
-
-    Others did not register themselves; somebody else put them where they are.
-    """
-    if getattr(statement.node, "decorator_list", False):
-        return True
-    if not issubclass(type(live), type):
-        return False
-    makers = {type(live), *(b for b in live.__mro__[1:] if "__init_subclass__" in vars(b))}
-    return any(maker.__module__ not in _STANDARD for maker in makers)
-
-
-_STANDARD = ("builtins", "abc", "enum", "typing")
 
 
 def _calls_python(wrapper: Any) -> bool:

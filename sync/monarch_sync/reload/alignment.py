@@ -57,11 +57,16 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
                 same[index] = candidate
             elif (candidate := left.take(_Left.by_frame, statement)) is not None:
                 narrow[index] = candidate
-        elif (candidate := left.take(_Left.by_name, statement)) is not None:
-            other = old[candidate]
-            is_narrow = differ_in_bodies_only(other, statement)
-            is_narrow = is_narrow and not decorators_may_differ(other, statement)
-            (narrow if is_narrow else renewed)[index] = candidate
+    # Of several definitions of one name, an implementation is none of its `@overload`s.
+    for like in (_Left.by_decorators, _Left.by_name):
+        for index, statement in enumerate(new):
+            if statement.name is None or index in same or index in narrow or index in renewed:
+                continue
+            if (candidate := left.take(like, statement)) is not None:
+                other = old[candidate]
+                is_narrow = differ_in_bodies_only(other, statement)
+                is_narrow = is_narrow and not decorators_may_differ(other, statement)
+                (narrow if is_narrow else renewed)[index] = candidate
     return Alignment(same, narrow, renewed)
 
 
@@ -92,6 +97,12 @@ class _Left:
     @staticmethod
     def by_name(statement: Statement) -> Hashable:
         return None if statement.name is None else (type(statement.node), statement.name)
+
+    @staticmethod
+    def by_decorators(statement: Statement) -> Hashable:
+        decorators = getattr(statement.node, "decorator_list", ())
+        name = _Left.by_name(statement)
+        return name and (name, *map(ast.dump, decorators))
 
     @staticmethod
     def by_dump(statement: Statement) -> Hashable:

@@ -6,6 +6,7 @@ import abc
 import collections.abc
 import enum
 import functools
+import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
@@ -13,10 +14,11 @@ from types import FunctionType
 from typing import Any, Protocol, cast
 
 from .alignment import kept_class_values
-from .flips import MISSING, Attribute, Cell, Flip, contents_of
-from .kinds import is_a
+from .enums import live_members, with_live_members
+from .flips import MISSING, Attribute, Cell, Flip, Item, contents_of
+from .kinds import is_a, own_names
 from .late_defaults import late_defaults
-from .patch import FunctionPatch, made_alike, moved_alike
+from .patch import FunctionPatch, made_alike, moved_alike, wrapped_in, wraps
 from .statements import Statement
 
 _LAYOUT = frozenset({"__dict__", "__weakref__", "__slots__"})
@@ -83,32 +85,6 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
             type.__setattr__(staged, name, own)
 
 
-def keep_live_members(live: Any, staged: Any) -> None:
-    """Members that did not change are the live ones at once: live objects hold them."""
-    kept: dict[int, Any] = {}
-    if issubclass(staged, enum.Flag) and _values(live) != _values(staged):
-        return  # a live one combines with those that its class knows only
-    for name, member in staged._member_map_.items():
-        before = live._member_map_.get(name)
-        if before is not None and (before._name_, before._value_) == (
-            member._name_,
-            member._value_,
-        ):
-            kept[id(member)] = before
-    for name, value in list(staged.__dict__.items()):
-        table = type(value) is dict and any(id(item) in kept for item in value.values())
-        if table:
-            value.update({key: kept.get(id(item), item) for key, item in value.items()})
-        elif id(value) in kept:
-            type.__setattr__(staged, name, kept[id(value)])
-        elif id(getattr(value, "member", None)) in kept:
-            value.member = kept[id(value.member)]
-
-
-def _values(cls: Any) -> dict[str, Any]:
-    return {name: member._value_ for name, member in cls._member_map_.items()}
-
-
 class ClassPatch:
     """Patches classes with the help of a `FunctionPatch`; `refused` says which could not be."""
 
@@ -148,7 +124,7 @@ class ClassPatch:
             }
         members = {}
         if is_a(live, enum.EnumMeta):
-            members = _members(live, staged, self.flips)
+            members = live_members(live, staged, self.flips)
             for member in cast("Any", staged).__members__.values():
                 self._functions.pair(member, members[id(member)])
         for name, value in staged.__dict__.items():
@@ -159,10 +135,14 @@ class ClassPatch:
                 continue
             self._close_over(value, live, staged)
             if is_a(live, enum.EnumMeta):
-                value = _with_live_members(value, members)
-            merged = self._merged(current, value, *inner.get(name, (None, None)))
+                value = with_live_members(value, members)
+            names = f"{live.__qualname__}.{name}", f"{staged.__qualname__}.{name}"
+            merged = self._merged(current, value, names, *inner.get(name, (None, None)))
             if merged is not current:
                 self.flips.append(Attribute(live, name, merged))
+                cached = functools.cached_property
+                if is_a(current, cached) and is_a(merged, (FunctionType, property)):
+                    self.flips += _filled(live, name)
                 if hasattr(type(merged), "__set_name__") and merged is value:
                     self.flips.append(_Named(merged, live, name))
         late = dict(late_defaults(live, staged))
@@ -177,6 +157,9 @@ class ClassPatch:
             )
             if gone and not stays:
                 self.flips.append(Attribute(live, name))
+        for name in ("__name__", "__qualname__"):
+            if getattr(live, name) != getattr(staged, name):
+                self.flips.append(Attribute(live, name, getattr(staged, name)))
         bases = tuple(self._functions.live_of(base) for base in staged.__bases__)
         if bases != live.__bases__ and reason is None:
             self.flips.append(Attribute(live, "__bases__", bases))
@@ -190,39 +173,67 @@ class ClassPatch:
                     self.flips.append(Cell(cell, live))
 
     def _merged(
-        self, current: Any, value: Any, old: Statement | None, new: Statement | None
+        self,
+        current: Any,
+        value: Any,
+        names: tuple[str, str],
+        old: Statement | None = None,
+        new: Statement | None = None,
     ) -> Any:
+        """What to have under `names`, the qualified one before and the one after."""
         functions = self._functions
-        if current is MISSING or current is value or type(current) is not type(value):
+        if current is MISSING or current is value:
             return functions.live_of(value)
-        if is_a(value, FunctionType):
-            alike = made_alike(current, value) or (
-                moved_alike(current, value)
-                and self._moving == (current.__module__, value.__module__)
-            )
-            return functions.function(current, value) if alike else value
+        are_functions = is_a(current, FunctionType), is_a(value, FunctionType)
+        if all(are_functions) and self._are_alike(current, value, names):
+            return functions.function(current, value)
+        if any(are_functions):
+            self._redecorated(current, value, names)
+            return functions.live_of(value)
+        if type(current) is not type(value):
+            return functions.live_of(value)
         if is_a(value, (staticmethod, classmethod)):
-            same = self._merged(current.__func__, value.__func__, None, None) is current.__func__
-            return current if same else value
+            function = current.__func__
+            return current if self._merged(function, value.__func__, names) is function else value
         if is_a(value, property):
             pairs = (
                 (current.fget, value.fget),
                 (current.fset, value.fset),
                 (current.fdel, value.fdel),
             )
-            merged = [self._merged(before, after, None, None) for before, after in pairs]
+            merged = [self._merged(before, after, names) for before, after in pairs]
             same = all(m is before for m, (before, _) in zip(merged, pairs, strict=True))
             return current if same and current.__doc__ == value.__doc__ else value
         if is_a(value, functools.cached_property):
-            self._merged(current.func, value.func, None, None)
+            self._merged(current.func, value.func, names)
             return value
-        if is_a(value, type) and self._made_here(value) and made_alike(current, value):
+        if is_a(value, type) and self._made_here(value) and self._are_alike(current, value, names):
             self.patch(current, value, old, new)
             return current
         wrapped = getattr(current, "__wrapped__", None), getattr(value, "__wrapped__", None)
         if all(is_a(w, FunctionType) for w in wrapped) and made_alike(*wrapped):
             functions.function(*wrapped)  # type: ignore[arg-type]
         return functions.live_of(value)
+
+    def _redecorated(self, current: Any, value: Any, names: tuple[str, str]) -> None:
+        """Who holds what other decorators made of the method, goes through it to the new one."""
+        if callable(value) and not any(is_a(one, _NOT_BOUND) for one in (current, value)):
+            befores = [current] if is_a(current, FunctionType) else wrapped_in(current)
+            before = next((one for one in befores if wraps(one, names[0])), None)
+            if before is not None and wraps(value, names[1]):
+                self._functions.forward(before, value)
+
+    def _are_alike(self, current: Any, value: Any, names: tuple[str, str]) -> bool:
+        """Whether two functions, or two classes, come from one definition."""
+        same_name = moved_alike(current, value) or names == (
+            current.__qualname__,
+            value.__qualname__,
+        )
+        modules = current.__module__, value.__module__
+        return made_alike(current, value) or (same_name and self._moving == modules)
+
+
+_NOT_BOUND = (type, staticmethod, classmethod)  # others take the instance as their first argument
 
 
 class _Named:
@@ -235,6 +246,16 @@ class _Named:
         descriptor, owner, name = self._arguments
         type(descriptor).__set_name__(descriptor, owner, name)
         return lambda: None
+
+
+def _filled(cls: type, name: str) -> Iterator[Item]:
+    """What a cached property has left in instances would hide a method from them."""
+    for thing in gc.get_referrers(cls):
+        if type(thing) is cls and name in own_names(thing):
+            yield Item(thing.__dict__, name)
+    subclasses: list[type] = type.__subclasses__(cls)
+    for subclass in subclasses:
+        yield from _filled(subclass, name)
 
 
 def forget_subclass_checks(classes: Iterable[type]) -> None:
@@ -299,42 +320,3 @@ def _mangled(class_name: str, name: str) -> str:
     if name.startswith("__") and not name.endswith("__"):
         return f"_{class_name.lstrip('_')}{name}"
     return name
-
-
-def _members(live: Any, staged: Any, flips: list[Flip]) -> dict[int, Any]:
-    """id(staged member) -> the member to have: the live one while its name lives on.
-
-    A member of a plain Enum keeps its identity even when its value changes; one that *is* an
-    int or a str cannot, so it is replaced.
-    """
-    chosen: dict[int, Any] = {}
-    for name, member in staged._member_map_.items():
-        if id(member) in chosen:
-            continue  # an alias
-        before = live._member_map_.get(name)
-        plain = staged._member_type_ is object
-        if (
-            before is not None
-            and before._name_ == name
-            and (plain or before._value_ == member._value_)
-        ):
-            chosen[id(member)] = before
-            for attribute, value in vars(member).items():
-                if attribute != "__objclass__" and vars(before).get(attribute) != value:
-                    flips.append(Attribute(before, attribute, value))
-        else:
-            chosen[id(member)] = member
-            flips.append(Attribute(member, "__class__", live))
-            flips.append(Attribute(member, "__objclass__", live))
-    return chosen
-
-
-def _with_live_members(value: Any, members: dict[int, Any]) -> Any:
-    """Members, and the tables of them, that an Enum class keeps."""
-    if id(value) in members:
-        return members[id(value)]
-    if type(value) is dict:
-        return {key: members.get(id(item), item) for key, item in value.items()}
-    if is_a(getattr(value, "member", None), enum.Enum):
-        value.member = members.get(id(value.member), value.member)
-    return value

@@ -7,14 +7,16 @@ import enum
 import sys
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, cast
 
 from .alignment import Alignment, align, changed_functions, moved_lines
 from .flips import Attribute
 from .graph import Kind, ModuleEdit, imports_of
+from .hidden import Functions, Place
 from .kinds import is_a, own_names
 from .lambdas import Lambdas
 from .marks import ModulePlan
@@ -29,7 +31,15 @@ from .tables import Tables
 class LiveModule:
     """A loaded module with the functions and classes that its file defined, by place."""
 
-    def __init__(self, name: str, module: ModuleType, source: Source) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: ModuleType,
+        source: Source,
+        living: Callable[[], Functions] = Functions.living,
+    ) -> None:
+        """`living` gives all functions of the process, where they have to be looked for."""
+        self._living = living
         self.name = name
         self.module = module
         self.source = source
@@ -47,6 +57,39 @@ class LiveModule:
                         self.functions[code.co_name, code.co_firstlineno].append(part)
                 elif is_a(part, type):
                     self.classes.append(part)
+        self._reached = frozenset(self.functions)  # by names
+
+    @cached_property
+    def _at_top_level(self) -> Mapping[Place, list[FunctionType]]:
+        return self._living().at_top_level(vars(self.module))
+
+    def functions_of(self, definition: Statement) -> list[FunctionType]:
+        """What a definition of the running source made."""
+        assert definition.name is not None
+        place = definition.name, definition.first
+        if place not in self.functions and (hidden := self.hidden_of(definition)):
+            self.functions[place] = hidden
+        return self.functions.get(place, [])
+
+    def hidden_of(self, definition: Statement) -> list[FunctionType]:
+        """The same, of what its name does not lead to.
+
+        A decorator may have put it into a registry, and have given something else in return, or
+        a later `def _` has the name.
+        """
+        place = definition.name or "", definition.first
+        if not (definition.is_decorated and definition.is_function) or place in self._reached:
+            return []
+        if is_compiled(vars(self.module).get(place[0])):
+            return []
+        code = self.source.codes.get(place)
+        found = self._at_top_level.get(place, ())
+        return [one for one in found if code and same_behaviour(one.__code__, code)]
+
+    def wrappers_of(self, function: FunctionType) -> Sequence[FunctionType]:
+        """What closes over a function that no name leads to."""
+        place = function.__code__.co_name, function.__code__.co_firstlineno
+        return () if place in self._reached else self._living().wrappers_of(function)
 
     def runs_its_source(self) -> bool:
         """False where the file was edited between the import and our first look at it."""
@@ -119,7 +162,8 @@ def _is_reachable(live: LiveModule, new: Source, before: Statement, after: State
     """Whether every edited function was found in the process, ready to take the new code."""
     for old, edit in changed_functions(before, after):
         assert old.name is not None
-        functions = live.functions.get((old.name, old.first))
+        place = old.name, old.first
+        functions = live.functions_of(old) if old is before else live.functions.get(place)
         code = new.codes.get((old.name, edit.first))
         if not functions or code is None:
             return False

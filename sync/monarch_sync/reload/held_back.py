@@ -165,7 +165,8 @@ class HeldBack:
         for key, value in put.items():
             if key not in container:
                 # Registered under another name now.
-                for old in {k for one in self._renewed(value, live_of) for k in keys.get(one, ())}:
+                again = {*self._renewed(value, live_of), id(before_of(live_of(value)))}
+                for old in {k for one in again for k in keys.get(one, ())}:
                     if old not in put:
                         container.pop(old, None)
             container[live_of(key)] = live_of(value)

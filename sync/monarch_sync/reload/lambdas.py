@@ -6,7 +6,6 @@ Running the statement again would make another scheduler, or register another ho
 from __future__ import annotations
 
 import ast
-import gc
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -14,6 +13,7 @@ from types import CodeType, FunctionType
 
 from .closures import pairs_of
 from .flips import Attribute
+from .hidden import Functions
 from .patch import same_behaviour
 from .source import Source
 from .statements import Statement
@@ -28,8 +28,9 @@ class Lambdas:
     @cached_property
     def _functions(self) -> Mapping[CodeType, Sequence[FunctionType]]:
         found = defaultdict(list)
-        for function in _functions_of(self._running.path):
-            found[function.__code__].append(function)
+        for function in Functions.living().in_file(self._running.path):
+            if function.__code__.co_name == "<lambda>":
+                found[function.__code__].append(function)
         return found
 
     @cached_property
@@ -92,13 +93,3 @@ def _lambdas(code: CodeType) -> Sequence[CodeType]:
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     nested = [one for constant in inner for one in _lambdas(constant)]
     return [one for one in inner if one.co_name == "<lambda>"] + nested
-
-
-def _functions_of(path: str) -> list[FunctionType]:
-    return [
-        thing
-        for thing in gc.get_objects()
-        if type(thing) is FunctionType
-        and thing.__code__.co_name == "<lambda>"
-        and thing.__code__.co_filename == path
-    ]

@@ -22,6 +22,7 @@ _CARRIED = (
     "__kwdefaults__",
     "__annotations__",
     "__doc__",
+    "__name__",
     "__qualname__",
     "__module__",
 )
@@ -110,6 +111,12 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
         own = object.__getattribute__(value, "__dict__")
         held += own.values() if len(own) < 50 else ()
     yield from (one for one in held if is_a(one, FunctionType))
+
+
+def wraps(value: Any, qualname: str) -> bool:
+    """Whether it is a function of that name, or made of it by decorators."""
+    parts = parts_of(value, getattr(value, "__module__", None) or "")
+    return any(is_a(part, FunctionType) and part.__qualname__ == qualname for part in parts)
 
 
 def same_behaviour(one: CodeType, other: CodeType) -> bool:

@@ -232,11 +232,8 @@ class _Planner:
         if index in plan.run and (origin is None or edit.kinds.get(name) not in kinds):
             return Mark.VALUE
         marks = [Mark.METHODS if statement.is_class else Mark.FUNCTION]
-        if index in edit.alignment.narrow and statement.is_class:
-            old = edit.old[edit.alignment.narrow[index]]
-            makers = _MAKERS[edit.kinds.get(name) is Kind.METACLASS]
-            if any(after.name in makers for _, after in changed_functions(old, statement)):
-                marks.append(Mark.SHAPE)
+        if self._makes_others(plan, index):
+            marks.append(Mark.SHAPE)
         if index in plan.run and statement.is_class and not self._only_decorates_anew(plan, index):
             marks.append(Mark.SHAPE)
         reads = statement.names.deferred
@@ -246,7 +243,7 @@ class _Planner:
             marks.append(Mark.METHODS if statement.is_class else Mark.FLOWING)
         elif (edit.name, name) in self._reach.members and index not in plan.run:
             marks.append(Mark.KEPT)
-            if index in edit.alignment.same:
+            if index in edit.alignment.same and Mark.SHAPE not in marks:
                 return Mark.KEPT
         elif calling and statement.is_function:
             marks.append(Mark.CALLING)
@@ -257,8 +254,28 @@ class _Planner:
             index in edit.alignment.same
             or edit.old[edit.alignment.narrow[index]].dump == statement.dump
         ):
-            return None
+            return max(marks) if Mark.SHAPE in marks else None
         return max(marks)
+
+    def _makes_others(self, plan: ModulePlan, index: int) -> bool:
+        """Whether what a class has to say to its subclasses, or instances, is not what it was."""
+        edit, statement = plan.edit, plan.edit.new[index]
+        if not statement.is_class:
+            return False
+        names = _MAKERS[edit.kinds.get(statement.name or "") is Kind.METACLASS]
+        if not any(name in statement.text for name in names):
+            return False
+        makers = [one for one in statement.body if one.is_function and one.name in names]
+        old = edit.alignment.narrow.get(index)
+        if old is not None:
+            changed = [after for _, after in changed_functions(edit.old[old], statement)]
+            if any(one in changed for one in makers):
+                return True
+        return any(
+            self._reach.acts_otherwise(edit.name, name)
+            for one in makers
+            for name in one.names.deferred
+        )
 
     def _mark_of_holder(self, edit: ModuleEdit, statement: Statement, name: str) -> Mark | None:
         """Who calls what it holds calls new code."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import linecache
 import os
@@ -23,6 +24,7 @@ from .errors import ReloadError
 from .flips import Action, Flip, UndoLog
 from .graph import ModuleEdit
 from .held_back import left_behind
+from .hidden import Functions
 from .holders import holders
 from .importers import Importers
 from .marks import Mark, Plan
@@ -93,7 +95,16 @@ class Prepared:
     def stage_changes(self, changed: Mapping[str, Source], data: Collection[str] = ()) -> None:
         """`data` are config files that change; on disk they may be as they were."""
         running, hook = self._process.sources, self._process.hook
-        live = {name: LiveModule(name, sys.modules[name], running[name]) for name in changed}
+        living = functools.cache(Functions.living)
+
+        def look_at(name: str) -> LiveModule:
+            return LiveModule(name, sys.modules[name], running[name], living)
+
+        def decorates(name: str) -> bool:
+            plan = self._plan.modules[name]
+            return any(plan.edit.new[index].is_decorated for index in plan.run | plan.twin)
+
+        live = {name: look_at(name) for name in changed}
         for name, source in changed.items():
             if source.path != running[name].path:
                 # New code imports what lies beside it.
@@ -135,7 +146,8 @@ class Prepared:
             if text is None
             for name in running.names_at(os.fspath(path))
         }
-        self._adoption.adopt(self._plan, live)
+        following = {name for name in self._plan.modules.keys() - live.keys() if decorates(name)}
+        self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
         self._functions.flips += follow_edited_makers(self._functions.flips)

@@ -34,7 +34,9 @@ class Reach:
         edit = self.plans[module].edit
         binds = statement.binds
         data = (Kind.DATA, Kind.ROWS) if statement.is_computed_whole else (Kind.DATA,)
-        makes_data = bool(binds) and all(edit.kinds.get(n) in data for n in binds)
+        # A definition may leave None behind: what it made is where its decorator has put it.
+        makes_data = bool(binds) and not statement.is_definition
+        makes_data = makes_data and all(edit.kinds.get(n) in data for n in binds)
         makes_objects = _makes_objects(edit, statement)
         for name, declared in self.reads(module, statement):
             mark, use = self.mark_and_use(module, name, declared)
@@ -58,7 +60,7 @@ class Reach:
                     yield name
             elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
                 # A model that is made by way of an edited function has weights by now.
-                if makes_data:
+                if makes_data or (statement.is_definition and self._calls_edited(module, name)):
                     yield name
             elif name == WHOLE:
                 if not self._found_by(edit, statement).isdisjoint(self._values(module)):
@@ -67,6 +69,24 @@ class Reach:
                 makes_objects and use is Use.USED
             ):
                 yield name
+
+    def acts_otherwise(self, module: str, dotted: str) -> bool:
+        """Whether what is called or read under a name is edited itself, or has another value."""
+        mark = self.mark_of(*self.graph.resolve(module, dotted)[:2])
+        return mark in (Mark.FUNCTION, Mark.FLOWING, Mark.VALUE)
+
+    def _calls_edited(self, module: str, decorator: str) -> bool:
+        """Whether a decorator calls something that was edited itself.
+
+        What it has put somewhere and can reach there is not meant: that are the other definitions.
+        """
+        owner, name = self.marked(*self.graph.resolve(module, decorator)[:2])[1]
+        edit = self.plans[owner].edit
+        return any(
+            self.acts_otherwise(owner, called)
+            for index in edit.binders.get(name, ())
+            for called in edit.new[index].names.deferred
+        )
 
     def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
         """What it reads when it runs, by name and by way of containers."""

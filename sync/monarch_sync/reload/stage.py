@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from .classes import keep_live_members, keep_live_values, kept_names
+from .classes import keep_live_values, kept_names
 from .disguises import Disguises
+from .enums import keep_live_members
 from .errors import ReloadError
 from .flips import MISSING, Item
 from .graph import Origin
@@ -244,6 +245,9 @@ class Stage:
         """What staged code changes in defaults and class values it changes in the live ones."""
         statement = plan.edit.new[index]
         if type(value) is FunctionType and type(live) is FunctionType:
+            origin = plan.edit.alignment.source_of(index)
+            if plan.edit.last_binders.get(statement.name or "", origin) != origin:
+                return  # that of a later `def _`
             if "__wrapped__" not in live.__dict__ and "__wrapped__" not in value.__dict__:
                 for name, held in live.__dict__.items():
                     value.__dict__.setdefault(name, held)

@@ -80,6 +80,10 @@ class Statement:
         return isinstance(self.node, ast.ClassDef)
 
     @property
+    def is_decorated(self) -> bool:
+        return bool(getattr(self.node, "decorator_list", ()))
+
+    @property
     def is_definition(self) -> bool:
         return self.is_function or self.is_class
 
