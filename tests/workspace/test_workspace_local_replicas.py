@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from monarch.actor import Actor, ProcMesh, endpoint, proc_mesh, this_host
+from monarch.runtime.client_agent import client
 from monarch_sync import Workspace, WorkspaceEmptied
+from tests.support import wait_for
 from tests.workspace.conftest import Project
 
 
@@ -131,6 +135,27 @@ def test_one_that_cannot_be_written_refuses_the_push(project: Project, tmp_path:
     report = project.sync(procs)
     assert not report.ok
     assert "$WORKSPACE_DIR of procs here" in "\n".join(report.errors)
+    procs.stop().get()
+
+
+def test_procs_that_were_only_just_ordered_count(root: Path) -> None:
+    """The order is a message to the host agent of this process, which may be busy."""
+    node = client().node
+    go = threading.Event()
+
+    def be_busy() -> None:
+        go.wait(30)
+
+    node.loop.call_soon(be_busy)
+    procs = _by_env(root)
+    before = len(node.calls)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            asked = pool.submit(client().given_workspaces)
+            wait_for(lambda: asked.done() or len(node.calls) > before, what="a question")
+        finally:
+            go.set()
+        assert asked.result(timeout=30) == [os.fspath(root)]
     procs.stop().get()
 
 

@@ -20,16 +20,22 @@ def given_workspaces(agent: HostAgent) -> list[str]:
     """
     node, asked = agent.node, []
     found: dict[str, None] = {}
+    deadline = time.monotonic() + settings().reload_timeout_seconds
+    # Orders to spawn are messages to ourselves: what was ordered so far is known after this one.
+    node.request(node.address, lambda port: Inspect(port, node.uid)).wait(_left(deadline))
     for proc in list(agent.procs.values()):
         if named := proc.spec.env.get("WORKSPACE_DIR"):
             found[named] = None
         if proc.setup:
             address = node.address_of(proc.uid)
             asked.append(node.request(address, lambda port: Inspect(port, node.uid)))
-    deadline = time.monotonic() + settings().reload_timeout_seconds
     for answer in asked:
-        if answer.wait(max(0.0, deadline - time.monotonic())) and not answer.value.error:
+        if answer.wait(_left(deadline)) and not answer.value.error:
             named = answer.value.body.get("workspace")
             if named and named != os.environ.get("WORKSPACE_DIR"):
                 found[named] = None
     return list(found)
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
