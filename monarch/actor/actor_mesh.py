@@ -60,6 +60,8 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
                     return Endpoint(self._ref, name, spec)
                 if callable(found):
                     return NotAnEndpoint(self._ref, name, found)
+        if name == "get":
+            return self._get  # Only where the actors have none of their own: many do.
         raise AttributeError(f"{self._ref.cls.__qualname__} has no endpoint {name!r}")
 
     @property
@@ -115,6 +117,10 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
     def __await__(self: Self) -> Generator[Any, None, Self]:
         """Wait until they are up; the older spelling of a mesh that is usable at once."""
         yield from self.initialized.__await__()
+        return self
+
+    def _get(self: Self, timeout: float | None = None) -> Self:
+        self.initialized.get(timeout)
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -105,7 +105,7 @@ class Endpoint(Generic[P, R]):
         sink = CallSink(mesh.proc_uids)
         port = process.current().node.open_port(sink, mesh.proc_uids)
         self._send_all(data, port)
-        return make_future(sink.promise, resolve_call(mesh.shape, mesh.name, self._name))
+        return make_future(sink.promise, resolve_call(mesh.shape, mesh, self._name))
 
     def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call the only member of the mesh. Raises ``ValueError`` where there are more."""
@@ -125,7 +125,7 @@ class Endpoint(Generic[P, R]):
         sink = StreamSink(self._mesh.proc_uids)
         port = process.current().node.open_port(sink, self._mesh.proc_uids)
         self._send_all(data, port)
-        resolve = resolve_one(self._mesh.name, self._name)
+        resolve = resolve_one(self._mesh, self._name)
         return iter([make_future(promise, resolve) for promise in sink.promises])
 
     def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -166,7 +166,7 @@ class Endpoint(Generic[P, R]):
         except BaseException:
             node.calls.close(port)
             raise
-        return make_future(sink.promise, resolve_one(mesh.name, self._name))
+        return make_future(sink.promise, resolve_one(mesh, self._name))
 
     def _dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> payload.Payload:
         method = self._spec.method

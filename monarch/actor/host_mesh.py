@@ -226,6 +226,11 @@ class HostMesh(Syncable, MeshTrait):
         yield from self.initialized.__await__()
         return self
 
+    def get(self: Self, timeout: float | None = None) -> Self:
+        """As awaiting it, where no loop runs. Raises ``TimeoutError`` after ``timeout`` seconds."""
+        self.initialized.get(timeout)
+        return self
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HostMesh):
             return NotImplemented

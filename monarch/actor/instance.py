@@ -84,7 +84,7 @@ class Instance:
         port = node.open_port(sink, [owner.uid])
         node.send(owner, AskOrigin(self._uid, port, node.uid))
         sink.promise.wait()
-        procs = resolve_one(self.name, "proc_mesh")(sink.promise.value)
+        procs = resolve_one(self, "proc_mesh")(sink.promise.value)
         if not isinstance(procs, ProcMesh):
             raise RuntimeError(f"whoever spawned {self.name} no longer knows on which procs")
         return procs

@@ -255,6 +255,11 @@ class ProcMesh(Syncable, MeshTrait):
         yield from self.initialized.__await__()
         return self
 
+    def get(self: Self, timeout: float | None = None) -> Self:
+        """As awaiting it, where no loop runs. Raises ``TimeoutError`` after ``timeout`` seconds."""
+        self.initialized.get(timeout)
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         return ProcMesh, (
             self._uid, self._name, self._shape, self._procs, False, self._hosts,

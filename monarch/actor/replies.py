@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from monarch.core.call_table import Collector
 from monarch.errors import MeshFailure, SupervisionError
@@ -35,9 +35,18 @@ def value_of(reply: RawReply) -> Any:
     return value
 
 
-def died(name: str, method: str, failure: MeshFailure) -> SupervisionError:
+class Callee(Protocol):
+    """Who is called, as far as errors name it: ``<module.Class name>``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def class_name(self) -> str | None: ...
+
+
+def died(callee: Callee, method: str, failure: MeshFailure) -> SupervisionError:
     """The error of a call whose target is in a dead process."""
-    endpoint = f"{name}.{method or 'initialized'}"
+    endpoint = f"{callee.name}.{method or 'initialized'}"
     if failure.expected:
         return SupervisionError(
             f"Endpoint call {endpoint}() failed, actor mesh is stopped due to proc mesh shutdown: "
@@ -45,8 +54,9 @@ def died(name: str, method: str, failure: MeshFailure) -> SupervisionError:
             endpoint,
             failure,
         )
+    who = f"<{callee.class_name} {callee.name}>" if callee.class_name else callee.name
     return SupervisionError(
-        f"Endpoint call {endpoint}() failed, The actor {name} and all its descendants have failed: "
+        f"Endpoint call {endpoint}() failed, The actor {who} and all its descendants have failed: "
         f"the process this actor was running on failed. {failure.report()}",
         endpoint,
         failure,
@@ -151,13 +161,13 @@ class LazyValues(Sequence[R]):
 
 
 def resolve_call(
-    shape: Shape, name: str, method: str
+    shape: Shape, callee: Callee, method: str
 ) -> Callable[[Collector[RawReply]], ValueMesh[Any]]:
     """Collected answers to a mesh of values; raises for a death, then for the lowest rank."""
 
     def resolve(collector: Collector[RawReply]) -> ValueMesh[Any]:
         if collector.failure is not None:
-            raise died(name, method, collector.failure)
+            raise died(callee, method, collector.failure)
         replies = [reply for reply in collector.answers if reply is not None]
         # A dead member first: the others may not have answered yet.
         for reply in sorted(replies, key=lambda reply: not reply.refused):
@@ -168,12 +178,12 @@ def resolve_call(
     return resolve
 
 
-def resolve_one(name: str, method: str) -> Callable[[RawReply | MeshFailure], Any]:
+def resolve_one(callee: Callee, method: str) -> Callable[[RawReply | MeshFailure], Any]:
     """One answer to its value."""
 
     def resolve(answer: RawReply | MeshFailure) -> Any:
         if isinstance(answer, MeshFailure):
-            raise died(name, method, answer)
+            raise died(callee, method, answer)
         return value_of(answer)
 
     return resolve

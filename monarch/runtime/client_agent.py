@@ -17,6 +17,7 @@ from monarch.runtime import process
 from monarch.runtime.answers import Outcome
 from monarch.runtime.ends.unhandled_faults import UnhandledFaults
 from monarch.runtime.hosts.directory import new_directory
+from monarch.runtime.hosts.given_workspaces import given_workspaces
 from monarch.runtime.hosts.host_agent import HostAgent
 from monarch.runtime.hosts.host_link import HostLink
 from monarch.runtime.hosts.launcher import Launcher, StartLauncher
@@ -97,6 +98,9 @@ class ClientAgent(ProcAgent):
 
     def imported_texts(self) -> dict[str, bytes]:
         return self._imported.texts()
+
+    def given_workspaces(self) -> list[str]:
+        return given_workspaces(self.host_agent)
 
     @property
     def is_closed(self) -> bool:

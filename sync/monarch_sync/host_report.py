@@ -30,7 +30,17 @@ class HostReport:
     num_modes: int = 0
     num_folders: int = 0
 
+    def add(self, other: HostReport) -> None:
+        """Count what was brought to another folder of the same host, too."""
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.kept += other.kept
 
+
+_NUMBERS = (
+    "num_written", "num_deleted", "num_moved", "num_unchanged", "bytes_sent",
+    "num_links", "num_modes", "num_folders",
+)  # fmt: skip
 _COLUMNS = ("written", "moved", "deleted", "unchanged", "links", "modes", "folders", "sent")
 _BESIDE_FILES = range(4, 7)  # columns that are shown where there is anything to tell
 

@@ -9,10 +9,11 @@ from monarch_sync.messages import Commit, Staged, decode, encode
 from monarch_sync.push import HostView, Outgoing, Push
 from monarch_sync.replicas.replica import Replica
 from monarch_sync.report import SyncReport
-from monarch_sync.scanning.scanner import Scanner
+from monarch_sync.scanning.contents import Contents
+from monarch_sync.scanning.scanner import Scan, Scanner
 from monarch_sync.workspace import Workspace
 
-__all__ = ["sync_local"]
+__all__ = ["push_local", "sync_local"]
 
 
 def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
@@ -21,11 +22,29 @@ def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
     workspace.check()
     started = time.perf_counter()
     scanner = Scanner(workspace)
-    scan = scanner.scan().over(replica.manifest)
+    report = push_local(workspace, scanner.scan(), scanner.contents, replica)
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def push_local(
+    workspace: Workspace,
+    scan: Scan,
+    contents: Contents,
+    replica: Replica,
+    *,
+    takes_back: bool = False,
+) -> SyncReport:
+    """Bring what a scan has found to ``replica``: stage, commit.
+
+    ``takes_back``: it is a state that the replica had, and its store has what it needs. Raises
+    ``PushRefused``, and ``MovedUnderfoot`` for a file that is no longer as it was found.
+    """
+    manifest = scan.over(replica.manifest).manifest
     view = HostView()
     view.generation, view.manifest = replica.generation, replica.manifest
-    push = Push(workspace, scan.manifest, view, replica.generation + 1, scanner.contents)
-    step: Outgoing | Staged = push.first()
+    push = Push(workspace, manifest, view, replica.generation + 1, contents)
+    step: Outgoing | Staged = push.first(brings_content=not takes_back)
     while isinstance(step, Outgoing):
         # Through bytes and back, as if there were a wire in between.
         reply = replica.handle(decode(encode(step.message)), step.blobs)
@@ -35,7 +54,4 @@ def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
     host = HostReport(str(replica.root), bytes_sent=push.bytes_sent, kept=kept)
     push.tell(host)
     files = [path.decode("utf-8", "surrogateescape") for path, _ in push.files()]
-    return SyncReport(
-        push.generation, scan.manifest.digest.hex(), [host], files,
-        time.perf_counter() - started, problems=scan.problems,
-    )  # fmt: skip
+    return SyncReport(push.generation, manifest.digest.hex(), [host], files, problems=scan.problems)

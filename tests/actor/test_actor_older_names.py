@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 from typing import Any
 
 import psutil
@@ -13,11 +14,13 @@ import pytest
 import monarch.actor
 from monarch._rust_bindings.monarch_hyperactor.alloc import AllocConstraints, AllocSpec
 from monarch.actor import (
+    Actor,
     BindSpec,
     ChannelTransport,
     ProcMesh,
     attach,
     enable_transport,
+    endpoint,
     local_proc_mesh,
     proc_mesh,
     this_host,
@@ -112,6 +115,31 @@ def test_the_older_way_to_procs_takes_a_setup(make: Any) -> None:
     echo = procs.spawn("echo", Echo)
     assert echo.environment.call("FLAVOUR").get(timeout=SECONDS).values() == ["from setup"] * 2
     assert echo.environment.call("OLD").get(timeout=SECONDS).values() == ["1"] * 2
+
+
+class Shelf(Actor):
+    @endpoint
+    def get(self, name: str) -> str:
+        return f"{name} from the shelf"
+
+
+def test_a_mesh_is_got_where_no_loop_runs() -> None:
+    host = this_host()
+    assert host.get(timeout=SECONDS) is host
+    procs = proc_mesh(gpus=2)
+    assert procs.get(timeout=SECONDS) is procs
+    echo = procs.spawn("echo", Echo)
+    assert echo.get() is echo
+    assert echo.slice(gpus=0).get(timeout=SECONDS).echo.call_one(3).get() == 3
+    shelf = procs.slice(hosts=0, gpus=0).spawn("shelf", Shelf)
+    assert shelf.get.call_one("a book").get(timeout=SECONDS) == "a book from the shelf"
+
+
+def test_what_is_not_up_is_not_got() -> None:
+    procs = this_host().spawn_procs(bootstrap=lambda: threading.Event().wait(SECONDS))
+    with pytest.raises(TimeoutError):
+        procs.get(timeout=0.01)
+    procs.stop().get(timeout=SECONDS)
 
 
 # What has to be said first

@@ -84,6 +84,7 @@ def test_a_proc_that_dies_fails_its_calls_and_its_owner_is_told(
     with pytest.raises(SupervisionError, match=why) as caught:
         pending.get(timeout=SECONDS)
     assert caught.value.failure is not None
+    assert "The actor <tests.actors.Echo echo> and all its descendants" in str(caught.value)
     fault = faults.wait()
     assert (fault.mesh_name, fault.crashed_ranks, fault.kind) == ("workers", (1,), "proc")
     assert why in fault.report()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -121,6 +122,11 @@ class ProcAgent:
     def imported_texts(self) -> dict[str, bytes]:
         """What modules were imported from that nobody followed, by file."""
         return {}
+
+    def given_workspaces(self) -> list[str]:
+        """The ``$WORKSPACE_DIR`` of procs on the host inside this process, where they were given
+        one of their own."""
+        return []
 
     @property
     def generation(self) -> int:
@@ -254,11 +260,11 @@ class ProcAgent:
         order = envelope.message
         assert isinstance(order, Inspect)
         actors = [{"name": c.record.name, "rank": c.record.rank} for c in self.cells]
-        self.node.answer(
-            order.sender,
-            order.port,
-            {"generation": self.generation, "actors": actors, "spoiled": self.spoiled},
-        )
+        body = {
+            "generation": self.generation, "actors": actors, "spoiled": self.spoiled,
+            "workspace": os.environ.get("WORKSPACE_DIR", ""),
+        }  # fmt: skip
+        self.node.answer(order.sender, order.port, body)
 
     def stop_all(self, timeout_seconds: float) -> None:
         """Stop every actor, each with its ``__cleanup__``, within ``timeout_seconds``."""

@@ -87,6 +87,8 @@ class WorkspaceSession:
         author.go_on_from(self._agent.generation)
         author.call(names or {})
         effort: Any = {"best_effort": best_effort, "silent": silent, "allow_empty": allow_empty}
+        if any(host.uid == self._agent.node.uid for host in hosts):
+            effort["local_roots"] = self._agent.given_workspaces()
         if owners is None and not is_visit and not self._agent.is_root:
             # Whatever runs there is the client's in the end, as is this process itself.
             owners = [RemoteOwner(self._agent.node, self._agent.root)]

@@ -18,6 +18,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.workspace.pushing.emptied import check_emptied
 from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale
+from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.runtime.workspace.pushing.planning import plan_of
@@ -31,6 +32,7 @@ from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
 from monarch_sync.progress import progress
 from monarch_sync.report import HostReport, Problem, SyncReport
+from monarch_sync.scanning.scanner import Scan
 
 __all__ = ["Attempt", "Memory", "Owner"]
 
@@ -47,6 +49,7 @@ class Attempt:
     the others go on without them; so are those that are ``silent`` (why, by their uids), without
     being asked again. ``settle`` waits until the author's files may be looked at again. Unless it
     ``may_empty``, it stops where hosts have files of a folder that seems to have become empty.
+    ``local_roots`` are folders of this host that get the files, too.
     """
 
     def __init__(
@@ -60,8 +63,10 @@ class Attempt:
         silent: Mapping[Uid, str] | None = None,
         settle: Callable[[], None] = lambda: None,
         may_empty: bool = True,
+        local_roots: Sequence[str] = (),
     ) -> None:
         self._memory = memory
+        self._here = LocalReplicas(memory.workspace, local_roots)
         self._node = node
         self._fleet = Fleet(memory, node)
         self._finds_owners = owners is None
@@ -112,7 +117,9 @@ class Attempt:
                 self._memory.views.clear()
             touched = None
         report = self._report
-        report.hosts = [self._words.of_host(host) for host in hosts]
+        report.hosts = [self._words.of_host(host, self._here) for host in hosts]
+        report.changed_files = sorted({*report.changed_files, *self._here.files})
+        report.notes += self._here.notes
         if self._is_best_effort:
             report.hosts += [
                 HostReport(self._fleet.name(uid), error=why)
@@ -136,7 +143,7 @@ class Attempt:
         scan = memory.scanner.scan() if touched is None else memory.scanner.rescan(touched)
         scan = with_unreadable(scan, memory, fleet, self._node, addresses)
         if not self._may_empty:
-            check_emptied(scan, memory, fleet, addresses)
+            check_emptied(scan, memory, fleet, addresses, self._here)
         report.problems = scan.problems
         report.digest = scan.manifest.digest.hex()
         self._time("scan")
@@ -158,14 +165,16 @@ class Attempt:
             fleet.packages,
             list(fleet.failed),
             self._mode,
+            self._here,
         )
         report.changed_files = changed
         if report.errors:
             fleet.abort(hosts)
         elif self._has_news(hosts, plan, changed):
-            self._carry_through(hosts, plan, scan.manifest)
+            self._carry_through(hosts, plan, scan)
         else:
             fleet.look(hosts, scan.manifest, memory.generation)
+            self._bring_here(scan)
         return self._without_failed(hosts)
 
     def _find_owners(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
@@ -194,12 +203,10 @@ class Attempt:
             ]
         return [host for host in hosts if host.uid not in failed]
 
-    def _carry_through(
-        self, hosts: Sequence[HostInPush], plan: ReloadPlan, manifest: Manifest
-    ) -> None:
+    def _carry_through(self, hosts: Sequence[HostInPush], plan: ReloadPlan, scan: Scan) -> None:
         self._has_committed = False
         try:
-            is_done = self._take_the_steps(hosts, plan, manifest)
+            is_done = self._take_the_steps(hosts, plan, scan)
         except BaseException:
             # Ctrl-C, or somebody lost half-way: all go back, as far as they still answer.
             self._go_back(hosts, plan)
@@ -207,11 +214,9 @@ class Attempt:
         if not is_done:
             self._go_back(hosts, plan)
 
-    def _take_the_steps(
-        self, hosts: Sequence[HostInPush], plan: ReloadPlan, manifest: Manifest
-    ) -> bool:
+    def _take_the_steps(self, hosts: Sequence[HostInPush], plan: ReloadPlan, scan: Scan) -> bool:
         """Whether the generation has come to everybody; where not, it is to be taken back."""
-        report, number = self._report, plan.generation
+        report, number, manifest = self._report, plan.generation, scan.manifest
         is_reloading = self._mode != "off"
         if is_reloading:
             self._progress.step = "prepare"
@@ -225,6 +230,7 @@ class Attempt:
             report.needs_respawn = prepared.respawn
             if report.generation and not (prepared.modules or any(h.is_staged for h in hosts)):
                 self._find_nothing_new(hosts, plan, manifest)
+                self._bring_here(scan)
                 return True
             self._progress.step = "wait"
             stood = Standstill(number, self._owners).reach()
@@ -236,6 +242,8 @@ class Attempt:
         self._has_committed = True
         self._fleet.commit(hosts, manifest, number)
         hosts = self._without_failed(hosts)
+        if not report.errors:
+            self._bring_here(scan)
         self._time("commit")
         if report.errors:
             return False
@@ -254,6 +262,11 @@ class Attempt:
         self._came_to(hosts, manifest)
         self._memory.generation = report.generation = number
         return True
+
+    def _bring_here(self, scan: Scan) -> None:
+        """Procs of this host that have a folder of their own find the files there."""
+        if why := self._here.bring(scan, self._memory.scanner.contents):
+            self._report.errors.append(why)
 
     def _came_to(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
         memory, before = self._memory, self._memory.last
@@ -289,6 +302,8 @@ class Attempt:
         """The files first, while nobody runs anything, and then the code."""
         if self._has_committed:
             self._fleet.take_back(hosts)
+            if why := self._here.take_back():
+                self._report.errors.append(why)
             # What was shown has a number that must not be used again, and going back another.
             self._memory.generation = plan.generation + 1
             self._report.was_taken_back = True

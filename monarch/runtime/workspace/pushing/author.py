@@ -79,6 +79,7 @@ class Author:
         best_effort: bool = False,
         silent: Mapping[Uid, str] | None = None,
         allow_empty: bool = False,
+        local_roots: Sequence[str] = (),
     ) -> SyncReport:
         """Bring the workspace to ``hosts``, and its code into the processes of ``owners``; without,
         of the clients that the hosts name.
@@ -87,8 +88,9 @@ class Author:
         and everything is looked at where it cannot vouch. A refusal comes back in the report's
         ``errors``, a host that is lost or hangs too; with ``best_effort`` such a host is left
         behind, and named in the report; one that is ``silent``, by uid and with the reason, is
-        not even asked then. Raises ``WorkspaceMissing``, and, unless it is
-        to ``allow_empty``, ``WorkspaceEmptied``; and ``MonarchError`` for a lost owner.
+        not even asked then. ``local_roots`` are folders here that get it, too. Raises
+        ``WorkspaceMissing``, and, unless it is to ``allow_empty``, ``WorkspaceEmptied``; and
+        ``MonarchError`` for a lost owner.
         """
         with self._lock:
             if touched is None:
@@ -98,7 +100,7 @@ class Author:
             self._knows_all = False
             attempt = Attempt(
                 self._memory, self._node, owners, mode, best_effort=best_effort, silent=silent,
-                settle=self.watcher.settle, may_empty=allow_empty,
+                settle=self.watcher.settle, may_empty=allow_empty, local_roots=local_roots,
             )  # fmt: skip
             report = attempt.run(hosts, touched)
             self._knows_all = True

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from monarch.runtime.workspace.packages.host_environment import import_place
 from monarch.runtime.workspace.pushing.host_in_push import HostInPush
+from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
@@ -35,9 +36,10 @@ def plan_of(
     packages: Mapping[Uid, Sequence[tuple[str, str]]],
     behind: Sequence[Uid],
     mode: str,
+    here: LocalReplicas,
 ) -> Planned:
     """What the owners are told. ``hosts`` are those that take part, ``roots`` their replicas,
-    ``packages`` what changes there of packages."""
+    ``packages`` what changes there of packages, ``here`` the replicas on the author's host."""
     folders = memory.workspace.folders
     plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode)
     changed: dict[str, None] = {}
@@ -78,6 +80,13 @@ def plan_of(
         FileChange(str(local), str(local) if path in manifest else "")
         for path in own
         for local in list(memory.workspace.locate(path))[:1]
+    ]
+    plan.local_paths += here.import_folders
+    plan.local += [
+        FileChange(place, str(local) if path in manifest else "")
+        for path in own
+        for local in list(memory.workspace.locate(path))[:1]
+        for place in here.places(path)
     ]
     # Who pushes for the first time does not know what is new here; hosts do.
     is_first_here = memory.last is None and any(host.is_staged for host in hosts)

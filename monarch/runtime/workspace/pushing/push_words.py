@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch.runtime.workspace.pushing.host_in_push import HostInPush
+from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
@@ -51,11 +52,15 @@ class PushWords:
         report.num_procs = outcome.num_procs
         report.notes += outcome.notes
 
-    def of_host(self, host: HostInPush) -> HostReport:
+    def of_host(self, host: HostInPush, here: LocalReplicas) -> HostReport:
+        """What a host got, and, where it is the author's own, the replicas that are ``here``."""
         push = host.push
         if push is None:
             is_here = host.writer == HERE and host.uid not in self._memory.host_names
-            return HostReport("this host" if is_here else self._fleet.name(host.uid))
+            report = HostReport("this host" if is_here else self._fleet.name(host.uid))
+            if is_here:
+                here.count_into(report)
+            return report
         report = HostReport(self._fleet.name(host.uid), bytes_sent=push.bytes_sent)
         if not self._report.errors:
             push.tell(report)

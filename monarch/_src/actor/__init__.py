@@ -1,0 +1,1 @@
+"""What ``monarch.actor`` has is to be imported from there."""

@@ -1,0 +1,172 @@
+"""Monarch's reloader: loads changed modules of this process again, one by one, when asked to.
+
+Objects that live keep the code that they were made of, and one module that fails leaves the others
+half done. ``monarch_sync.reload.Reloader`` gives live objects the new code, of all modules or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import site
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.util import cache_from_source
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+from monarch_sync.reload.running_files import stat_of
+
+__all__ = ["AutoReloader", "SysAuditImportHook"]
+
+_YOUNG_SECONDS = 2.0
+
+ImportCallback = Callable[[str, ModuleType], object]
+
+
+class SysAuditImportHook:
+    """Calls back with each module that is imported, by name, just before its code runs.
+
+    A context manager: at its end, or after ``close``, the callback hears no more.
+    """
+
+    _open: ClassVar[list[SysAuditImportHook]] = []
+    _is_auditing: ClassVar[bool] = False
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, callback: ImportCallback) -> None:
+        self._callback = callback
+
+    @classmethod
+    def install(cls, callback: ImportCallback) -> SysAuditImportHook:
+        """Call back from now on."""
+        hook = cls(callback)
+        with cls._lock:
+            cls._open.append(hook)
+            if not cls._is_auditing:
+                # The interpreter keeps it for ever: one for all.
+                sys.addaudithook(_audit)
+                cls._is_auditing = True
+        return hook
+
+    def close(self) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._open.remove(self)
+
+    def __enter__(self) -> SysAuditImportHook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def hear(self, code: CodeType) -> None:
+        """Code is about to run that is a file's; it is an import if there is a module for it."""
+        # The youngest first: it entered the table a moment ago.
+        for name, module in reversed(list(sys.modules.items())):
+            file = _file_of(module)
+            if file and _source_of(file) == _source_of(code.co_filename):
+                self._callback(name, module)
+                return
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    # An import by `importlib` tells of no "import", but all execute the module's code.
+    if event != "exec" or not SysAuditImportHook._open:
+        return
+    code = args[0]
+    if (
+        isinstance(code, CodeType)
+        and code.co_name == "<module>"
+        and os.path.isabs(code.co_filename)
+    ):
+        for hook in list(SysAuditImportHook._open):
+            with contextlib.suppress(Exception):  # An import is not to fail of it.
+                hook.hear(code)
+
+
+def _file_of(module: ModuleType) -> str | None:
+    """Without waking a lazy module, which loads itself when asked for anything."""
+    with contextlib.suppress(AttributeError):
+        file = object.__getattribute__(module, "__dict__").get("__file__")
+        return file if isinstance(file, str) else None
+    return None
+
+
+class _Look(NamedTuple):
+    """A file as it was. ``text`` where it was just written: clocks of file systems tick slowly,
+    so that it may change and look the same."""
+
+    stat: tuple[int, ...] | None
+    text: bytes | None
+
+    @classmethod
+    def at(cls, file: str) -> _Look:
+        stat = stat_of(file)
+        is_young = stat is not None and time.time() - max(stat[:2]) / 1e9 < _YOUNG_SECONDS
+        return cls(stat, _text_of(file) if is_young else None)
+
+    def differs(self, file: str) -> bool:
+        return stat_of(file) != self.stat or (self.text is not None and _text_of(file) != self.text)
+
+
+def _text_of(file: str) -> bytes | None:
+    with contextlib.suppress(OSError):
+        return Path(file).read_bytes()
+    return None
+
+
+def _source_of(file: str) -> str:
+    """Code names its source, wherever it was loaded from."""
+    return os.path.splitext(file)[0] + ".py" if file.endswith((".pyc", ".pyo")) else file
+
+
+class AutoReloader:
+    """Follows the modules that are imported, and those that ``import_callback`` hears of.
+
+    The standard library is left out. ``reload`` is what is called with a module that changed.
+    """
+
+    def __init__(self, reload: Callable[[ModuleType], ModuleType] = importlib.reload) -> None:
+        self._reload = reload
+        self._looks: dict[str, tuple[str, _Look]] = {}
+        installed = [Path(path) for path in site.getsitepackages()]
+        self._installed = [path for path in installed if path.is_relative_to(sys.prefix)]
+        for name, module in list(sys.modules.items()):
+            self.import_callback(name, module)
+
+    def import_callback(self, name: str, module: ModuleType) -> None:
+        """Follow a module, as its file is now."""
+        file = _file_of(module)
+        if file and os.path.isabs(file) and not self._is_standard(Path(file)):
+            self._looks[name] = (file, _Look.at(file))
+
+    def _is_standard(self, file: Path) -> bool:
+        is_below = file.is_relative_to(sys.prefix) or file.is_relative_to(sys.base_prefix)
+        return is_below and not any(file.is_relative_to(path) for path in self._installed)
+
+    def reload_changes(self) -> list[str]:
+        """Load again what has changed since it was imported or loaded last; its names.
+
+        What a reload raises is raised; the module is tried again the next time. A module whose file
+        is gone runs on.
+        """
+        reloaded = []
+        for name, (file, before) in list(self._looks.items()):
+            module = sys.modules.get(name)
+            if module is None or not before.differs(file):
+                continue
+            now = _Look.at(file)
+            if now.stat is None:
+                continue
+            if file.endswith(".py"):
+                # Python takes it for that of a text of the same second and size.
+                with contextlib.suppress(OSError, NotImplementedError):
+                    os.unlink(cache_from_source(file))
+            self._reload(module)
+            self._looks[name] = (file, now)
+            reloaded.append(name)
+        return reloaded

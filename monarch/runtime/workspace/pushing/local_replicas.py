@@ -1,0 +1,112 @@
+"""Replicas on the author's own host, where its procs were given a ``$WORKSPACE_DIR`` of their own.
+
+What runs on the author's host runs the author's files where they are, and nothing is copied. But a
+proc whose ``env`` or bootstrap names a ``$WORKSPACE_DIR`` expects the workspace there, as on hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from monarch_sync.errors import MovedUnderfoot, SyncError
+from monarch_sync.host_report import HostReport
+from monarch_sync.local import push_local
+from monarch_sync.manifest import Manifest
+from monarch_sync.replicas.replica import Replica
+from monarch_sync.scanning.contents import Contents
+from monarch_sync.scanning.scanner import Scan
+from monarch_sync.workspace import Folder, Workspace
+
+__all__ = ["LocalReplicas"]
+
+
+class LocalReplicas:
+    """Of one push. ``roots`` are the folders; one in which the workspace would land on its own
+    folders, or inside or above them, has the files already or cannot have them. ``files`` are those
+    that have changed there, ``notes`` what to tell."""
+
+    def __init__(self, workspace: Workspace, roots: Iterable[str]) -> None:
+        self._workspace = workspace
+        real = dict.fromkeys(os.path.realpath(root) for root in roots)
+        self.roots = [root for root in real if not self._overlaps(root)]
+        self._before: dict[str, Manifest] = {}
+        self._brought: list[HostReport] = []
+        self.files: list[str] = []
+        self.notes: list[str] = []
+
+    def _overlaps(self, root: str) -> bool:
+        folders = self._workspace.folders
+        landings = [_landing(root, folder) for folder in folders]
+        mine = [Folder(Path(os.path.realpath(f.local)), f.remote) for f in folders]
+        return any(folder.overlaps(landing) for folder in mine for landing in landings)
+
+    @property
+    def import_folders(self) -> list[str]:
+        """Where the workspace's folders land."""
+        return [_landing(root, folder) for root in self.roots for folder in self._workspace.folders]
+
+    def places(self, path: str) -> list[str]:
+        """Where a file of the manifest lies, in each of them."""
+        return [os.path.join(root, path) for root in self.roots]
+
+    def held(self) -> list[Manifest]:
+        """What they show now, as far as that can be told."""
+        found = []
+        for root in self.roots:
+            with (
+                contextlib.suppress(SyncError, OSError),
+                contextlib.closing(Replica(root)) as replica,
+            ):
+                found.append(replica.manifest)
+        return found
+
+    def bring(self, scan: Scan, contents: Contents) -> str:
+        """Show a state in all of them; which could not take it, and why, if one could not.
+
+        Raises ``MovedUnderfoot`` for a file that is no longer as it was found.
+        """
+        for root in self.roots:
+            try:
+                with contextlib.closing(Replica(root)) as replica:
+                    before = replica.manifest
+                    if before == scan.over(before).manifest:
+                        continue
+                    if not replica.generation:
+                        self.notes.append(f"copied to {root}, the $WORKSPACE_DIR of procs here")
+                    report = push_local(self._workspace, scan, contents, replica)
+            except MovedUnderfoot:
+                raise
+            except (SyncError, OSError) as error:
+                return f"{root}, the $WORKSPACE_DIR of procs here: {error}"
+            self._before[root] = before
+            self._brought += report.hosts
+            self.files += report.changed_files
+        return ""
+
+    def take_back(self) -> str:
+        """Show again what was there before `bring`; which could not go back, and why, if so."""
+        faults = []
+        for root, before in self._before.items():
+            try:
+                with contextlib.closing(Replica(root)) as replica:
+                    contents = Contents(self._workspace)
+                    old = Scan(before, [])
+                    push_local(self._workspace, old, contents, replica, takes_back=True)
+            except (SyncError, OSError) as error:
+                faults.append(f"{root} could not go back: {error}")
+        self._before.clear()
+        for told in (self._brought, self.files, self.notes):
+            told.clear()
+        return "; ".join(faults)
+
+    def count_into(self, report: HostReport) -> None:
+        """Add to the report of this host what all of them got."""
+        for got in self._brought:
+            report.add(got)
+
+
+def _landing(root: str, folder: Folder) -> str:
+    return os.path.join(root, folder.remote) if folder.remote else root
