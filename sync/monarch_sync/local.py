@@ -40,7 +40,8 @@ def push_local(
     ``takes_back``: it is a state that the replica had, and its store has what it needs. Raises
     ``PushRefused``, and ``MovedUnderfoot`` for a file that is no longer as it was found.
     """
-    manifest = scan.over(replica.manifest).manifest
+    scan = scan.over(replica.manifest)
+    manifest = scan.manifest
     view = HostView()
     view.generation, view.manifest = replica.generation, replica.manifest
     push = Push(workspace, manifest, view, replica.generation + 1, contents)
