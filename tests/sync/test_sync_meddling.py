@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.sync.test_sync_bad_input import as_nobody
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message
 
 LONG_AGO = 1_600_000_000
-LARGE = os.urandom(LARGE_BYTES + 1000)
+LARGE = random.Random(1).randbytes(LARGE_BYTES + 1000)
 EDITED = LARGE[:5_000_000] + b"edit" + LARGE[5_000_004:]
 
 

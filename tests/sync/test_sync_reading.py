@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import signal
 import tempfile
 import types
@@ -20,7 +21,7 @@ from monarch_sync.scanning.reading import read_file
 from tests.sync.author import Author
 from tests.sync.trees import read_tree
 
-LARGE = os.urandom(LARGE_BYTES + 100_000)
+LARGE = random.Random(1).randbytes(LARGE_BYTES + 100_000)
 EDITED = LARGE[:5000] + b"edit" + LARGE[5004:] + b"more" * 20_000
 
 
@@ -172,7 +173,7 @@ def test_a_long_delta_is_not_remembered(folder: Path, replica: Replica) -> None:
     path.write_bytes(LARGE)
     author = Author(folder, replica)
     author.push()
-    for edit in (b"1", b"2" * 3_000_000):
+    for edit in (bytes([LARGE[0] ^ 1]), b"2" * 3_000_000):
         path.write_bytes(edit + LARGE[len(edit) :])
         author.push([path])
     assert read_tree(replica.root)["big"] == path.read_bytes()

@@ -22,10 +22,14 @@ class Slow:
 class Node:
     uid = "root"
 
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
     def address_of(self, uid: str) -> str:
         return uid
 
     def request(self, host: str, make: Any, data: bytes = b"") -> Slow:
+        self.done.append(f"ask {host}")
         return Slow({"generation": 7, "digest": "new"})
 
 
@@ -47,3 +51,13 @@ def test_what_a_slow_host_shows_already_is_not_taken_back() -> None:
     plan = ReloadPlan(7, "new", "auto", hosts={"host": []})
     Abandoned(node, plan, "halt", owner, lambda: owner.done.append("revert")).settle()
     assert owner.done == ["patch 7", "go 7"]
+
+
+def test_hosts_drop_what_was_staged_before_anybody_may_push_again() -> None:
+    """What comes next has the same number, and would be dropped."""
+    node: Any = Node()
+    owner: Any = Owner()
+    plan = ReloadPlan(8, "newer", "auto", hosts={"a": [], "b": []})
+    Abandoned(node, plan, "lift", owner, lambda: node.done.append("revert")).settle()
+    assert node.done == ["ask a", "ask b", "revert"]
+    assert owner.done == []

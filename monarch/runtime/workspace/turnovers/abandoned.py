@@ -8,10 +8,12 @@ it is the only one left who knows of all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
+from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.runtime.workspace.reload_plan import ReloadPlan
 from monarch.wire.address import Uid
@@ -45,14 +47,16 @@ class Abandoned:
         number = plan.generation
         shown = self._hosts_that_show_it() if self._step in ("halt", "patch") else []
         if not shown:
+            # Sent before anybody may push again: what comes then is staged under the same number.
+            answers = self._ask_hosts(Abort(number))
             self._revert()
-            self._tell_hosts(Abort(number))
+            _wait_for(answers)
             _log.warning(
                 "the push of generation %d ended with its author (%s): nothing has changed",
                 number, plan.author,
             )  # fmt: skip
             return
-        self._tell_hosts(Commit(number))
+        _wait_for(self._ask_hosts(Commit(number)))
         # After a patch that was asked for, each process says again what it has done.
         outcome = owner.patch(number)
         if outcome.refused:
@@ -80,18 +84,16 @@ class Abandoned:
                 found.append(uid)
         return found
 
-    def _tell_hosts(self, message: Message) -> None:
+    def _ask_hosts(self, message: Message) -> list[Promise[Outcome]]:
         data, sender = encode(message), self._node.uid
         folders = tuple(self._plan.folders)
-        answers = [
+        return [
             self._node.request(
                 self._node.address_of(uid),
                 lambda port: Sync(port, sender, folders), data,
             )
             for uid in self._plan.hosts
         ]  # fmt: skip
-        for answer in answers:
-            answer.wait(_ANSWER_SECONDS)
 
     def _take_back(self) -> None:
         number, uid = self._plan.generation, self._node.uid
@@ -101,8 +103,12 @@ class Abandoned:
             )
             for host in self._plan.hosts
         ]
-        for answer in answers:
-            answer.wait(_ANSWER_SECONDS)
+        _wait_for(answers)
+
+
+def _wait_for(answers: Iterable[Promise[Outcome]]) -> None:
+    for answer in answers:
+        answer.wait(_ANSWER_SECONDS)
 
 
 def _shows(body: dict[str, Any], plan: ReloadPlan) -> bool:
