@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,9 @@ def test_without_an_allocation_a_command_says_how_to_get_one(
     )
 
 
+@pytest.mark.skipif(
+    sys.version_info[:3] == (3, 13, 0), reason="there Python 3.13.0 with -c cannot import asyncio"
+)
 @pytest.mark.parametrize("arguments", [["sync"], ["status"], ["run", "ddp"]], ids=" ".join)
 def test_in_a_folder_that_was_deleted_it_says_what_to_do(
     arguments: list[str], tmp_path: Path, program: Callable[..., Program]

@@ -318,6 +318,10 @@ class Notifier(Actor):
             type(self).num_notified += 1
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13),
+    reason="from Python 3.13 on what unwinds a thread may come a step later than where it was seen",
+)
 def test_a_proc_that_is_killed_while_it_has_a_lock_gives_it_back() -> None:
     """What a test shares with its actors is in order afterwards: events, queues, logging."""
     with in_process() as world:
