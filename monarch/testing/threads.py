@@ -98,8 +98,8 @@ def end_all_of(owner: Any) -> None:
     """Unwind what actors and other user code run on threads of ``owner``, except the calling one.
 
     Python code stops at its next step, or when it has taken or let go of the lock that it is about
-    to. A thread that waits in C stops when its wait is over. The runtime's own threads end by
-    themselves.
+    to (from Python 3.13 on it may stop with the lock). A thread that waits in C stops when its wait
+    is over. The runtime's own threads end by themselves.
     """
     with _ending:
         _ended.add(owner)
