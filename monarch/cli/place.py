@@ -46,8 +46,7 @@ class Place:
         client()
         hosts = (self.job or LocalJob())._state()._hosts[self.name]
         syncs = has_workspace(project)
-        asyncio.run(_prepare(hosts, project, syncs))
-        generation = client().generation
+        generation = asyncio.run(_prepare(hosts, project, syncs))
         if not syncs:
             return hosts, None, generation
         some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
@@ -84,12 +83,15 @@ def has_workspace(project: Project) -> bool:
     return bool(project.file.workspace.dirs) and (project.directory / PROJECT_FILE).exists()
 
 
-async def _prepare(hosts: HostMesh, project: Project, syncs: bool) -> None:
+async def _prepare(hosts: HostMesh, project: Project, syncs: bool) -> int:
+    """The generation that the hosts have then."""
     await hosts.initialized
-    if syncs:
-        report = await hosts.sync_workspace(project.make_workspace())
-        report.raise_for_errors()
-        click.echo(report.one_line())
+    if not syncs:
+        return client().generation
+    report = await hosts.sync_workspace(project.make_workspace())
+    report.raise_for_errors()
+    click.echo(report.one_line())
+    return report.generation
 
 
 def count(number: int, noun: str) -> str:

@@ -126,6 +126,8 @@ class Record:
         if before is None:
             seconds = seconds_since_start()
             self.note("first_step", f"first step after {seconds:.1f} s", seconds=seconds, step=step)
+            if self.code is not None and generation > self.code.generation:
+                self.code.move_to(int(generation))  # There was a push while it began.
             return
         text = f"generation {generation:.0f} from step {step}"
         change = self.code.move_to(int(generation)) if self.code is not None else None

@@ -235,12 +235,12 @@ def test_a_file_that_cannot_be_used_changes_nothing(
     assert [row["total"] for row in folder.rows("metrics.jsonl")] == [2.0] * 4
 
 
-@pytest.mark.slow
 def test_new_code_is_an_event_with_its_diff(
     folder: RunsFolder, command: Callable[..., Program]
 ) -> None:
     folder.write("monarch.toml", "[job]\nhosts = { trainers = 1 }\n")
     folder.monarch("apply")
+    assert "✓ gen 1" in folder.monarch("sync")
     try:
         running = command("run", "counting.py", "wait_for=runs/go")
         running.line("counting.py on allocation 'trainers'")

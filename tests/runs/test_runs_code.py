@@ -142,6 +142,21 @@ def test_the_way_back_to_an_earlier_state_tells_no_time(hosts: Hosts, code: RunC
     assert told(code.move_to(3)).saved_at == 0
 
 
+def test_what_was_pushed_before_the_first_step_is_no_news(
+    hosts: Hosts, code: RunCode, tmp_path: Path
+) -> None:
+    shown = Shown()
+    record = Record(tmp_path / "run", shown)
+    record.code = code
+    hosts.push(model="a = 1\n")
+    record.metrics(1, 9, {"generation": 2.0})
+    hosts.push(loss="b = 1\n")
+    record.metrics(2, 9, {"generation": 3.0})
+    assert [line.partition(",")[0] for line in shown.messages] == [
+        "generation 3 from step 2: loss.py"
+    ]
+
+
 def test_what_is_no_text_or_gone_is_told_by_name(hosts: Hosts, code: RunCode) -> None:
     (hosts.project / "data.bin").write_bytes(b"\xff\xfe")
     (hosts.project / "model.py").unlink()
