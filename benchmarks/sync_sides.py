@@ -21,7 +21,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from monarch_sync import HostView, Outgoing, Push, Replica, Scanner, Workspace
+from monarch_sync import HostView, Instalments, Outgoing, Push, Replica, Scan, Scanner, Workspace
 from monarch_sync.messages import AskHistory, Commit, Message, Told, decode, encode
 from monarch_sync.replicas.replica import SETTLE_SECONDS
 
@@ -150,11 +150,12 @@ class Ours:
     def push(self, touched: Iterable[Path] | None = None) -> None:
         """From the folders as they are until all hosts have committed."""
         scanner = self.scanner
-        scan = scanner.scan() if touched is None else scanner.rescan(touched)
+        if not self.generation:
+            scan = self._first_scan()
+        else:
+            scan = scanner.scan() if touched is None else scanner.rescan(touched)
         if all(view.manifest == scan.manifest for view in self.views):
             return
-        if not self.generation:
-            self._meet()
         self.generation += 1
         pushes = [
             Push(self.workspace, scan.manifest, view, self.generation, scanner.contents)
@@ -175,6 +176,26 @@ class Ours:
         for i, push in enumerate(pushes):
             push.committed(self._reply(i))
         self.committing.append(time.perf_counter() - started)
+
+    def _first_scan(self) -> Scan:
+        """Look at everything, while hosts that have nothing get what was found."""
+        self._meet()
+        num_sent = 0
+
+        def send(out: Outgoing) -> None:
+            nonlocal num_sent
+            num_sent += 1
+            data = encode(out.message)
+            for i in range(len(self.views)):
+                self._send(i, data, out.blobs)
+
+        instalments = Instalments(self.scanner.contents, self.views, 1, send)
+        scan = self.scanner.scan(instalments.add)
+        instalments.end()
+        for i in range(len(self.views)):
+            for _ in range(num_sent):
+                self._reply(i)
+        return scan
 
     def _meet(self) -> None:
         """Ask every host what it has, as the runtime does."""

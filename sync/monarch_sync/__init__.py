@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         WorkspaceMissing,
     )
     from monarch_sync.host_report import HostReport
+    from monarch_sync.instalments import Instalments
     from monarch_sync.local import sync_local
     from monarch_sync.manifest import Manifest
     from monarch_sync.push import HostView, Outgoing, Push
@@ -49,6 +50,7 @@ __all__ = [
     "GenerationUnknown",
     "HostReport",
     "HostView",
+    "Instalments",
     "Manifest",
     "MovedUnderfoot",
     "Outgoing",
@@ -81,6 +83,7 @@ _HOMES = {
     "GenerationUnknown": "errors",
     "HostReport": "host_report",
     "HostView": "push",
+    "Instalments": "instalments",
     "Manifest": "manifest",
     "MovedUnderfoot": "errors",
     "Outgoing": "push",

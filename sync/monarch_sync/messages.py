@@ -1,6 +1,8 @@
 """The messages of a push, between an author and a host's replica.
 
     author                         host
+    Instalment (some entries,   →  Need (what is lacking of them), or Refused
+      and blobs)
     Stage (what changes, blobs) →  Staged, or Need (more blobs, or the whole manifest), or Refused
     Supply (more blobs)         →  the same
     Commit                      →  Committed, or Refused
@@ -41,6 +43,7 @@ __all__ = [
     "Commit",
     "Committed",
     "Held",
+    "Instalment",
     "Message",
     "Need",
     "Piece",
@@ -55,7 +58,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class Blob(msgspec.Struct, array_like=True, frozen=True):
@@ -71,6 +74,17 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
     encoding: Literal["raw", "delta", "patch", "pack", "frame"] = "raw"
     base: bytes = b""
     parts: list[tuple[bytes, int]] = []
+
+
+class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
+    """Some entries of a first state, with their contents, while the author still looks at the rest
+    of it. To be sent or not, as to be kept or not: what the stage needs and is not there is asked
+    for."""
+
+    generation: int
+    author: str
+    rows: list[Row]
+    blobs: list[Blob]
 
 
 class Stage(msgspec.Struct, tag=1, array_like=True, frozen=True):
@@ -239,7 +253,7 @@ class Changes(msgspec.Struct, tag=48, array_like=True, frozen=True):
 
 Question = AskHistory | AskState | AskMissing | AskContent | AskChanges
 Message = (
-    Stage | Supply | Commit | Abort | Need | Staged | Committed | Aborted | Refused
+    Instalment | Stage | Supply | Commit | Abort | Need | Staged | Committed | Aborted | Refused
     | Question | Told | Held | Piece | Changes
 )  # fmt: skip
 
@@ -260,7 +274,7 @@ def encode(message: Message) -> bytes:
     last, data = _last_encoded
     if last is not message:
         data = bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
-        if isinstance(message, Stage | Supply):
+        if isinstance(message, Instalment | Stage | Supply):
             # As a rule it goes to many hosts, and may be long.
             _last_encoded = message, data
     return data

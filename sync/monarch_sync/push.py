@@ -27,7 +27,7 @@ __all__ = ["HostView", "Outgoing", "Push", "author_name"]
 
 _MAX_ROUNDS = 4
 _MAX_HELD = 200_000  # so many contents are remembered of a host's store
-_MAX_UNASKED_BYTES = 64 << 20
+MAX_UNASKED_BYTES = 64 << 20
 _MAX_EDITED_BYTES = 64 << 10
 
 _T = TypeVar("_T")
@@ -52,6 +52,7 @@ class HostView:
         self.is_near = is_near
         self.is_empty = is_empty
         self.held: set[bytes] = set()  # contents that it had; its store should have them still
+        self.bytes_ahead = 0  # that it got before there was a push
 
 
 class _Change(NamedTuple):
@@ -86,7 +87,7 @@ class Push:
         self._view = view
         self.generation = generation
         self.staged: Staged | None = None
-        self.bytes_sent = 0
+        self.bytes_sent = view.bytes_ahead
         self._base = view.manifest
         self._is_near = view.is_near
         self._is_empty = view.is_empty
@@ -131,6 +132,9 @@ class Push:
         shared, view = self._contents.shared, self._view
         for key in [key for key, made in shared.items() if isinstance(made, Outgoing)]:
             del shared[key]  # contents, which take room
+        if self._is_empty:
+            view.held.clear()  # what went ahead is shown now, or is not there
+            view.bytes_ahead = 0
         view.held |= self._change().replaced
         if len(view.held) > _MAX_HELD:
             view.held.clear()
@@ -145,7 +149,7 @@ class Push:
             if unsure := change.unsure & wanted:
                 wanted -= self._elsewhere(change, unsure)
         elif self._brings_content and self._is_empty:
-            wanted = change.contents
+            wanted = change.contents - self._view.held
         key = (self.generation, self._manifest.digest, change.base, wanted, self._is_near)
         return self._send(self._shared(key, lambda: self._make_stage(change, wanted)))
 
@@ -184,7 +188,7 @@ class Push:
             entries = list(manifest)
             files = [entry for entry in entries if entry.is_file]
             # More than a round trip is worth is only sent to who asks for it.
-            is_little = sum(entry.size for entry in files) <= _MAX_UNASKED_BYTES
+            is_little = sum(entry.size for entry in files) <= MAX_UNASKED_BYTES
             contents = frozenset(entry.digest for entry in files if is_little)
             nothing: frozenset[bytes] = frozenset()
             return _Change(b"", entries, manifest.rows(), [], [], contents, nothing, nothing)

@@ -66,7 +66,7 @@ def test_a_host_that_said_it_is_empty_is_not_asked(folder: Path, replica: Replic
 def test_an_empty_host_asks_for_much(
     folder: Path, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch_sync.push._MAX_UNASKED_BYTES", 1)
+    monkeypatch.setattr("monarch_sync.push.MAX_UNASKED_BYTES", 1)
     author = Author(folder, replica)
     author.view.is_empty = True
     author.push()

@@ -22,9 +22,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     seen: list[object] = []
     scan, rescan = Scanner.scan, Scanner.rescan
 
-    def scan_all(self: Scanner) -> Scan:
+    def scan_all(self: Scanner, *follow: Any) -> Scan:
         seen.append("everything")
-        return scan(self)
+        return scan(self, *follow)
 
     def scan_some(self: Scanner, paths: Iterable[Any]) -> Scan:
         paths = list(paths)

@@ -33,6 +33,7 @@ from monarch_sync.messages import (
     Aborted,
     Commit,
     Committed,
+    Instalment,
     Message,
     Question,
     Refused,
@@ -239,7 +240,7 @@ class ReplicaAgent:
         )
 
     def _take(self, order: Sync, message: Message, envelope: Envelope) -> Message:
-        if isinstance(message, Stage):
+        if isinstance(message, Instalment | Stage):
             self._follow_state_folder()
         replica, lease = self._write_if_free(_LOCK_SECONDS), self._lease
         if replica is None:
@@ -247,7 +248,7 @@ class ReplicaAgent:
                 "shared", "another host keeps the same folder: push again, and to that one, too"
             )
         before = replica.generation, replica.manifest
-        if isinstance(message, Stage):
+        if isinstance(message, Instalment | Stage):
             lease.take(order.sender, order.pid, message.author, message.generation)
         elif isinstance(message, Commit):
             self._use_folders(order.folders or ("",))
@@ -263,7 +264,7 @@ class ReplicaAgent:
             self._environment.drop()
         is_refused = isinstance(answer, Refused)
         if not isinstance(message, Question) and (
-            is_refused or not isinstance(message, Stage | Supply)
+            is_refused or not isinstance(message, Instalment | Stage | Supply)
         ):
             lease.end()
         return answer

@@ -35,6 +35,7 @@ from monarch_sync.messages import (
     Blob,
     Commit,
     Committed,
+    Instalment,
     Message,
     Need,
     Question,
@@ -43,6 +44,7 @@ from monarch_sync.messages import (
     Supply,
 )
 from monarch_sync.mounts import mounted_inside
+from monarch_sync.replicas.ahead import Ahead
 from monarch_sync.replicas.completion import FULL, Completion
 from monarch_sync.replicas.ground import Ground
 from monarch_sync.replicas.pending import Pending
@@ -103,6 +105,7 @@ class Replica:
         self._ground = Ground(root, self._store, self._stamps)
         place = os.fspath(self._state / "stage")
         self._staging = Staging(place, self._ground, self._store, self._disk)
+        self._ahead = Ahead(self._ground, self._staging)
         self._folders = WholeFolders(root, os.fspath(self._state))
         self._states = States()
         self._pending: Pending | None = None
@@ -156,6 +159,8 @@ class Replica:
             self._completion.settle()
             if self._completion.is_interrupted:
                 self._recover()
+            if isinstance(message, Instalment):
+                return self.take_in(message, blobs)
             if isinstance(message, Stage):
                 return self.stage(message, blobs)
             if isinstance(message, Supply):
@@ -233,6 +238,25 @@ class Replica:
         found = self._ground.find(digest, self.manifest.path_of(digest))
         return None if found is None else found[0]
 
+    def take_in(self, instalment: Instalment, blobs: Sequence[Content] = ()) -> Message:
+        """Get a part of a first state ready, of which the rest is not known yet. Nothing visible
+        changes."""
+        digests = list(dict.fromkeys(row[4] for row in instalment.rows if row[4]))
+        if self.generation or self._pending is not None:
+            return Need(digests)
+        self._see_to_the_folder()
+        if self._ahead.generation != instalment.generation:
+            self._drop_stage()
+        try:
+            is_taken = self._ahead.take(instalment, blobs, self.manifest)
+        except BadManifest as error:
+            self._drop_stage()
+            return Refused("bad-manifest", str(error), error.path, self.generation)
+        except BadMessage as error:
+            self._drop_stage()
+            return Refused("damaged", str(error))
+        return Need([] if is_taken else digests)
+
     def stage(self, stage: Stage, blobs: Sequence[Content]) -> Message:
         """Get a state ready beside the folder. Nothing visible changes."""
         state = self._log.state
@@ -243,9 +267,7 @@ class Replica:
             )  # fmt: skip
         if stage.generation > _MAX_GENERATION:
             return Refused("bad-generation", f"nobody has come as far as {stage.generation}")
-        if not self._ground.is_there():
-            self.root.mkdir(parents=True)
-            self._completion.forget_missing()
+        self._see_to_the_folder()
         old = self.manifest
         if stage.base and stage.base != old.digest:
             return Need([], whole=True)
@@ -262,8 +284,14 @@ class Replica:
         plan = self._plan(old, manifest, stage)
         self._ground.check_short(plan, manifest)
         self._pending = Pending(stage, old, manifest, plan, is_told=known is None)
-        self._staging.begin(plan, old)
+        self._staging.begin(self._ahead.rest_of(plan, stage, manifest), old)
+        self._ahead.forget()
         return self._go_on(self._pending, stage.blobs, blobs)
+
+    def _see_to_the_folder(self) -> None:
+        if not self._ground.is_there():
+            self.root.mkdir(parents=True)
+            self._completion.forget_missing()
 
     def supply(self, supply: Supply, blobs: Sequence[Content]) -> Message:
         """Take in more for what is being staged."""
@@ -344,7 +372,8 @@ class Replica:
 
     def abort(self, generation: int) -> Message:
         """Drop what was staged."""
-        if self._pending is not None and self._pending.stage.generation == generation:
+        pending = self._pending
+        if generation == (self._ahead.generation if pending is None else pending.stage.generation):
             self._drop_stage()
         return Aborted(generation)
 
@@ -359,4 +388,5 @@ class Replica:
 
     def _drop_stage(self) -> None:
         self._pending = None
+        self._ahead.forget()
         self._staging.drop()

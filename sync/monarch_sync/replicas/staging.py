@@ -57,7 +57,7 @@ class Staging:
         os.makedirs(self.folder, exist_ok=True)
 
     def begin(self, plan: Plan, old: Manifest) -> None:
-        """What is to be got ready, from what is shown now."""
+        """What is to be got ready, from what is shown now; or what more, of a first state."""
         if not os.path.isdir(self.folder):  # Whoever tidies up takes empty folders away.
             with contextlib.suppress(FileExistsError):  # What else it may be shows when it is used.
                 os.mkdir(self.folder)
@@ -68,11 +68,11 @@ class Staging:
         self._replaced = {
             entry.digest for part in (plan.before.values(), plan.removes) for entry in part
         }
-        if plan.folders:
+        if plan.folders or self.folders:
             self._begin_folders(plan)
 
     def _begin_folders(self, plan: Plan) -> None:
-        places: dict[str, str] = {}
+        places = dict(self.folders)
         gives_way = {entry.path for entry in plan.removes if not entry.is_dir}
         for entry in plan.folders:
             above = places.get(parent_of(entry.path))

@@ -53,23 +53,25 @@ class Looking:
     def add(
         self, folder: Folder, relative: str, entries: dict[str, Entry],
         status: os.stat_result | None = None,
-    ) -> None:  # fmt: skip
-        """Add what stands at a path, if it can come along. ``status`` as for `entry`."""
+    ) -> Entry | None:  # fmt: skip
+        """Add what stands at a path, if it can come along, and say what that is. ``status`` as for
+        `entry`."""
         path = folder.remote_of(relative)
         if path in entries:
-            return
+            return None
         self.left_out.note_fine(path)
         try:
             entry = self.entry(path, f"{folder.local}/{relative}", status)
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return None
         except OSError as error:
             self.left_out.note_unread(path, error)
-            return
+            return None
         if isinstance(entry, Entry):
             entries[path] = entry
-        else:
-            self.left_out.note(path, entry)
+            return entry
+        self.left_out.note(path, entry)
+        return None
 
     def entry(self, path: str, local: str, status: os.stat_result | None = None) -> Entry | str:
         """The entry of a local path, or why there is none. ``status``: its own, if it was looked

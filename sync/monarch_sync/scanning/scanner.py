@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from monarch_sync.entry import (
@@ -59,21 +59,27 @@ class Scanner:
         # What rules leave out, and what comes along all the same, because git tracks it.
         self._hidden: set[str] = set()
 
-    def scan(self) -> Scan:
-        """Look at everything. Raises ``WorkspaceMissing`` for a folder that is not there, or that
-        has given way to an empty one on another disk since the last look."""
+    def scan(self, follow: Callable[[Entry], None] | None = None) -> Scan:
+        """Look at everything. ``follow`` is told of what is found, folders before content; some of
+        it may have gone by the end. Raises ``WorkspaceMissing`` for a folder that is not there, or
+        that has given way to an empty one on another disk since the last look."""
         self._hidden.clear()
         self._looking.begin()
         entries: dict[str, Entry] = {}
         for folder in self.workspace.folders:
             self._identities.check(folder)
             self._looking.add_landing(folder, entries)
+            if follow is not None:
+                for above in _way_to(folder.remote, entries):
+                    follow(above)
             listed = dict.fromkeys(self._looking.walk(folder))
             self._looking.find_tracked(folder, listed)
             hidden = [path for path in self._looking.tracked_in(folder) if path not in listed]
             self._hidden.update(map(folder.remote_of, hidden))
             for relative in (*listed, *hidden):
-                self._looking.add(folder, relative, entries)
+                entry = self._looking.add(folder, relative, entries)
+                if follow is not None and entry is not None:
+                    follow(entry)
             # All other folders on the way to a path are listed themselves.
             _add_parents(folder.remote, entries)
             self._identities.check(folder)  # It may have gone while it was looked at.
@@ -308,7 +314,21 @@ def _is_dir(local: str) -> bool:
 
 def _add_parents(path: str, entries: dict[str, Entry]) -> None:
     for folder in folders_above(path):
-        entries.setdefault(folder, Entry(folder, Kind.DIR, 0o755))
+        entries.setdefault(folder, _way(folder))
+
+
+def _way(folder: str) -> Entry:
+    """A folder that only leads to where one of the workspace lands."""
+    return Entry(folder, Kind.DIR, 0o755)
+
+
+def _way_to(landing: str, entries: dict[str, Entry]) -> Iterator[Entry]:
+    """Where a folder lands, as it is in ``entries``, after what leads there and is not."""
+    for above in reversed(list(folders_above(landing))):
+        if above not in entries:
+            yield _way(above)
+    if landing:
+        yield entries[landing]
 
 
 def scan(workspace: Workspace) -> Scan:

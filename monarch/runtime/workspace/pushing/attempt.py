@@ -16,6 +16,7 @@ from pathlib import Path
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.pushing.emptied import check_emptied
+from monarch.runtime.workspace.pushing.first_look import FirstLook
 from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
@@ -140,15 +141,21 @@ class Attempt:
         fleet.clients.clear()
         fleet.meet(addresses)
         report.generation = memory.generation
-        scan = memory.scanner.scan() if touched is None else memory.scanner.rescan(touched)
-        scan = with_unreadable(scan, memory, fleet, self._node, addresses)
-        if not self._may_empty:
-            check_emptied(scan, memory, fleet, addresses, self._here)
-        report.problems = scan.problems
-        report.digest = scan.manifest.digest.hex()
-        self._time("scan")
-        hosts = fleet.hosts(addresses, scan.manifest)
+        hosts: list[HostInPush] = []
         try:
+            if touched is None:
+                look = FirstLook(memory, fleet, addresses)
+                hosts = look.hosts
+                scan = look.scan()
+            else:
+                scan = memory.scanner.rescan(touched)
+            scan = with_unreadable(scan, memory, fleet, self._node, addresses)
+            if not self._may_empty:
+                check_emptied(scan, memory, fleet, addresses, self._here)
+            report.problems = scan.problems
+            report.digest = scan.manifest.digest.hex()
+            self._time("scan")
+            hosts = fleet.hosts(addresses, scan.manifest)
             fleet.stage(hosts, scan.manifest)
             if self._finds_owners:
                 self._find_owners(hosts, scan.manifest)

@@ -69,7 +69,7 @@ class Fleet:
             (a, self._node.request(a, lambda port: Inspect(port, self._node.uid))) for a in new
         ]
         for address, answer in asked:
-            body = self._body(address, answer)
+            body = self.body(address, answer)
             if body is None:
                 continue
             root, replica_id = str(body.get("workspace", "")), str(body.get("replica", ""))
@@ -121,7 +121,7 @@ class Fleet:
         """What a host says to a question; ``None``, and it has failed, if it says nothing."""
         sender, data = self._node.uid, encode(question)
         answer = self._node.request(host, lambda port: Sync(port, sender), data)
-        body = self._body(host, answer)
+        body = self.body(host, answer)
         try:
             return None if body is None else decode(body["reply"])
         except BadMessage as error:
@@ -147,7 +147,7 @@ class Fleet:
                 assert host.push is not None
                 num_bytes = sum(map(len, out.blobs))
                 answer = spread.answers[number]
-                body = self._body(host.address, answer, num_bytes, len(manifest))
+                body = self.body(host.address, answer, num_bytes, len(manifest))
                 if body is None:
                     # What it had to pass on may not have got there.
                     for other in spread.behind(number):
@@ -191,7 +191,7 @@ class Fleet:
             if host.uid not in self.clients and host.uid not in {self._client, *self.failed}
         ]
         for host, answer in asked:
-            body = self._body(host.address, answer)
+            body = self.body(host.address, answer)
             if body is None:
                 continue
             self.clients[host.uid] = client_of(body)
@@ -241,11 +241,11 @@ class Fleet:
             if host.is_staged and host.push is not None and host.uid not in self.failed:
                 # Asked is as good as done: the answer may be lost, and the commit not.
                 self._committed.add(host.uid)
-                asked.append((host, self._send(host, Commit(host.push.generation))))
+                asked.append((host, self.send(host, Commit(host.push.generation))))
         for host, answer in asked:
             assert host.push is not None
             assert host.push.staged is not None
-            body = self._body(host.address, answer, 0, len(host.push.staged.files))
+            body = self.body(host.address, answer, 0, len(host.push.staged.files))
             if body is None:
                 continue
             try:
@@ -269,13 +269,13 @@ class Fleet:
             answer = sharing.share(self._node, host.address, generation, manifest, paths)
             asked.append((host, answer, len(manifest)))
         for host, answer, num_files in asked:
-            if self._body(host.address, answer, 0, num_files) is not None:
+            if self.body(host.address, answer, 0, num_files) is not None:
                 sharing.verified[host.uid] = manifest.digest.hex()
 
     def abort(self, hosts: Sequence[HostInPush]) -> None:
         """Have every host drop what it has staged, as far as it still answers."""
         asked = [
-            (host, self._send(host, Abort(host.push.generation)))
+            (host, self.send(host, Abort(host.push.generation)))
             for host in hosts
             if host.push is not None and host.uid not in self.failed
         ]
@@ -309,9 +309,10 @@ class Fleet:
             view.manifest = manifest
         return view.manifest == manifest
 
-    def _send(
+    def send(
         self, host: HostInPush, message: Message, blobs: Sequence[Content] = ()
     ) -> Promise[Outcome]:
+        """Send a host one message of a push."""
         data = encode(message)
         if host.push is not None:
             host.push.bytes_sent += len(data)
@@ -320,7 +321,7 @@ class Fleet:
             host.address, lambda port: msgspec.structs.replace(order, port=port), data, blobs
         )
 
-    def _body(
+    def body(
         self, host: ProcAddress, answer: Promise[Outcome], num_bytes: int = 0, num_files: int = 0
     ) -> dict[str, Any] | None:
         """What a host has answered; ``None``, and it has failed, if it has not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from monarch.errors import MonarchError
@@ -11,6 +11,7 @@ from monarch.runtime.workspace.pushing.attempt import Attempt
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.past import Past
 from monarch.wire.address import ProcAddress, Uid
+from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone, PushRefused
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Held
@@ -30,7 +31,7 @@ class _PastScanner(Scanner):
         self.manifest, self.contents = manifest, contents
         self._found = Scan(manifest, [])
 
-    def scan(self) -> Scan:
+    def scan(self, follow: Callable[[Entry], None] | None = None) -> Scan:
         return self._found
 
     def rescan(self, paths: Iterable[str | Path]) -> Scan:  # type: ignore[override]

@@ -1,0 +1,62 @@
+"""The first look at a workspace: hosts that have nothing get its parts while it lasts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from monarch.runtime.answers import Outcome
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.host_in_push import HostInPush
+from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.spreading import Spread
+from monarch.wire.address import ProcAddress
+from monarch_sync.instalments import Instalments
+from monarch_sync.manifest import Manifest
+from monarch_sync.progress import progress
+from monarch_sync.push import Outgoing
+from monarch_sync.scanning.scanner import Scan
+
+__all__ = ["FirstLook"]
+
+
+class FirstLook:
+    """Of one attempt. ``hosts`` are those that get anything from it; whoever breaks off afterwards
+    has them drop it. None, where so many are to get so much that they had better pass it on to each
+    other, once it is all known."""
+
+    def __init__(self, memory: Memory, fleet: Fleet, addresses: Sequence[ProcAddress]) -> None:
+        self._memory = memory
+        self._fleet = fleet
+        self._asked: list[tuple[HostInPush, Promise[Outcome], int]] = []
+        self.hosts: list[HostInPush] = []
+        nothing_yet = Manifest()
+        for host in fleet.hosts(addresses, nothing_yet):
+            if host.push is not None and memory.views[host.uid].is_empty:
+                self.hosts.append(host)
+        if Spread.is_worth_it(sys.maxsize, [host.address for host in self.hosts]):
+            self.hosts.clear()
+
+    def scan(self) -> Scan:
+        """Look at everything. Who cannot take what is sent meanwhile is among the failed hosts."""
+        scanner, views = self._memory.scanner, self._memory.views
+        if not self.hosts:
+            return scanner.scan()
+        empty = [views[host.uid] for host in self.hosts]
+        number = self._memory.generation + 1
+        instalments = Instalments(scanner.contents, empty, number, self._send)
+        scan = scanner.scan(instalments.add)
+        instalments.end()
+        shown = progress()
+        shown.step, shown.num_hosts = "stage", len(self.hosts)
+        shown.bytes_to_send = sum(view.bytes_ahead for view in empty)
+        for host, answer, num_bytes in self._asked:
+            self._fleet.body(host.address, answer, num_bytes)
+        return scan
+
+    def _send(self, out: Outgoing) -> None:
+        num_bytes = sum(map(len, out.blobs))
+        for host in self.hosts:
+            answer = self._fleet.send(host, out.message, out.blobs)
+            self._asked.append((host, answer, num_bytes))
