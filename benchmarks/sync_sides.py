@@ -191,7 +191,7 @@ class Ours:
 
         instalments = Instalments(self.scanner.contents, self.views, 1, send)
         scan = self.scanner.scan(instalments.add)
-        instalments.end()
+        instalments.end(scan.manifest)
         for i in range(len(self.views)):
             for _ in range(num_sent):
                 self._reply(i)

@@ -1,32 +1,34 @@
 """Instalments: a first state on its way to hosts while the author still looks at the rest of it.
 
-So a host writes one part while the author reads the next. Nothing depends on them: a stage says
-what there is to be, and whatever the host lacks of that it asks for.
+So a host writes one part while the author reads the next. Nothing depends on them: a host that has
+not kept them says so to the stage, and asks for what it lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.entry import Entry
+from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Instalment, encode
 from monarch_sync.push import MAX_UNASKED_BYTES, HostView, Outgoing, author_name
 from monarch_sync.scanning.contents import Contents
 
 __all__ = ["Instalments"]
 
-_BYTES = 1 << 20
+_BYTES = 2 << 20
 
 
 class Instalments:
-    """To hosts of which one ``view`` or more says that they have nothing; ``send`` sends one.
+    """To hosts that have nothing, as these ``views`` of them say; ``send`` sends one to each.
 
-    `add` is for `Scanner.scan`, to which it is told all that is found; `end` sends the last.
+    `add` is for `Scanner.scan`, which tells it all that it finds, and `end` for what that finds in
+    the end. After it a `Push` to these views says what has changed since, and brings no more.
     """
 
     def __init__(
-        self, contents: Contents, views: list[HostView], generation: int,
+        self, contents: Contents, views: Sequence[HostView], generation: int,
         send: Callable[[Outgoing], None],
     ) -> None:  # fmt: skip
         self._contents = contents
@@ -37,6 +39,7 @@ class Instalments:
         self._entries: list[Entry] = []
         self._files: dict[bytes, Entry] = {}
         self._num_bytes = self._num_sent = 0
+        self._sent: dict[str, Entry] = {}
 
     def add(self, entry: Entry) -> None:
         """One more entry. Links, and large files, come with the stage or after it."""
@@ -49,12 +52,18 @@ class Instalments:
             return
         self._entries.append(entry)
         if self._num_bytes >= _BYTES:
-            self.end()
+            self._send_part()
 
-    def end(self) -> None:
-        """Send what is left."""
-        if not self._files:
-            return
+    def end(self, manifest: Manifest) -> None:
+        """Send what is left of the state that was found."""
+        if self._files:
+            self._send_part()
+        if self._sent:
+            ahead = self._sent_of(manifest)
+            for view in self._views:
+                view.ahead = ahead
+
+    def _send_part(self) -> None:
         made = list(self._contents.packed(list(self._files.values()), is_near=self._is_near))
         message = Instalment(
             self._generation, author_name(), [entry.to_row() for entry in self._entries],
@@ -63,8 +72,23 @@ class Instalments:
         self._send(Outgoing(message, [content for _, content in made]))
         num_bytes = len(encode(message)) + sum(len(content) for _, content in made)
         for view in self._views:
-            view.held.update(self._files)
             view.bytes_ahead += num_bytes
+        self._sent.update((entry.path, entry) for entry in self._entries)
         self._num_sent += self._num_bytes
         self._num_bytes = 0
         self._entries, self._files = [], {}
+
+    def _sent_of(self, manifest: Manifest) -> Manifest:
+        """What was sent, as a manifest that has as much as can be in common with this one."""
+        unsent: list[str] = []
+        num_equal = 0
+        for entry in manifest:
+            there = self._sent.get(entry.path)
+            if there == entry:
+                num_equal += 1
+            elif there is None:
+                unsent.append(entry.path)
+        changed: list[Entry] = []
+        if num_equal < len(self._sent):
+            changed = [entry for path, entry in self._sent.items() if manifest.get(path) != entry]
+        return manifest.replace(changed, unsent) if changed or unsent else manifest

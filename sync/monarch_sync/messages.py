@@ -77,9 +77,9 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
-    """Some entries of a first state, with their contents, while the author still looks at the rest
-    of it. To be sent or not, as to be kept or not: what the stage needs and is not there is asked
-    for."""
+    """Some entries of a first state, folders before content, with their contents, while the author
+    still looks at the rest of it. Nobody has to send it, or to keep it: a stage that builds on what
+    is not there is answered with ``Need``."""
 
     generation: int
     author: str
@@ -90,7 +90,9 @@ class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
 class Stage(msgspec.Struct, tag=1, array_like=True, frozen=True):
     """Get a state ready. ``base`` empty: ``changed`` is the whole manifest. ``moves``: folders of
     the base that have another name now, as (old, new); what else changed is told as from there.
-    ``takes_back``: what the host shows was not to stay, and this is what was there before it."""
+    ``takes_back``: what the host shows was not to stay, and this is what was there before it.
+    ``ahead``: the digest of what instalments brought of this first state; ``changed`` and
+    ``removed`` lead from there."""
 
     generation: int
     author: str
@@ -102,6 +104,7 @@ class Stage(msgspec.Struct, tag=1, array_like=True, frozen=True):
     blobs: list[Blob]
     moves: list[tuple[bytes, bytes]] = []
     takes_back: bool = False
+    ahead: bytes = b""
 
 
 class Supply(msgspec.Struct, tag=9, array_like=True, frozen=True):

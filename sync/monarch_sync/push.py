@@ -44,7 +44,7 @@ class HostView:
     """What the author knows of one host: the state it has, as far as we were told. ``is_near``:
     bytes reach it at the speed of memory, as on one machine, so they are not compressed.
     ``is_empty``: it said that nothing was pushed to it yet, so that it needs not be asked what it
-    lacks."""
+    lacks. ``ahead``: what it got of its first state before there was a push, in so many bytes."""
 
     def __init__(self, *, is_near: bool = False, is_empty: bool = False) -> None:
         self.generation = 0
@@ -52,14 +52,15 @@ class HostView:
         self.is_near = is_near
         self.is_empty = is_empty
         self.held: set[bytes] = set()  # contents that it had; its store should have them still
-        self.bytes_ahead = 0  # that it got before there was a push
+        self.ahead: Manifest | None = None
+        self.bytes_ahead = 0
 
 
 class _Change(NamedTuple):
-    """What leads from a host's state to the new one. ``contents`` are those of the files that
-    change, as far as they may be sent unasked; ``unsure`` those of them that the host may have
-    somewhere else, so that it is worth a look; ``replaced`` those of the old state that are shown
-    no more."""
+    """What leads from a host's state to the new one, or, to a first one, from what went ahead, by
+    its digest. ``contents`` are those of the files that change, as far as they may be sent unasked;
+    ``unsure`` those of them that the host may have somewhere else, so that it is worth a look;
+    ``replaced`` those of the old state that are shown no more."""
 
     base: bytes
     entries: list[Entry]
@@ -69,6 +70,7 @@ class _Change(NamedTuple):
     contents: frozenset[bytes]
     unsure: frozenset[bytes]
     replaced: frozenset[bytes]
+    ahead: bytes = b""
 
 
 class Push:
@@ -89,6 +91,7 @@ class Push:
         self.staged: Staged | None = None
         self.bytes_sent = view.bytes_ahead
         self._base = view.manifest
+        self._ahead = view.ahead if view.is_empty else None
         self._is_near = view.is_near
         self._is_empty = view.is_empty
         self._brings_content = False
@@ -116,7 +119,7 @@ class Push:
             return reply
         if isinstance(reply, Need) and self._rounds < _MAX_ROUNDS:
             if reply.whole:
-                self._base, self._brings_content = None, False
+                self._base, self._ahead, self._brings_content = None, None, False
                 return self._stage()
             return self._supply(frozenset(reply.digests))
         if isinstance(reply, Refused):
@@ -132,9 +135,7 @@ class Push:
         shared, view = self._contents.shared, self._view
         for key in [key for key, made in shared.items() if isinstance(made, Outgoing)]:
             del shared[key]  # contents, which take room
-        if self._is_empty:
-            view.held.clear()  # what went ahead is shown now, or is not there
-            view.bytes_ahead = 0
+        view.ahead, view.bytes_ahead = None, 0
         view.held |= self._change().replaced
         if len(view.held) > _MAX_HELD:
             view.held.clear()
@@ -149,8 +150,10 @@ class Push:
             if unsure := change.unsure & wanted:
                 wanted -= self._elsewhere(change, unsure)
         elif self._brings_content and self._is_empty:
-            wanted = change.contents - self._view.held
-        key = (self.generation, self._manifest.digest, change.base, wanted, self._is_near)
+            wanted = change.contents
+        key = (
+            self.generation, self._manifest.digest, change.base, change.ahead, wanted, self._is_near
+        )  # fmt: skip
         return self._send(self._shared(key, lambda: self._make_stage(change, wanted)))
 
     def _elsewhere(self, change: _Change, unsure: frozenset[bytes]) -> frozenset[bytes]:
@@ -180,18 +183,14 @@ class Push:
 
     def _change(self) -> _Change:
         base = self._base.digest if self._base is not None else b""
-        return self._shared((self.generation, self._manifest.digest, base), self._make_change)
+        ahead = self._ahead.digest if self._base is None and self._ahead is not None else b""
+        key = (self.generation, self._manifest.digest, base, ahead)
+        return self._shared(key, self._make_change)
 
     def _make_change(self) -> _Change:
         manifest, base = self._manifest, self._base
         if base is None:
-            entries = list(manifest)
-            files = [entry for entry in entries if entry.is_file]
-            # More than a round trip is worth is only sent to who asks for it.
-            is_little = sum(entry.size for entry in files) <= MAX_UNASKED_BYTES
-            contents = frozenset(entry.digest for entry in files if is_little)
-            nothing: frozenset[bytes] = frozenset()
-            return _Change(b"", entries, manifest.rows(), [], [], contents, nothing, nothing)
+            return self._make_first(manifest, self._ahead)
         moves = find_moved_folders(base, manifest)
         moved = base.replace(moves=moves) if moves else base
         changes = manifest.changes(moved)
@@ -212,11 +211,29 @@ class Push:
             frozenset(was.digest for was in before if was is not None and was.kind is Kind.FILE),
         )  # fmt: skip
 
+    def _make_first(self, manifest: Manifest, ahead: Manifest | None) -> _Change:
+        removed: list[bytes] = []
+        if ahead is None:
+            entries, rows = list(manifest), manifest.rows()
+        else:
+            changes = manifest.changes(ahead)
+            entries = [now for _, _, now in changes if now is not None]
+            rows = [entry.to_row() for entry in entries]
+            removed = encode_paths(path for path, _, now in changes if now is None)
+        files = [entry for entry in entries if entry.is_file]
+        # More than a round trip is worth is only sent to who asks for it.
+        is_little = sum(entry.size for entry in files) <= MAX_UNASKED_BYTES
+        contents = frozenset(entry.digest for entry in files if is_little)
+        nothing: frozenset[bytes] = frozenset()
+        went = b"" if ahead is None else ahead.digest
+        return _Change(b"", entries, rows, removed, [], contents, nothing, nothing, went)
+
     def _make_stage(self, change: _Change, wanted: frozenset[bytes]) -> Outgoing:
         made = self._made(change.entries, wanted)
         message = Stage(
             self.generation, author_name(), self._manifest.digest_name, self._manifest.digest,
             change.base, change.rows, change.removed, [blob for blob, _ in made], change.moves,
+            ahead=change.ahead,
         )  # fmt: skip
         return Outgoing(message, [content for _, content in made])
 

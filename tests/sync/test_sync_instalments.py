@@ -53,7 +53,7 @@ class Author:
 
         instalments = Instalments(self.scanner.contents, [self.view], 1, send)
         scan = self.scanner.scan(instalments.add)
-        instalments.end()
+        instalments.end(scan.manifest)
         return Push(self.workspace, scan.manifest, self.view, 1, self.scanner.contents)
 
     def carry(self, out: Outgoing) -> Message:

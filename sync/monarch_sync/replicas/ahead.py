@@ -5,43 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from monarch_sync.diff import Plan
 from monarch_sync.disk import Content
-from monarch_sync.entry import Entry, parent_of
+from monarch_sync.entry import Entry, Row, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Instalment, Stage
 from monarch_sync.replicas.ground import Ground
 from monarch_sync.replicas.staging import Staging
+from monarch_sync.replicas.states import manifest_of
 
 __all__ = ["Ahead"]
 
 
 class Ahead:
     """Of one replica. It is staged as the plan of the stage would have it, so that of this only the
-    rest is left to do; unless something is not as it was announced, which makes it worthless."""
+    rest is left to do; unless some of it has changed since, which makes it worthless."""
 
     def __init__(self, ground: Ground, staging: Staging) -> None:
         self._ground = ground
         self._staging = staging
-        self.generation = 0
-        self._entries: dict[str, Entry] = {}
+        self.forget()
 
     def forget(self) -> None:
         """What came is not there any more, or has become part of a stage."""
         self.generation = 0
-        self._entries = {}
+        self._entries: dict[str, Entry] = {}
+        self._rows: list[Row] = []
+        self._is_as_told = False
 
     def take(self, instalment: Instalment, blobs: Sequence[Content], old: Manifest) -> bool:
         """Stage what has come; False, and nothing is, where what it lies in did not come before it.
         Raises ``BadManifest``, ``BadMessage`` and ``OSError``."""
         told: dict[str, Entry] = {}
-        for entry in map(Entry.from_row, instalment.rows):
+        for row in instalment.rows:
+            entry = Entry.from_row(row)
             folder = parent_of(entry.path)
             above = told.get(folder) or self._entries.get(folder)
             if folder and (above is None or not above.is_dir):
                 return False
-            if entry.path not in self._entries:
-                told.setdefault(entry.path, entry)
+            if entry.path in told or entry.path in self._entries:
+                return False
+            told[entry.path] = entry
         plan = Plan(
             folders=[entry for entry in told.values() if entry.is_dir],
             files=[entry for entry in told.values() if entry.is_file],
@@ -49,18 +55,30 @@ class Ahead:
         self._ground.check_short(plan, old)
         self.generation = instalment.generation
         self._entries.update(told)
+        self._rows += instalment.rows
         self._staging.begin(plan, old)
         for blob, content in zip(instalment.blobs, blobs, strict=False):
             self._staging.add(blob, content)
         return True
 
-    def rest_of(self, plan: Plan, stage: Stage, new: Manifest) -> Plan:
+    def complete(self, stage: Stage) -> tuple[Stage, Manifest] | None:
+        """The stage as if all of its state were told in it, and that state; None where it builds on
+        something else than what is here. Raises ``BadManifest``."""
+        came = Manifest(self._entries.values())
+        if self.generation != stage.generation or came.digest != stage.ahead:
+            return None
+        from_there = msgspec.structs.replace(stage, base=came.digest, ahead=b"")
+        manifest = manifest_of(from_there, came)
+        self._is_as_told = not stage.removed and len(came) + len(stage.changed) == len(manifest)
+        rows = [*self._rows, *stage.changed] if self._is_as_told else manifest.rows()
+        return msgspec.structs.replace(stage, changed=rows, removed=[], ahead=b""), manifest
+
+    def rest_of(self, plan: Plan) -> Plan:
         """What there is left to begin of a plan; all of it, where what came does not fit."""
         entries = self._entries
         if not entries:
             return plan
-        is_the_same = self.generation == stage.generation and not stage.base
-        if not is_the_same or any(new.get(path) != entry for path, entry in entries.items()):
+        if not self._is_as_told:
             self._staging.drop()
             return plan
         return replace(

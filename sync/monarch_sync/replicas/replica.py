@@ -273,7 +273,13 @@ class Replica:
             return Need([], whole=True)
         known = self._states.find(stage)
         try:
-            manifest = known or manifest_of(stage, old)
+            if stage.ahead:
+                whole = self._ahead.complete(stage)
+                if whole is None:
+                    return _ANEW
+                stage, manifest = whole
+            else:
+                manifest = known or manifest_of(stage, old)
         except BadManifest as error:
             return Refused("bad-manifest", str(error), error.path, self.generation)
         if self._pending is not None:
@@ -284,7 +290,7 @@ class Replica:
         plan = self._plan(old, manifest, stage)
         self._ground.check_short(plan, manifest)
         self._pending = Pending(stage, old, manifest, plan, is_told=known is None)
-        self._staging.begin(self._ahead.rest_of(plan, stage, manifest), old)
+        self._staging.begin(self._ahead.rest_of(plan), old)
         self._ahead.forget()
         return self._go_on(self._pending, stage.blobs, blobs)
 

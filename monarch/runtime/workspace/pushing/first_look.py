@@ -47,7 +47,7 @@ class FirstLook:
         number = self._memory.generation + 1
         instalments = Instalments(scanner.contents, empty, number, self._send)
         scan = scanner.scan(instalments.add)
-        instalments.end()
+        instalments.end(scan.manifest)
         shown = progress()
         shown.step, shown.num_hosts = "stage", len(self.hosts)
         shown.bytes_to_send = sum(view.bytes_ahead for view in empty)
