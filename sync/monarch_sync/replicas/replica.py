@@ -152,7 +152,8 @@ class Replica:
         self._lock.close()
 
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
-        """Answer one message of a push. Errors of the disk come back as ``Refused``."""
+        """Answer one message of a push. What is wrong with it, or with the disk, comes back as
+        ``Refused``."""
         if self._lock.closed:
             return Refused("closed", "this replica was closed: make another of its folder")
         try:
@@ -169,6 +170,12 @@ class Replica:
                 return self.commit(message.generation)
             if isinstance(message, Abort):
                 return self.abort(message.generation)
+        except BadManifest as error:
+            self._drop_stage()
+            return Refused("bad-manifest", str(error), error.path, self.generation)
+        except BadMessage as error:
+            self._drop_stage()
+            return Refused("damaged", str(error))
         except UnicodeEncodeError as error:
             self._drop_stage()
             return Refused("encoding", _NO_SUCH_NAMES.format(error.encoding), str(error.object))
@@ -241,21 +248,13 @@ class Replica:
     def take_in(self, instalment: Instalment, blobs: Sequence[Content] = ()) -> Message:
         """Get a part of a first state ready, of which the rest is not known yet. Nothing visible
         changes."""
-        digests = list(dict.fromkeys(row[4] for row in instalment.rows if row[4]))
-        if self.generation or self._pending is not None:
-            return Need(digests)
-        self._see_to_the_folder()
-        if self._ahead.generation != instalment.generation:
-            self._drop_stage()
-        try:
-            is_taken = self._ahead.take(instalment, blobs, self.manifest)
-        except BadManifest as error:
-            self._drop_stage()
-            return Refused("bad-manifest", str(error), error.path, self.generation)
-        except BadMessage as error:
-            self._drop_stage()
-            return Refused("damaged", str(error))
-        return Need([] if is_taken else digests)
+        if not self.generation and self._pending is None:
+            self._see_to_the_folder()
+            if self._ahead.generation != instalment.generation:
+                self._drop_stage()
+            if self._ahead.take(instalment, blobs, self.manifest):
+                return Need([])
+        return Need(list(dict.fromkeys(row[4] for row in instalment.rows if row[4])))
 
     def stage(self, stage: Stage, blobs: Sequence[Content]) -> Message:
         """Get a state ready beside the folder. Nothing visible changes."""
@@ -270,18 +269,16 @@ class Replica:
         self._see_to_the_folder()
         old = self.manifest
         if stage.base and stage.base != old.digest:
-            return Need([], whole=True)
-        known = self._states.find(stage)
-        try:
-            if stage.ahead:
-                whole = self._ahead.complete(stage)
-                if whole is None:
-                    return _ANEW
-                stage, manifest = whole
-            else:
-                manifest = known or manifest_of(stage, old)
-        except BadManifest as error:
-            return Refused("bad-manifest", str(error), error.path, self.generation)
+            return _ANEW
+        known = None
+        if stage.ahead:
+            whole = self._ahead.complete(stage)
+            if whole is None:
+                return _ANEW
+            stage, manifest = whole
+        else:
+            known = self._states.find(stage)
+            manifest = known or manifest_of(stage, old)
         if self._pending is not None:
             self._drop_stage()
         if not stage.base:
@@ -330,12 +327,8 @@ class Replica:
     def _go_on(
         self, pending: Pending, blobs: Sequence[Blob], contents: Sequence[Content]
     ) -> Message:
-        try:
-            for blob, content in zip(blobs, contents, strict=False):
-                self._staging.add(blob, content)
-        except BadMessage as error:
-            self._drop_stage()
-            return Refused("damaged", str(error))
+        for blob, content in zip(blobs, contents, strict=False):
+            self._staging.add(blob, content)
         missing = self._staging.gather(pending.plan, pending.new)
         if missing:
             return Need(missing)

@@ -141,14 +141,10 @@ class Attempt:
         fleet.clients.clear()
         fleet.meet(addresses)
         report.generation = memory.generation
-        hosts: list[HostInPush] = []
+        first = FirstLook(memory, fleet, addresses if touched is None else ())
+        hosts = first.hosts
         try:
-            if touched is None:
-                look = FirstLook(memory, fleet, addresses)
-                hosts = look.hosts
-                scan = look.scan()
-            else:
-                scan = memory.scanner.rescan(touched)
+            scan = first.scan() if touched is None else memory.scanner.rescan(touched)
             scan = with_unreadable(scan, memory, fleet, self._node, addresses)
             if not self._may_empty:
                 check_emptied(scan, memory, fleet, addresses, self._here)
