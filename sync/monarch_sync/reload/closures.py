@@ -11,6 +11,10 @@ from .flips import Attribute, Flip
 from .patch import same_behaviour
 
 
+# Functions too, up to Python 3.11 all of them, which run where they are made: nobody holds them.
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+
 def follow_edited_makers(flips: Iterable[Flip]) -> list[Attribute]:
     """New code for the living closures of every function that gets new code.
 
@@ -24,7 +28,8 @@ def follow_edited_makers(flips: Iterable[Flip]) -> list[Attribute]:
         if isinstance(flip, Attribute) and flip.name == "__code__":
             taken.add(id(flip.owner))
             for old, new in pairs_of(flip.owner.__code__, flip.value):
-                heirs[id(old)] = old, new
+                if old.co_name not in _COMPREHENSIONS:
+                    heirs[id(old)] = old, new
     if not heirs:
         return []
     return [

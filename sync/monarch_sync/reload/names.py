@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from .scopes import (
     Comprehension,
@@ -57,6 +58,15 @@ class Names:
     @property
     def all(self) -> frozenset[str]:
         return self.deferred | {name for name, _ in self.eager}
+
+    @cached_property
+    def roots(self) -> frozenset[str]:
+        """The names that it reads or binds, without what is read of their values."""
+        return frozenset(map(root_of, self.all)) | self.binds
+
+    @cached_property
+    def containers(self) -> frozenset[str]:
+        return frozenset(container for container, _, _ in self.items)
 
 
 def names_of(node: ast.stmt) -> Names:

@@ -42,9 +42,9 @@ class Statement:
 
     def take_analysis(self, other: Statement) -> None:
         """What was found out about the same text before."""
-        for name in ("names", "binds", "dump"):
-            if name in vars(other) and self.brought == other.brought:
-                vars(self)[name] = vars(other)[name]
+        if self.brought == other.brought:
+            known = vars(other)
+            vars(self).update({name: known[name] for name in _ANALYSIS if name in known})
 
     @cached_property
     def binds(self) -> frozenset[str]:
@@ -196,6 +196,13 @@ class Statement:
         """The first line, for reports."""
         return ast.unparse(self.node).partition("\n")[0]
 
+
+# All that is told from the text alone: neither the place in the file, nor the nodes of a class.
+_ANALYSIS = tuple(
+    name
+    for name, value in vars(Statement).items()
+    if isinstance(value, cached_property) and name != "body"
+)
 
 _HOLDERS = ("partial", "lru_cache", "cache", "staticmethod")
 
