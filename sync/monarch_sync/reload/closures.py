@@ -10,7 +10,6 @@ from typing import Any
 from .flips import Attribute, Flip
 from .patch import same_behaviour
 
-
 # Functions too, up to Python 3.11 all of them, which run where they are made: nobody holds them.
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 

@@ -56,7 +56,9 @@ class Concern:
         """Whether a module that an import leads to is one of those that are planned for."""
         plans = self._reach.plans
         whole = owner if inner is None else f"{owner}.{inner}"
-        return owner in plans or any(name == whole or name.startswith(f"{whole}.") for name in plans)
+        return owner in plans or any(
+            name == whole or name.startswith(f"{whole}.") for name in plans
+        )
 
     def of(self, plan: ModulePlan, index: int) -> bool:
         if index in self._always or index in plan.run:

@@ -97,7 +97,6 @@ class ModuleEdit:
         before = {name for statement in self.old for name in statement.binds}
         return frozenset(before - {name for s in self.new for name in s.binds} - self.keep - {"*"})
 
-
     @cached_property
     def displaced(self) -> frozenset[str]:
         """Names whose last binder of old is not their last binder now, though both exist still."""

@@ -13,7 +13,7 @@ model that is made of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .alignment import changed_functions, differ_in_bodies_only
 from .concern import Concern
