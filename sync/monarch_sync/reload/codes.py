@@ -40,6 +40,11 @@ class Codes(Mapping[Place, CodeType]):
                 found[name, line + distance] = code, moved + distance
         return Codes(found)
 
+    def has(self, code: CodeType) -> bool:
+        """Whether it holds this very object."""
+        found = self._found.get((code.co_name, code.co_firstlineno))
+        return found is not None and found[0] is code
+
     def __getitem__(self, place: Place) -> CodeType:
         code, distance = self._found[place]
         if distance:

@@ -34,6 +34,10 @@ def spliced(before: Source, text: bytes) -> Source | None:
             return None
         tree = ast.parse("\n" * (start - 1) + edited + "\n", before.path)
         fresh = split(tree.body, lines)
+        classes = {one.name: one for one in old[above:below] if one.is_class}
+        for one in fresh:
+            if one.is_class and one.name in classes:
+                one.take_members(classes[one.name])
         kept = (*old[:above], *old[below:])
         if any(one.may_bear_upon_others for one in (*kept, *fresh)):
             return None

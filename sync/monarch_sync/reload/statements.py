@@ -40,7 +40,8 @@ class Statement:
 
     @cached_property
     def names(self) -> Names:
-        return names_of(self.node)
+        functions = [one for one in self.body if one.is_function] if self.is_class else ()
+        return names_of(self.node, {one.node: one.names.deferred for one in functions})
 
     def moved(self, distance: int, lines: Sequence[str]) -> Statement:
         """The same in another version of the file, so many lines further down."""
@@ -69,6 +70,13 @@ class Statement:
             other.names  # noqa: B018  found out once: it is asked of both
             known = vars(other)
             vars(self).update({name: known[name] for name in _ANALYSIS if name in known})
+
+    def take_members(self, other: Statement) -> None:
+        """What is known about the unchanged members of a class that was edited."""
+        known = {one.text: one for one in other.body}
+        for one in self.body:
+            if one.text in known:
+                one.take_analysis(known[one.text])
 
     @cached_property
     def binds(self) -> frozenset[str]:
