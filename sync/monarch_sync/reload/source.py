@@ -25,7 +25,8 @@ from types import CodeType, ModuleType
 
 from .codes import Codes
 from .kinds import is_waiting, own_names
-from .statements import Statement, decoded_lines, split
+from .lines import decoded_lines
+from .statements import Statement, split
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,10 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 
 from .codes import Codes
+from .lines import decoded_lines, is_plain
 from .source import Source
 from .spelling import FunctionNode, imported_names
-from .statements import Statement, decoded_lines, is_plain, split
+from .statements import Statement, split
 
 
 def spliced(before: Source, text: bytes) -> Source | None:

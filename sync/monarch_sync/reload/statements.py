@@ -14,13 +14,12 @@ unchanged statements.
 from __future__ import annotations
 
 import ast
-import codecs
 import copy
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from .lines import decoded_lines
 from .names import Names, names_of
 from .spelling import WHOLE, FunctionNode, dotted, root_of
 
@@ -273,28 +272,6 @@ class _WithoutLambdaBodies(ast.NodeTransformer):
 
 def statements_of(source: bytes, tree: ast.Module) -> tuple[Statement, ...]:
     return split(tree.body, decoded_lines(source))
-
-
-_COOKIE = re.compile(rb"(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
-
-
-def decoded_lines(source: bytes) -> list[str]:
-    # Form feeds and the like end a line for str.splitlines, not for Python.
-    cookie = _COOKIE.match(source)
-    encoding = cookie.group(1).decode() if cookie else "utf-8"
-    text = source.decode(encoding, "replace").replace("\r\n", "\n").replace("\r", "\n")
-    return text.split("\n")
-
-
-def is_plain(source: bytes) -> bool:
-    """Whether it is UTF-8 throughout, and says nothing of that."""
-    if source.startswith(codecs.BOM_UTF8) or _COOKIE.match(source):
-        return False
-    try:
-        source.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def split(
