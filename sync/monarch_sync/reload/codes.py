@@ -31,12 +31,17 @@ class Codes(Mapping[Place, CodeType]):
         return cls({place: code for place, code in found.items() if code is not None})
 
     def spliced(self, window: range, others: Codes, distance: int) -> Codes:
-        """With others in place of those in a window of lines; what is below has moved down."""
+        """With others in place of those in a window of lines; what is below has moved down.
+
+        Raises ValueError for what cannot be moved.
+        """
         found = dict(others._found)
         for (name, line), (code, moved) in self._found.items():
             if line < window.start:
                 found[name, line] = code, moved
             elif line >= window.stop:
+                if distance and _says_its_line(code):
+                    raise ValueError(f"{name} makes a class that knows its line")
                 found[name, line + distance] = code, moved + distance
         return Codes(found)
 
@@ -60,6 +65,14 @@ class Codes(Mapping[Place, CodeType]):
 
     def __len__(self) -> int:
         return len(self._found)
+
+
+def _says_its_line(code: CodeType) -> bool:
+    """Whether it is the body of a class in a function, as of Python 3.13.
+
+    That of a class at the top level is run anew, from its source, or never again.
+    """
+    return "__firstlineno__" in code.co_names and "<locals>" in getattr(code, "co_qualname", "")
 
 
 def _moved(code: CodeType, distance: int) -> CodeType:
