@@ -2,8 +2,9 @@
 
     python benchmarks/reload.py [--modules 200] [--edits 40] [--torch]
 
-Each module has classes and functions, and imports from the ones before it. Prints medians and
-the slowest, in ms: `prepare` passes while the old code runs on, `commit` is when it switches.
+Each module has classes and functions, and imports from the ones before it; two long ones have
+dataclasses, enums, decorators and closures. Prints medians and the slowest, in ms: `prepare` passes
+while the old code runs on, `commit` is when it switches.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from monarch_sync.reload import Reloader
@@ -37,6 +39,103 @@ def module_text(number: int) -> str:
     return "\n".join(parts)
 
 
+_LONG_HEAD = """from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+
+LIMIT = 3
+TABLE = {}
+
+
+def register(function):
+    TABLE[function.__name__] = function
+    return function
+"""
+_LONG_PART = """
+
+class Kind{k}(enum.Enum):
+    ONE = "one"
+    TWO = "two"
+
+    @property
+    def title(self) -> str:
+        return self.value.title()
+
+
+@dataclasses.dataclass(frozen=True)
+class Config{k}:
+    size: int = {k}
+    rate: float = 0.5
+    kind: Kind{k} = Kind{k}.ONE
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError(f"size is {{self.size}}")
+
+    def scaled(self, factor: float) -> Config{k}:
+        return dataclasses.replace(self, rate=self.rate * factor)
+
+
+class Model{k}:
+    default = Config{k}()
+
+    def __init__(self, config: Config{k}) -> None:
+        self.config = config
+        self.num_steps = 0
+
+    def step(self, x: float) -> float:
+        self.num_steps += 1
+        if self.config.kind is Kind{k}.TWO:
+            return x * self.config.rate + LIMIT
+        return sum(x / n for n in range(1, self.config.size + {k}))
+
+    @functools.cached_property
+    def loss(self) -> float:
+        return compute{k}(self.step(1.0), self.num_steps)
+
+
+@register
+def compute{k}(value: float, steps: int = {k}) -> float:
+    def part(number: int) -> float:
+        return value / (number + 1)
+
+    total = 0.0
+    for number in range(steps):
+        total += part(number)
+        if total > LIMIT:
+            break
+    return total
+"""
+
+
+def long_text(num_lines: int) -> str:
+    num_parts = (num_lines - _LONG_HEAD.count("\n")) // _LONG_PART.count("\n")
+    return _LONG_HEAD + "".join(_LONG_PART.format(k=k) for k in range(num_parts))
+
+
+Case = tuple[Path, str, Callable[[int], str]]  # what stands in the file, and what instead
+
+
+def long_cases(package: Path) -> Iterator[tuple[str, Case]]:
+    for num_lines in (500, 1500):
+        path = package / f"long{num_lines}.py"
+        path.write_text(long_text(num_lines))
+        yield (
+            f"a method body, of {num_lines} lines",
+            (path, "LIMIT\n        return sum(", lambda n: f"LIMIT + {n}\n        return sum("),
+        )
+        yield (
+            f"a function body, of {num_lines} lines",
+            (path, "total = 0.0", lambda n: f"total = {n}.0"),
+        )
+        yield (
+            f"a dataclass field, of {num_lines} lines",
+            (path, "rate: float = 0.5", lambda n: f"rate: float = 0.{n + 6}"),
+        )
+
+
 def measure(modules: int, count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "project")
@@ -50,25 +149,34 @@ def measure(modules: int, count: int) -> None:
                 importlib.import_module(f"project.m{number}")
             middle = modules // 2
             path = package / f"m{middle}.py"
-            text = path.read_text()
-            cases = {
-                "a method body": ("self.x + y + 3", lambda n: f"self.x + y + 3 + {n + 1}"),
+            cases: dict[str, Case] = {
+                "a method body": (path, "self.x + y + 3", lambda n: f"self.x + y + 3 + {n + 1}"),
                 "a function body that others import": (
+                    path,
                     f"def f{middle}(x):\n    return ",
                     lambda n: f"def f{middle}(x):\n    return {n + 1} + ",
                 ),
                 "a new method": (
+                    path,
                     "class K3:\n",
                     lambda n: f"class K3:\n    def new{n}(self):\n        return {n}\n",
                 ),
-                "a constant that others read": ("LIMIT = ", lambda n: f"LIMIT = {n + 1} + "),
+                "a constant that others read": (
+                    path,
+                    "LIMIT = ",
+                    lambda n: f"LIMIT = {n + 1} + ",
+                ),
+                **dict(long_cases(package)),
             }
+            for path, _, _ in cases.values():
+                importlib.import_module(f"project.{path.stem}")
             print(f"{'edit':<36} {'prepare':>14} {'commit':>14}   ms: median (slowest)")
-            for title, (old, new) in cases.items():
+            for title, (path, old, new) in cases.items():
+                text = path.read_text()
                 assert old in text
                 prepare, commit = [], []
                 for number in range(count):
-                    path.write_text(text.replace(old, new(number)))
+                    path.write_text(text.replace(old, new(number), 1))
                     report = reloader.reload([path])
                     prepare.append(1000 * report.prepare_seconds)
                     commit.append(1000 * report.seconds)

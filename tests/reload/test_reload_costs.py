@@ -5,7 +5,9 @@ Work is how often functions of the reloader are called, and how often a statemen
 
 from __future__ import annotations
 
+import ast
 import functools
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from monarch_sync.reload.reach import Reach
 from monarch_sync.reload.statements import Statement
 
 from .conftest import Project
@@ -115,3 +118,57 @@ def test_work_grows_with_the_edit(kind: str, project: Project, work: _Work) -> N
     once, twice = counts[1] - counts[0], counts[2] - counts[1]
     assert once > 40, counts
     assert twice < 2.6 * once, counts
+
+
+def _functions(num: int, edited: int) -> str:
+    return "".join(
+        f"def f{i}(x):\n    return x + {i}{' + 1' * (i == num // 2) * edited}\n\n\n"
+        for i in range(num)
+    )
+
+
+def test_only_what_was_edited_is_read_and_planned(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = project.load("cost_of_one", _functions(200, 0))
+    project.edit("cost_of_one", _functions(200, 1))
+    looked: list[str | None] = []
+    num_read: list[int] = []
+    forcing, parse = Reach.forcing, ast.parse
+
+    def look(self: Reach, name: str, statement: Statement) -> Iterator[str]:
+        looked.append(statement.name)
+        return forcing(self, name, statement)
+
+    def read(source: Any, *args: Any) -> Any:
+        num_read.append(len(source.strip()))
+        return parse(source, *args)
+
+    monkeypatch.setattr(Reach, "forcing", look)
+    monkeypatch.setattr(ast, "parse", read)
+    project.edit("cost_of_one", _functions(200, 2))
+    assert module.f100(0) == 102
+    assert set(looked) <= {"f99", "f100"}
+    assert sum(num_read) < 200
+
+
+def test_closures_are_searched_for_where_somebody_holds_one(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def f():\n    def g():\n        return {}\n    return g\n"
+    module = project.load("cost_of_closures", text.format(0))
+    num_searched = 0
+    search = gc.get_referrers
+
+    def counted(*objects: Any) -> list[Any]:
+        nonlocal num_searched
+        num_searched += 1
+        return search(*objects)
+
+    monkeypatch.setattr(gc, "get_referrers", counted)
+    for number in (1, 2):
+        project.edit("cost_of_closures", text.format(number))
+    assert (module.f()(), num_searched) == (2, 0)
+    held = module.f()
+    project.edit("cost_of_closures", text.format(3))
+    assert (held(), num_searched) == (3, 1)

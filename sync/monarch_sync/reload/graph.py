@@ -97,6 +97,29 @@ class ModuleEdit:
         before = {name for statement in self.old for name in statement.binds}
         return frozenset(before - {name for s in self.new for name in s.binds} - self.keep - {"*"})
 
+    @cached_property
+    def displaced(self) -> frozenset[str]:
+        """Names whose last binder of old is not their last binder now, though both exist still."""
+        after = {name: i for i, statement in enumerate(self.new) for name in statement.binds}
+        return frozenset(
+            name
+            for name, index in after.items()
+            if name in self.last_binders
+            and name not in self.keep
+            and not self.never_runs(self.new[index])
+            and self.alignment.source_of(index) not in (None, self.last_binders[name])
+        ) - {"*"}
+
+    @cached_property
+    def bound_twice(self) -> frozenset[str]:
+        """Names that several of the new statements bind."""
+        seen: set[str] = set()
+        twice: set[str] = set()
+        for statement in self.new:
+            twice |= seen & statement.binds
+            seen |= statement.binds
+        return frozenset(twice - {"*"})
+
 
 class ImportGraph:
     """The imports of some modules, by the names that they bind."""

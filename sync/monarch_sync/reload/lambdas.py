@@ -84,7 +84,7 @@ def _same(code: CodeType, among: Mapping[Hashable, Sequence[CodeType]]) -> list[
 
 
 def _compiled(statement: Statement, path: str) -> CodeType:
-    body: list[ast.stmt] = [statement.node]
+    body: list[ast.stmt] = [statement.placed]
     code: CodeType = compile(ast.Module(body, []), path, "exec", dont_inherit=True)
     return code
 

@@ -8,9 +8,10 @@ one sits in a function body and happens when somebody calls it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from .scopes import (
     Comprehension,
@@ -58,9 +59,19 @@ class Names:
     def all(self) -> frozenset[str]:
         return self.deferred | {name for name, _ in self.eager}
 
+    @cached_property
+    def roots(self) -> frozenset[str]:
+        """The names that it reads or binds, without what is read of their values."""
+        return frozenset(map(root_of, self.all)) | self.binds
 
-def names_of(node: ast.stmt) -> Names:
-    reader = _Reader(argument=Use.HELD if isinstance(node, ast.Expr) else Use.PASSED)
+    @cached_property
+    def containers(self) -> frozenset[str]:
+        return frozenset(container for container, _, _ in self.items)
+
+
+def names_of(node: ast.stmt, deferred: Mapping[ast.AST, frozenset[str]] | None = None) -> Names:
+    """`deferred` is what is known of functions in it: what their bodies take from outside."""
+    reader = _Reader(Use.HELD if isinstance(node, ast.Expr) else Use.PASSED, deferred or {})
     reader.statement(node)
     reader.note_entries(reader.eager)
     return Names(
@@ -72,8 +83,9 @@ def names_of(node: ast.stmt) -> Names:
 
 
 class _Reader:
-    def __init__(self, argument: Use) -> None:
+    def __init__(self, argument: Use, known: Mapping[ast.AST, frozenset[str]]) -> None:
         self._argument = argument
+        self._known = known
         self.binds: set[str] = set()
         self.eager: set[tuple[str, Use]] = set()
         self.deferred: set[str] = set()
@@ -125,7 +137,8 @@ class _Reader:
         self._decorators(node.decorator_list)
         for expression in header_of(node):
             self._expression(expression, Use.HELD)
-        self.deferred |= free_names(node.body, parameters_of(node.args))
+        known = self._known.get(node)
+        self.deferred |= free_names(node.body, parameters_of(node.args)) if known is None else known
 
     def _class(self, node: ast.ClassDef) -> None:
         self.binds.add(node.name)
@@ -134,7 +147,7 @@ class _Reader:
             self._expression(base, Use.BASE)
         for keyword in node.keywords:
             self._expression(keyword.value, Use.BASE)
-        body = _Reader(Use.PASSED)
+        body = _Reader(Use.PASSED, self._known)
         for child in node.body:
             body.statement(child)
         own = body.binds | {WHOLE}  # `vars()` in a class body is about the class
@@ -197,7 +210,7 @@ class _Reader:
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
     ) -> None:
-        inner = _Reader(self._argument)
+        inner = _Reader(self._argument, self._known)
         inner._entries.update(self._entries)
         for generator in node.generators:
             inner._runs_through(generator.target, generator.iter)

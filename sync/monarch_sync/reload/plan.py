@@ -13,9 +13,10 @@ model that is made of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .alignment import changed_functions, differ_in_bodies_only
+from .concern import Concern
 from .graph import ImportGraph, Kind, ModuleEdit, absolute_name, imports_of
 from .marks import Mark, ModulePlan, Plan
 from .names import Use
@@ -53,12 +54,14 @@ class _Planner:
         self._graph = ImportGraph(known)
         self.plans: dict[str, ModulePlan] = {}
         self._reach = Reach(self._graph, self.plans)
+        self._concerns: dict[str, Concern] = {}
         for edit in edits:
             self._add(edit)
 
     def _add(self, edit: ModuleEdit) -> None:
         self.plans[edit.name] = ModulePlan(edit, marks=dict.fromkeys(edit.gone, Mark.VALUE))
         self._graph.add(edit)
+        self._concerns[edit.name] = Concern(self._reach, edit)
 
     def spread(self) -> None:
         """Mark and run until nothing more follows."""
@@ -101,8 +104,11 @@ class _Planner:
         return before != after
 
     def _mark_all(self, plan: ModulePlan) -> None:
-        edit = plan.edit
+        edit, concern = plan.edit, self._concerns[plan.edit.name]
+        concern.look_around()
         for index, statement in enumerate(edit.new):
+            if not concern.of(plan, index):
+                continue
             if edit.never_runs(statement) or (statement.binds and statement.binds <= edit.keep):
                 continue
             if statement.is_class:
@@ -126,8 +132,8 @@ class _Planner:
             if not needed.isdisjoint(statement.binds) and not edit.never_runs(statement):
                 plan.run.add(index)
         # `x = 1` and then `x += 1`: the second alone would start from the finished value.
-        displaced = _displaced(edit)
-        for name in _bound_twice(edit.new) | displaced:
+        displaced = edit.displaced
+        for name in edit.bound_twice | displaced:
             binders = {i for i, statement in enumerate(edit.new) if name in statement.binds}
             if name in displaced:
                 plan.run.add(max(binders))
@@ -306,31 +312,8 @@ def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
     return {name for name in edit.kinds.keys() - bound if not name.startswith("__")}
 
 
-def _displaced(edit: ModuleEdit) -> set[str]:
-    """Names whose last binder of old is not their last binder now, though both exist still."""
-    before = {name: i for i, statement in enumerate(edit.old) for name in statement.binds}
-    after = {name: i for i, statement in enumerate(edit.new) for name in statement.binds}
-    return {
-        name
-        for name, index in after.items()
-        if name in before
-        and name not in edit.keep
-        and not edit.never_runs(edit.new[index])
-        and edit.alignment.source_of(index) not in (None, before[name])
-    } - {"*"}
-
-
 def _fills(statement: Statement, name: str) -> bool:
     """Whether it makes what has the name, or says more to it."""
     is_call = isinstance(statement.node, ast.Expr)
     reads = {root_of(dotted) for dotted, _ in statement.names.eager}
     return name in statement.binds or (is_call and name in reads)
-
-
-def _bound_twice(statements: Sequence[Statement]) -> set[str]:
-    seen: set[str] = set()
-    twice: set[str] = set()
-    for statement in statements:
-        twice |= seen & statement.binds
-        seen |= statement.binds
-    return twice - {"*"}

@@ -150,7 +150,9 @@ class Prepared:
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
-        self._functions.flips += follow_edited_makers(self._functions.flips)
+        self._functions.flips += follow_edited_makers(
+            self._functions.flips, [running[name] for name in self._plan.modules]
+        )
         self._judge(changed)
         self._report.threads = self._stage.outside.threads
         self._caches = list(_caches_of(self._plan))

@@ -6,10 +6,12 @@ and size alone, and would hand out yesterday's code for a quick edit of the same
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import functools
 import importlib.util
+import operator
 import os
 import sys
 import threading
@@ -21,8 +23,10 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from .codes import Codes
 from .kinds import is_waiting, own_names
-from .statements import Statement, statements_of
+from .lines import decoded_lines
+from .statements import Statement, split
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +38,32 @@ class Source:
     witnessed: bool = True
     seen_ns: int = field(default_factory=time.time_ns)
 
+    @classmethod
+    def made(
+        cls,
+        path: str,
+        text: bytes,
+        lines: Sequence[str],
+        statements: tuple[Statement, ...],
+        codes: Codes,
+        flags: int,
+    ) -> Source:
+        """One of which all is known that is asked for in most reloads."""
+        source = cls(path, text)
+        vars(source).update(lines=lines, statements=statements, codes=codes, flags=flags)
+        return source
+
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.path)
 
     @cached_property
+    def lines(self) -> Sequence[str]:
+        return decoded_lines(self.text)
+
+    @cached_property
     def statements(self) -> tuple[Statement, ...]:
-        return statements_of(self.text, self.tree)
+        return split(self.tree.body, self.lines)
 
     @cached_property
     def code(self) -> CodeType:
@@ -48,18 +71,20 @@ class Source:
         return code
 
     @cached_property
-    def codes(self) -> dict[tuple[str, int], CodeType]:
-        """Code objects by name and first line; two lambdas on one line are nobody's."""
-        found: dict[tuple[str, int], CodeType | None] = {}
-        pending = [self.code]
-        while pending:
-            code = pending.pop()
-            for constant in code.co_consts:
-                if isinstance(constant, CodeType):
-                    pending.append(constant)
-                    key = (constant.co_name, constant.co_firstlineno)
-                    found[key] = None if key in found else constant
-        return {key: code for key, code in found.items() if code is not None}
+    def flags(self) -> int:
+        """Those of its `from __future__` imports, for whatever is compiled of it."""
+        flags: int = self.code.co_flags & _FUTURE_FLAGS
+        return flags
+
+    @cached_property
+    def codes(self) -> Codes:
+        return Codes.inside(self.code)
+
+
+_FUTURE_FLAGS = functools.reduce(
+    operator.or_,
+    (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names),
+)
 
 
 def read_text(path: str) -> bytes:
@@ -278,6 +303,7 @@ class _RecordingLoader(SourceFileLoader):
         if self._hook.builtins is not None and self._hook.thread == threading.get_ident():
             module.__dict__["__builtins__"] = self._hook.builtins
             self._hook.imported.append(module.__name__)
+        vars(source)["code"] = code
         self._sources.record(module.__name__, source)
         exec(code, module.__dict__)
 

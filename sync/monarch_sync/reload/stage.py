@@ -7,7 +7,6 @@ sets) is taken out again and kept for the commit (see `lookout`).
 """
 
 from __future__ import annotations
-import __future__
 
 import ast
 import builtins
@@ -17,7 +16,6 @@ import functools
 import gc
 import importlib
 import linecache
-import operator
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,10 +44,6 @@ from .targets import HeldStore
 from .turns import longer_turns
 
 _NAMED = (FunctionType, type)
-_FUTURE_FLAGS = functools.reduce(
-    operator.or_,
-    (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names),
-)
 
 
 class Stage:
@@ -141,7 +135,7 @@ class Stage:
         for key, value in dict(namespace).items():
             if issubclass(type(value), ModuleType):
                 namespace[key] = self._view(value)
-        flags = source.code.co_flags & _FUTURE_FLAGS
+        flags = source.flags
         for index in sorted(plan.run | plan.twin):
             statement = plan.edit.new[index]
             run = self._runner(plan, index, source.path, flags)
@@ -172,7 +166,7 @@ class Stage:
     ) -> Callable[[dict[str, Any]], None]:
         """What runs a statement in a namespace."""
         statement = plan.edit.new[index]
-        node = statement.node
+        node = statement.placed
         if statement.is_star:
             assert isinstance(node, ast.ImportFrom)
             name, level = node.module or "", node.level

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import ast
 import copy
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from .lines import decoded_lines
 from .names import Names, names_of
-from .spelling import WHOLE, FunctionNode, dotted
+from .spelling import WHOLE, FunctionNode, dotted, root_of
 
 _BIND_UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr"})
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
@@ -35,16 +35,47 @@ class Statement:
     last: int
     lines: Sequence[str] = field(repr=False)  # of the whole file
     brought: frozenset[tuple[str, str]] | None = None  # (module, name) that star imports bring
+    moved_by: int = 0  # so many lines, since its node was read
 
     @cached_property
     def names(self) -> Names:
-        return names_of(self.node)
+        functions = [one for one in self.body if one.is_function] if self.is_class else ()
+        return names_of(self.node, {one.node: one.names.deferred for one in functions})
+
+    def moved(self, distance: int, lines: Sequence[str]) -> Statement:
+        """The same in another version of the file, so many lines further down."""
+        moved = Statement(
+            self.node,
+            self.text,
+            self.first + distance,
+            self.last + distance,
+            lines,
+            self.brought,
+            self.moved_by + distance,
+        )
+        moved.take_analysis(self)
+        return moved
+
+    @property
+    def placed(self) -> ast.stmt:
+        """Its node, where it stands now."""
+        if not self.moved_by:
+            return self.node
+        return ast.increment_lineno(copy.deepcopy(self.node), self.moved_by)
 
     def take_analysis(self, other: Statement) -> None:
-        """What was found out about the same text before."""
-        for name in ("names", "binds", "dump"):
-            if name in vars(other) and self.brought == other.brought:
-                vars(self)[name] = vars(other)[name]
+        """What is known about the same text."""
+        if self.brought == other.brought and "names" not in vars(self):
+            other.names  # noqa: B018  found out once: it is asked of both
+            known = vars(other)
+            vars(self).update({name: known[name] for name in _ANALYSIS if name in known})
+
+    def take_members(self, other: Statement) -> None:
+        """What is known about the unchanged members of a class that was edited."""
+        known = {one.text: one for one in other.body}
+        for one in self.body:
+            if one.text in known:
+                one.take_analysis(known[one.text])
 
     @cached_property
     def binds(self) -> frozenset[str]:
@@ -69,7 +100,7 @@ class Statement:
     def body(self) -> tuple[Statement, ...]:
         """The statements of a class."""
         assert isinstance(self.node, ast.ClassDef)
-        return _split(self.node.body, self.lines)
+        return split(self.node.body, self.lines, self.moved_by)
 
     @property
     def is_function(self) -> bool:
@@ -94,6 +125,22 @@ class Statement:
             return ()
         found = ast.walk(self.node)
         return tuple(node for node in found if isinstance(node, (ast.Import, ast.ImportFrom)))
+
+    @property
+    def is_future(self) -> bool:
+        """Whether it may stand at the head of a file only."""
+        return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
+
+    @cached_property
+    def may_bear_upon_others(self) -> bool:
+        """Whether other statements may not compile, or not to the same code, because of it.
+
+        A `global` for the whole module is wrong below a use; `super` may be a name of the module.
+        """
+        if not self.is_definition and "lobal" in self.text:  # of its source, or of its dump
+            return True
+        names = self.names
+        return "super" in names.binds or any(root_of(name) == "super" for name, _ in names.eager)
 
     @property
     def is_import(self) -> bool:
@@ -197,6 +244,13 @@ class Statement:
         return ast.unparse(self.node).partition("\n")[0]
 
 
+# All that is told from the text alone: neither the place in the file, nor the nodes of a class.
+_ANALYSIS = tuple(
+    name
+    for name, value in vars(Statement).items()
+    if isinstance(value, cached_property) and name != "body"
+)
+
 _HOLDERS = ("partial", "lru_cache", "cache", "staticmethod")
 
 
@@ -217,18 +271,14 @@ class _WithoutLambdaBodies(ast.NodeTransformer):
 
 
 def statements_of(source: bytes, tree: ast.Module) -> tuple[Statement, ...]:
-    return _split(tree.body, _decoded_lines(source))
+    return split(tree.body, decoded_lines(source))
 
 
-def _decoded_lines(source: bytes) -> list[str]:
-    # Form feeds and the like end a line for str.splitlines, not for Python.
-    cookie = re.match(rb"(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", source)
-    encoding = cookie.group(1).decode() if cookie else "utf-8"
-    text = source.decode(encoding, "replace").replace("\r\n", "\n").replace("\r", "\n")
-    return text.split("\n")
-
-
-def _split(nodes: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Statement, ...]:
+def split(
+    nodes: Sequence[ast.stmt], lines: Sequence[str], moved_by: int = 0
+) -> tuple[Statement, ...]:
+    """The statements of a body; `lines` are those of the whole file, which may have moved since the
+    nodes were read."""
     statements: list[Statement] = []
     end_before = 0
     for index, node in enumerate(nodes):
@@ -239,8 +289,9 @@ def _split(nodes: Sequence[ast.stmt], lines: Sequence[str]) -> tuple[Statement, 
         end_before = last
         for part in _single_imports(node):
             whole = part is node and alone
-            text = "\n".join(lines[first - 1 : last]) if whole else ast.dump(part)
-            statements.append(Statement(part, text, first, last, lines))
+            top, bottom = first + moved_by, last + moved_by
+            text = "\n".join(lines[top - 1 : bottom]) if whole else ast.dump(part)
+            statements.append(Statement(part, text, top, bottom, lines, moved_by=moved_by))
     return tuple(statements)
 
 

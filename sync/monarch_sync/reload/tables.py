@@ -16,7 +16,7 @@ from .patch import parts_of
 _MAPPINGS = frozenset({dict, OrderedDict, defaultdict, MappingProxyType})
 _CONTAINERS = _MAPPINGS | {list, tuple, set, frozenset, deque}
 _TOO_BIG_TO_LOOK_INTO = 256
-_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None), ModuleType})
 _DEEPEST = 3
 _LAMBDA = "<lambda>"
 _HEAP_TYPE = 1 << 9
@@ -53,13 +53,17 @@ class Tables(Mapping[str, frozenset[Held]]):
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str], set[str]]:
     """By module and name of a definition, the modules whose containers hold it."""
-    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    # Most of what modules hold they share: the builtins above all, which each of them has.
+    values: dict[int, tuple[Any, set[str]]] = {}
     for name, module in modules:
         for value in list(vars(module).values()):
             if type(value) in _PLAIN or (type(value) is FunctionType and not value.__dict__):
                 continue
-            for held in held_in(value):
-                found[held.module, held.name].add(name)
+            values.setdefault(id(value), (value, set()))[1].add(name)
+    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for value, names in values.values():
+        for held in held_in(value):
+            found[held.module, held.name] |= names
     return found
 
 

@@ -19,6 +19,7 @@ from .report import ReloadReport, Verdict
 from .reshaping import other_places, other_shape
 from .running_files import RunningFiles
 from .source import Source
+from .splice import spliced
 
 PathLike = str | os.PathLike[str]
 
@@ -195,12 +196,14 @@ class Reloader:
             if text is None or not path.endswith(".py"):
                 continue
             names, renamed = self._sources.names_at(path), moved.get(path, [])
-            spelled = self._sources[names[0]].path if names else path
-            source = Source(spelled, text)
+            before = self._sources[names[0]] if names else None
+            source = Source(before.path if before else path, text)
+            if before is not None and before.text != text:
+                source = spliced(before, text) or source
             names = [name for name in names if self._sources[name].text != text] + renamed
             try:
                 if names or not self._sources.names_at(path):
-                    source.code  # noqa: B018  compiles
+                    source.codes  # noqa: B018  compiles
             except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
                 errors.append(ReloadError.of_syntax(error, path, text))
             changed.update(dict.fromkeys(names, source))

@@ -1,0 +1,83 @@
+"""The code objects of a file, by where they stand in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import CodeType
+
+Place = tuple[str, int]  # the name of a function or class, and its first line
+
+
+class Codes(Mapping[Place, CodeType]):
+    """Code objects by name and first line; two lambdas on one line are nobody's.
+
+    One that stands in another line than it was compiled for is made for it when it is asked for.
+    """
+
+    def __init__(self, found: Mapping[Place, tuple[CodeType, int]]) -> None:
+        """Each with the number of lines that it has moved down."""
+        self._found = dict(found)
+
+    @classmethod
+    def inside(cls, whole: CodeType) -> Codes:
+        found: dict[Place, tuple[CodeType, int] | None] = {}
+        pending = [whole]
+        while pending:
+            for constant in pending.pop().co_consts:
+                if isinstance(constant, CodeType):
+                    pending.append(constant)
+                    place = constant.co_name, constant.co_firstlineno
+                    found[place] = None if place in found else (constant, 0)
+        return cls({place: code for place, code in found.items() if code is not None})
+
+    def spliced(self, window: range, others: Codes, distance: int) -> Codes:
+        """With others in place of those in a window of lines; what is below has moved down.
+
+        Raises ValueError for what cannot be moved.
+        """
+        found = dict(others._found)
+        for (name, line), (code, moved) in self._found.items():
+            if line < window.start:
+                found[name, line] = code, moved
+            elif line >= window.stop:
+                if distance and _says_its_line(code):
+                    raise ValueError(f"{name} makes a class that knows its line")
+                found[name, line + distance] = code, moved + distance
+        return Codes(found)
+
+    def has(self, code: CodeType) -> bool:
+        """Whether it holds this very object."""
+        found = self._found.get((code.co_name, code.co_firstlineno))
+        return found is not None and found[0] is code
+
+    def __getitem__(self, place: Place) -> CodeType:
+        code, distance = self._found[place]
+        if distance:
+            code = _moved(code, distance)
+            self._found[place] = code, 0
+        return code
+
+    def __contains__(self, place: object) -> bool:
+        return place in self._found
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def _says_its_line(code: CodeType) -> bool:
+    """Whether it is the body of a class in a function, as of Python 3.13.
+
+    That of a class at the top level is run anew, from its source, or never again.
+    """
+    return "__firstlineno__" in code.co_names and "<locals>" in getattr(code, "co_qualname", "")
+
+
+def _moved(code: CodeType, distance: int) -> CodeType:
+    """The same so many lines further down: all lines of a code object count from its first."""
+    constants = tuple(
+        _moved(one, distance) if isinstance(one, CodeType) else one for one in code.co_consts
+    )
+    return code.replace(co_firstlineno=code.co_firstlineno + distance, co_consts=constants)
