@@ -16,7 +16,6 @@ of ours that was changed on the host is kept under another name before it is rep
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ from pathlib import Path
 from monarch_sync.diff import Plan, diff
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import to_wire
-from monarch_sync.errors import BadManifest, BadMessage, ReplicaBusy
+from monarch_sync.errors import BadManifest, BadMessage
 from monarch_sync.history import History, Past
 from monarch_sync.manifest import Manifest, decode_pairs
 from monarch_sync.messages import (
@@ -46,6 +45,7 @@ from monarch_sync.messages import (
 from monarch_sync.mounts import mounted_inside
 from monarch_sync.replicas.ahead import Ahead
 from monarch_sync.replicas.completion import FULL, Completion
+from monarch_sync.replicas.folder_lock import FolderLock
 from monarch_sync.replicas.ground import Ground
 from monarch_sync.replicas.pending import Pending
 from monarch_sync.replicas.recall import answer
@@ -82,21 +82,12 @@ class Replica:
         self.root = Path(root)
         self._disk = disk or Disk()
         self._state = make_state_folder(self.root)
-        self._lock = open(self._state / "lock", "w")  # noqa: SIM115  held as long as we live
+        self._lock = FolderLock(self._state)
         try:
-            self._keep_others_out()
             self._open()
         except BaseException:
-            self._lock.close()  # or the next try, in this process, would find it kept
+            self._lock.release()  # or the next try, in this process, would find it kept
             raise
-
-    def _keep_others_out(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ReplicaBusy(str(self._state)) from None
-        except OSError:
-            pass  # The file system has no locks (Lustre, as it is often mounted): nobody can tell.
 
     def _open(self) -> None:
         self._stamps = Stamps()
@@ -149,12 +140,12 @@ class Replica:
 
     def close(self) -> None:
         """Let another process have the folder."""
-        self._lock.close()
+        self._lock.release()
 
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
         """Answer one message of a push. What is wrong with it, or with the disk, comes back as
         ``Refused``."""
-        if self._lock.closed:
+        if not self._lock.is_held:
             return Refused("closed", "this replica was closed: make another of its folder")
         try:
             self._completion.settle()
