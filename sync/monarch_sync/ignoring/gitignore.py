@@ -130,7 +130,7 @@ def _regex(pattern: str) -> str | None:
             end = at
             while end < len(pattern) and pattern[end] == "*":
                 end += 1
-            # Git strikes off what is plain at the front, and then the stars are what it begins with.
+            # Git strikes off what is plain at the front: then it begins with the stars.
             is_alone = (at == num_plain or pattern[at - 1] == "/") and (
                 pattern[end : end + 1] in ("", "/") or pattern.startswith("\\/", end)
             )

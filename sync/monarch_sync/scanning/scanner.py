@@ -131,9 +131,7 @@ class Scanner:
         self.manifest = manifest
         return Scan(manifest, self._looking.left_out.problems())
 
-    def _rescan_all(
-        self, touched: set[str], changed: dict[str, Entry], removed: set[str]
-    ) -> None:
+    def _rescan_all(self, touched: set[str], changed: dict[str, Entry], removed: set[str]) -> None:
         for folder in self.workspace.folders:
             above = f"{folder.local}/"
             inside = (path[len(above) :] for path in touched if path.startswith(above))
