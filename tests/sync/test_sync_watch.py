@@ -176,6 +176,19 @@ def test_a_name_that_is_gone_does_not_count(asking: Asking, folder: Path) -> Non
     asking.look()
 
 
+def test_a_worktree_inside_ends_and_begins(asking: Asking, folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".gitignore").write_text("/inner/a\n")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "a").write_bytes(b"1")
+    (folder / "inner" / ".git").write_text("gitdir: elsewhere\n")
+    asking.look()
+    (folder / "inner" / ".git").unlink()
+    asking.look()
+    (folder / "inner" / ".git").write_text("gitdir: elsewhere\n")
+    asking.look()
+
+
 def test_a_file_that_had_names_before_it_moved_gets_another_one(
     asking: Asking, folder: Path
 ) -> None:
