@@ -83,16 +83,29 @@ class Project(NamedTuple):
         return ProcessJob(job.hosts, job.env, job.preload)
 
     def make_workspace(self) -> Workspace:
-        """One folder lands in the replica's root, several each under its own path."""
+        """One folder lands in the replica's root, several each under its own path, or under its
+        name where it lies outside of the project. Raises ``ConfigError``."""
         wanted = self.file.workspace
-        dirs: dict[str | os.PathLike[str], str] = {
-            (self.directory / folder).resolve(): "" if len(wanted.dirs) == 1 else folder
-            for folder in wanted.dirs
-        }
+        landings = {folder: self._landing(folder) for folder in wanted.dirs}
+        dirs: dict[str | os.PathLike[str], str] = {}
+        for folder, landing in landings.items():
+            local = (self.directory / folder).resolve()
+            if landing in dirs.values() and dirs.get(local) != landing:
+                both = [one for one in landings if landings[one] == landing]
+                raise self._mistake(f"{both[0]!r} and {folder!r} would both land in {landing!r}")
+            dirs[local] = "" if len(wanted.dirs) == 1 else landing
         try:
             return Workspace(dirs, ignore=wanted.ignore, editable=wanted.editable)
         except ValueError as error:
-            raise JobError(f"[workspace] in {self.directory / PROJECT_FILE}: {error}") from None
+            raise self._mistake(str(error)) from None
+
+    def _landing(self, folder: str) -> str:
+        local = os.path.abspath(self.directory / folder)
+        place = os.path.relpath(local, self.directory)
+        return os.path.basename(local) if f"{place}/".startswith("../") else place
+
+    def _mistake(self, what: str) -> ConfigError:
+        return ConfigError(f"[workspace] in {self.directory / PROJECT_FILE}: {what}")
 
 
 def load_project(path: str | None) -> Project:

@@ -614,6 +614,39 @@ def test_a_mistyped_workspace_folder(
             assert part in said.out
 
 
+def test_folders_outside_of_the_project_land_under_their_names(folder: Folder, say: Say) -> None:
+    project = folder.path / "project"
+    for name in ("lib/deep", "project/src"):
+        (folder.path / name).mkdir(parents=True)
+    folder.write("lib/deep/a.py", "")
+    folder.write("project/src/b.py", "")
+    folder.write(
+        "project/monarch.toml", f'[workspace]\ndirs = [".", "../lib", "{folder.path}/lib/deep"]\n'
+    )
+    toml = str(project / "monarch.toml")
+    said = say("sync", "--dry-run", "--file", toml, "--json").json
+    paths = [change["path"] for change in said["hosts"][0]["changes"]]
+    assert sorted(paths) == ["deep/a.py", "lib/deep/a.py", "monarch.toml", "src/b.py"]
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ('dirs = [".", "lib", "../lib"]', "'lib' and '../lib' would both land in 'lib'"),
+        ('ignore = ["!a"]', "a `!` belongs in .monarchignore"),
+    ],
+)
+def test_a_mistake_in_the_workspace_section(
+    section: str, expected: str, folder: Folder, say: Say
+) -> None:
+    for name in ("lib", "project/lib"):
+        (folder.path / name).mkdir(parents=True)
+    folder.write("project/monarch.toml", f"[workspace]\n{section}\n")
+    said = say("sync", "--dry-run", "--file", str(folder.path / "project/monarch.toml"))
+    assert said.status == 2
+    assert expected in said.out
+
+
 def test_a_dead_allocation(up: Folder, say: Say) -> None:
     for host in up.job.hosts:
         os.kill(host.pid, signal.SIGKILL)

@@ -172,3 +172,30 @@ def test_closures_are_searched_for_where_somebody_holds_one(
     held = module.f()
     project.edit("cost_of_closures", text.format(3))
     assert (held(), num_searched) == (3, 1)
+
+
+def test_modules_that_have_the_same_letters_in_them_are_not_work(
+    project: Project, work: _Work
+) -> None:
+    lone, counts = "def f():\n    return {k}\nK = {k}\n", []
+    lines = "".join(f"f{k} = K{k} = 1\n" for k in range(9))
+    project.load("cost_lone", lone.format(k=0))
+    for num in (2, 20):
+        project.write(f"cost_pack{num}.__init__", "")
+        for i in range(num):
+            project.load(f"cost_pack{num}.m{i}", "from . import __name__ as f_or_K\n" + lines)
+        project.edit("cost_lone", lone.format(k=num))  # The first one reads what is new.
+        before = work.num
+        project.edit("cost_lone", lone.format(k=num + 1))
+        counts.append(work.num - before)
+    assert counts[1] - counts[0] < 18 * 150, counts
+
+
+def test_names_that_are_taken_by_dots_or_are_not_ascii_are_followed(project: Project) -> None:
+    project.write("dotted_pack.__init__", "K = 1\né = 1\n")
+    user = project.load("dotted_pack.user", "from . import K, é as e\nD = K\nE = e\n")
+    assert (user.D, user.E) == (1, 1)
+    project.edit("dotted_pack", "K = 1\né = 3\n")
+    assert (user.D, user.E) == (1, 3)
+    project.edit("dotted_pack", "K = 2\né = 3\n")
+    assert (user.D, user.E) == (2, 3)

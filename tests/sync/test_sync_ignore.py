@@ -94,6 +94,12 @@ def test_two_stars_stand_alone_before_a_slash_that_is_escaped() -> None:
     assert told == {"b": None, "a/b": True, "a/c/b": True}, "as git has it"
 
 
+@pytest.mark.parametrize("path", ["build/out", "buildout", "build1/out", "build1/a/out"])
+def test_two_stars_behind_plain_letters_go_through_folders(path: str) -> None:
+    assert RuleFile(b"build**/out\n").verdict("out", path, False) is True, "as git has it"
+    assert RuleFile(b"[b]uild**/out\n").verdict("out", "build1/a/out", False) is None
+
+
 def test_git_reads_no_rules_through_a_link(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     plant(tmp_path, b"rules", b"*.log\n")

@@ -176,6 +176,45 @@ def test_a_name_that_is_gone_does_not_count(asking: Asking, folder: Path) -> Non
     asking.look()
 
 
+def test_a_worktree_inside_ends_and_begins(asking: Asking, folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".gitignore").write_text("/inner/a\n")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "a").write_bytes(b"1")
+    (folder / "inner" / ".git").write_text("gitdir: elsewhere\n")
+    asking.look()
+    (folder / "inner" / ".git").unlink()
+    asking.look()
+    (folder / "inner" / ".git").write_text("gitdir: elsewhere\n")
+    asking.look()
+
+
+def test_a_file_that_had_names_before_it_moved_gets_another_one(
+    asking: Asking, folder: Path
+) -> None:
+    for name in ("inner", "outer"):
+        (folder / name).mkdir()
+    (folder / "inner" / "one").write_bytes(b"1")
+    (folder / "inner" / "two").hardlink_to(folder / "inner" / "one")
+    asking.look()
+    (folder / "inner" / "two").unlink()
+    (folder / "inner" / "one").rename(folder / "outer" / "three")
+    asking.look()
+    (folder / "four").hardlink_to(folder / "outer" / "three")
+    (folder / "four").write_bytes(b"4")
+    asking.look()
+
+
+def test_a_new_folder_has_another_name_of_a_file_in_it(asking: Asking, folder: Path) -> None:
+    (folder / "one").write_bytes(b"1")
+    asking.look()
+    (folder / "new").mkdir()
+    (folder / "new" / "two").hardlink_to(folder / "one")
+    (folder / "new" / "two").write_bytes(b"2")
+    asking.look()
+    assert asking.num_whole == 0
+
+
 @pytest.mark.parametrize(
     "num_events", [300, 301, 302, pytest.param(10_000, marks=[pytest.mark.huge])]
 )

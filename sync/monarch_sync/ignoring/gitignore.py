@@ -121,6 +121,8 @@ def _trimmed(line: str) -> str:
 def _regex(pattern: str) -> str | None:
     """A pattern as a regular expression; None if it can match nothing."""
     out: list[str] = []
+    wild = _WILD.search(pattern)
+    num_plain = wild.start() if wild else len(pattern)
     at = 0
     while at < len(pattern):
         char = pattern[at]
@@ -128,7 +130,8 @@ def _regex(pattern: str) -> str | None:
             end = at
             while end < len(pattern) and pattern[end] == "*":
                 end += 1
-            is_alone = (at == 0 or pattern[at - 1] == "/") and (
+            # Git strikes off what is plain at the front: then it begins with the stars.
+            is_alone = (at == num_plain or pattern[at - 1] == "/") and (
                 pattern[end : end + 1] in ("", "/") or pattern.startswith("\\/", end)
             )
             if end - at >= 2 and is_alone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from types import ModuleType
 
 from .edits import unedited
 from .graph import ModuleEdit
@@ -32,7 +33,7 @@ class Importers:
         last = module.rpartition(".")[2].encode()
         taken_whole = _taken_whole(last)
         takes_any = "__getattr__" in names
-        wanted = [name.encode() for name in names]
+        wanted = _mentions(names)
         given = handed_over(self._sources[module].statements).intersection(names)
         holding = {one for name in given for one in self._holders.get((module, name), ())}
         for name, loaded in self._sources.loaded():
@@ -40,11 +41,10 @@ class Importers:
                 continue
             source = self._sources[name]
             text = source.text
-            takes = (last in text or b"from ." in text) and (
-                takes_any
-                or b"import *" in text
-                or any(one in text for one in wanted)
-                or taken_whole(text)
+            # Only what lies in a package may name it by dots alone.
+            by_dots = b"from ." in text and _lies_in(loaded, module)
+            takes = (last in text or by_dots) and (
+                takes_any or b"import *" in text or wanted(text) or taken_whole(text)
             )
             if takes or name in holding:
                 self._known.add(name)
@@ -65,6 +65,19 @@ def handed_over(statements: Iterable[Statement]) -> set[str]:
         elif not statement.is_harmless:
             found |= {root_of(name) for name, _ in statement.names.eager}
     return found
+
+
+def _mentions(names: Collection[str]) -> Callable[[bytes], object]:
+    """Whether a text has one of these names in it. A short one is part of many a longer one."""
+    parts = [name.encode() for name in names]
+    words = re.compile(
+        rb"(?<![A-Za-z0-9_])(?:%b)(?![A-Za-z0-9_])" % b"|".join(map(re.escape, parts))
+    )
+    return lambda text: any(part in text for part in parts) and words.search(text)
+
+
+def _lies_in(loaded: ModuleType, package: str) -> bool:
+    return f"{getattr(loaded, '__package__', None)}.".startswith(f"{package}.")
 
 
 def _taken_whole(last: bytes) -> Callable[[bytes], bool]:

@@ -63,6 +63,8 @@ class Readings:
         self._names: dict[_Key, set[str]] = {}
         # Of which somebody may have a name that we do not see.
         self._shared: set[_Key] = set()
+        # Those of files that turned out to have changed when another name was looked at.
+        self._stale: set[str] = set()
 
     def begin(self) -> None:
         """A look at everything begins: what it does not meet is forgotten at its `end`."""
@@ -73,6 +75,13 @@ class Readings:
     def end(self) -> None:
         """All has been looked at."""
         self._before = {}
+        self._stale.clear()
+
+    def stale_names(self) -> set[str]:
+        """Names of files that have changed since they were looked at by these names. Each is told
+        once."""
+        stale, self._stale = self._stale, set()
+        return stale
 
     def look(self, local: str, status: os.stat_result, last: Entry | None) -> Reading:
         """What a regular file holds; ``last`` is what its path held. Raises ``OSError``."""
@@ -80,7 +89,11 @@ class Readings:
         reading = self._known.get(key) or self._before.get(key)
         if status.st_nlink > 1:
             self._note_names(key, local, status.st_nlink, reading)
+        elif self._names.pop(key, None):
+            # Its names of then are none to go by when it gets another: it may have moved since.
+            self._shared.discard(key)
         if reading is None or not reading.is_still(status):
+            self._stale.update(self._names.get(key, ()))
             reading = _read(local, status, self._contents, last)
             progress().read(reading.size)
         elif reading.local != local:

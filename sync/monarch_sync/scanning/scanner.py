@@ -119,13 +119,13 @@ class Scanner:
             touched -= done
         changed: dict[str, Entry] = {}
         removed: set[str] = set()
-        for folder in self.workspace.folders:
-            if not is_vouched:
+        if not is_vouched:
+            for folder in self.workspace.folders:
                 self._identities.check(folder)
-            above = f"{folder.local}/"
-            inside = (path[len(above) :] for path in touched if path.startswith(above))
-            for parent, relatives in self._places(folder, inside).items():
-                self._rescan_some(folder, parent, relatives, changed, removed)
+        self._rescan_all(touched, changed, removed)
+        # A new folder has had in it another name of a file that we know.
+        self._rescan_all(self._looking.readings.stale_names() - touched, changed, removed)
+        self._looking.readings.stale_names()
         if removed or self._looking.left_out.unreadable:
             # Gone with a folder of the workspace, they are not to go from the hosts.
             for folder in self.workspace.folders:
@@ -136,6 +136,13 @@ class Scanner:
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
         return Scan(manifest, self._looking.left_out.problems())
+
+    def _rescan_all(self, touched: set[str], changed: dict[str, Entry], removed: set[str]) -> None:
+        for folder in self.workspace.folders:
+            above = f"{folder.local}/"
+            inside = (path[len(above) :] for path in touched if path.startswith(above))
+            for parent, relatives in self._places(folder, inside).items():
+                self._rescan_some(folder, parent, relatives, changed, removed)
 
     def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
         """The manifest with some folders under their new names, and which paths that settles; None

@@ -130,8 +130,9 @@ class WatchedFolders:
         elif mask & (inotify.DELETE_SELF | inotify.MOVE_SELF) or not event.name:
             # Of the others, the folder above tells.
             self.is_lost = self.is_lost or event.watch in self._roots
-        elif event.name == ".git" and mask & inotify.IS_DIR:
-            # A repository begins or ends here, and its rules with it.
+        elif event.name == ".git":
+            # A repository begins or ends here, and its rules with it. It is a file where it is a
+            # worktree or a submodule.
             self.is_lost = self.is_lost or not mask & inotify.ATTRIB
         elif not is_never_taken(event.name) or mask & (inotify.MOVED_FROM | inotify.MOVED_TO):
             self._touch(node, event, now)
