@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.entry import Entry
 from monarch_sync.manifest import Manifest
-from monarch_sync.messages import Instalment, encode
+from monarch_sync.messages import Instalment, Message, Need, encode
 from monarch_sync.push import MAX_UNASKED_BYTES, HostView, Outgoing, author_name
 from monarch_sync.scanning.contents import Contents
 
@@ -62,6 +62,13 @@ class Instalments:
             ahead = self._sent_of(manifest)
             for view in self._views:
                 view.ahead = ahead
+
+    @staticmethod
+    def answered(view: HostView, reply: Message) -> None:
+        """What a host says to one. Unless it has kept it, no stage builds on it: to be told after
+        the `end`, and before the push."""
+        if reply != Need([]):
+            view.ahead = None
 
     def _send_part(self) -> None:
         made = list(self._contents.packed(list(self._files.values()), is_near=self._is_near))

@@ -29,6 +29,7 @@ from monarch_sync.messages import (
     encode,
 )
 from tests.sync.test_sync_crash import FailingDisk, Stopped
+from tests.sync.test_sync_scan import git
 from tests.sync.trees import Tree, plant, push_tree, read_tree, trees
 
 
@@ -267,6 +268,16 @@ def test_more_than_is_sent_unasked_is_asked_for(
     assert read_tree(author.replica.root) == read_tree(folder)
 
 
+def test_a_host_that_has_not_kept_it_gets_all_with_the_stage(author: Author, folder: Path) -> None:
+    push = author.look()
+    author.replica.handle(Abort(1))
+    Instalments.answered(author.view, Need([b"x"]))
+    push = Push(author.workspace, author.scanner.scan().manifest, author.view, 1)
+    author.go_on(push)
+    assert author.steps[-1] == "Stage"
+    assert read_tree(author.replica.root) == read_tree(folder)
+
+
 def test_large_files_come_after_it(
     author: Author, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,11 +345,16 @@ def test_a_crash_at_any_step_leaves_nothing_or_all(tmp_path: Path, folder: Path)
     pytest.fail("a push of a few files took more than 200 steps")
 
 
-def test_the_scan_tells_of_all_that_it_finds(folder: Path) -> None:
+@pytest.mark.parametrize("at", ["", "x", "x/y"])
+def test_the_scan_tells_of_all_that_it_finds_folders_first(folder: Path, at: str) -> None:
     plant(folder, {"a": b"1", "pkg/b": b"22", "pkg/link": "b", "none": None, "x.pyc": b"no"})
+    plant(folder / "build", {f"{name}/deep/x": b"1" for name in "cab"})  # tracked, and ignored
+    (folder / ".gitignore").write_text("build\n")
+    git(folder, "init", "-q")
+    git(folder, "add", "-f", "build")
     found: list[Entry] = []
     tell: Callable[[Entry], None] = found.append
-    scan = Scanner(Workspace({folder: ""})).scan(tell)
+    scan = Scanner(Workspace({folder: at})).scan(tell)
     assert sorted(found, key=lambda entry: entry.path) == list(scan.manifest)
     seen = {""}
     for entry in found:

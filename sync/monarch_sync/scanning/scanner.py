@@ -74,7 +74,8 @@ class Scanner:
                     follow(above)
             listed = dict.fromkeys(self._looking.walk(folder))
             self._looking.find_tracked(folder, listed)
-            hidden = [path for path in self._looking.tracked_in(folder) if path not in listed]
+            tracked = sorted(self._looking.tracked_in(folder))
+            hidden = [path for path in tracked if path not in listed]
             self._hidden.update(map(folder.remote_of, hidden))
             for relative in (*listed, *hidden):
                 entry = self._looking.add(folder, relative, entries)

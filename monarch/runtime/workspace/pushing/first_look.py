@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from monarch.runtime.answers import Outcome
 from monarch.runtime.promise import Promise
@@ -12,8 +13,10 @@ from monarch.runtime.workspace.pushing.host_in_push import HostInPush
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.spreading import Spread
 from monarch.wire.address import ProcAddress
+from monarch_sync.errors import BadMessage
 from monarch_sync.instalments import Instalments
 from monarch_sync.manifest import Manifest
+from monarch_sync.messages import decode
 from monarch_sync.progress import progress
 from monarch_sync.push import Outgoing
 from monarch_sync.scanning.scanner import Scan
@@ -30,20 +33,23 @@ class FirstLook:
         self._memory = memory
         self._fleet = fleet
         self._asked: list[tuple[HostInPush, Promise[Outcome], int]] = []
-        self.hosts: list[HostInPush] = []
+        views = dict(memory.views)  # a host that is lost meanwhile is taken out of these
         nothing_yet = Manifest()
-        for host in fleet.hosts(addresses, nothing_yet):
-            if host.push is not None and memory.views[host.uid].is_empty:
-                self.hosts.append(host)
+        self.hosts = [
+            host
+            for host in fleet.hosts(addresses, nothing_yet)
+            if host.push is not None and host.uid in views and views[host.uid].is_empty
+        ]
         if Spread.is_worth_it(sys.maxsize, [host.address for host in self.hosts]):
             self.hosts.clear()
+        self._views = {host.uid: views[host.uid] for host in self.hosts}
 
     def scan(self) -> Scan:
         """Look at everything. Who cannot take what is sent meanwhile is among the failed hosts."""
-        scanner, views = self._memory.scanner, self._memory.views
+        scanner, views = self._memory.scanner, self._views
         if not self.hosts:
             return scanner.scan()
-        empty = [views[host.uid] for host in self.hosts]
+        empty = list(views.values())
         number = self._memory.generation + 1
         instalments = Instalments(scanner.contents, empty, number, self._send)
         scan = scanner.scan(instalments.add)
@@ -52,7 +58,10 @@ class FirstLook:
         shown.step, shown.num_hosts = "stage", len(self.hosts)
         shown.bytes_to_send = sum(view.bytes_ahead for view in empty)
         for host, answer, num_bytes in self._asked:
-            self._fleet.body(host.address, answer, num_bytes)
+            body = self._fleet.body(host.address, answer, num_bytes)
+            if body is not None:
+                with suppress(BadMessage):  # The stage, which it does not understand, says so.
+                    instalments.answered(views[host.uid], decode(body["reply"]))
         return scan
 
     def _send(self, out: Outgoing) -> None:
