@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from monarch_sync.entry import (
-    Entry,
-    Kind,
-    folders_above,
-    parent_of,
-)
+from monarch_sync.entry import Entry, folders_above, parent_of
 from monarch_sync.errors import BadManifest
 from monarch_sync.ignoring.ignore import RULE_FILES
 from monarch_sync.manifest import Manifest
@@ -21,6 +16,7 @@ from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.identities import Identities
 from monarch_sync.scanning.looking import Looking, drop_orphans
 from monarch_sync.scanning.unreadable import ROOT, filled
+from monarch_sync.scanning.ways import add_way, way_to
 from monarch_sync.touched import Touched
 from monarch_sync.workspace import Folder, Workspace
 
@@ -70,7 +66,7 @@ class Scanner:
             self._identities.check(folder)
             self._looking.add_landing(folder, entries)
             if follow is not None:
-                for above in _way_to(folder.remote, entries):
+                for above in way_to(folder.remote, entries):
                     follow(above)
             listed = dict.fromkeys(self._looking.walk(folder))
             self._looking.find_tracked(folder, listed)
@@ -82,7 +78,7 @@ class Scanner:
                 if follow is not None and entry is not None:
                     follow(entry)
             # All other folders on the way to a path are listed themselves.
-            _add_parents(folder.remote, entries)
+            add_way(folder.remote, entries)
             self._identities.check(folder)  # It may have gone while it was looked at.
         self._looking.readings.end()
         self._looking.left_out.drop_unlisted(entries)
@@ -318,25 +314,6 @@ def _is_dir(local: str) -> bool:
         return stat.S_ISDIR(os.lstat(local).st_mode)
     except OSError:
         return False
-
-
-def _add_parents(path: str, entries: dict[str, Entry]) -> None:
-    for folder in folders_above(path):
-        entries.setdefault(folder, _way(folder))
-
-
-def _way(folder: str) -> Entry:
-    """A folder that only leads to where one of the workspace lands."""
-    return Entry(folder, Kind.DIR, 0o755)
-
-
-def _way_to(landing: str, entries: dict[str, Entry]) -> Iterator[Entry]:
-    """Where a folder lands, as it is in ``entries``, after what leads there and is not."""
-    for above in reversed(list(folders_above(landing))):
-        if above not in entries:
-            yield _way(above)
-    if landing:
-        yield entries[landing]
 
 
 def scan(workspace: Workspace) -> Scan:
