@@ -100,6 +100,7 @@ class Replica:
         self._folders = WholeFolders(root, os.fspath(self._state))
         self._states = States()
         self._pending: Pending | None = None
+        self._committed: Pending | None = None  # until it is settled
         self._log = StateLog(self._state, self._disk)
         going = self._log.interrupted
         self._history = History(
@@ -148,7 +149,7 @@ class Replica:
         if not self._lock.is_held:
             return Refused("closed", "this replica was closed: make another of its folder")
         try:
-            self._completion.settle()
+            self._settle()
             if self._completion.is_interrupted:
                 self._recover()
             if isinstance(message, Instalment):
@@ -191,7 +192,14 @@ class Replica:
         """Do what was left for after the answer to a commit. To be called once that is sent and
         nothing else comes; what fails here is tried again with the next message."""
         with contextlib.suppress(OSError):
-            self._completion.settle()
+            self._settle()
+
+    def _settle(self) -> None:
+        self._completion.settle()
+        # Neither to remember a state nor to let one go is for whoever waits for the answer.
+        if self._committed is not None:
+            self._states.note(self.manifest)
+            self._committed = None
 
     def _disk_fault(self, error: OSError) -> Refused:
         where = os.fspath(error.filename) if error.filename else str(self.root)
@@ -346,8 +354,7 @@ class Replica:
         assert pending.journal is not None
         self._log.begin(pending.journal)
         kept = self._completion.carry_out(pending.new, pending.plan)
-        self._states.note(self.manifest)
-        self._pending = None
+        self._pending, self._committed = None, pending
         return Committed(generation, [to_wire(name) for name in kept])
 
     def _file_by_file(self, pending: Pending) -> Pending:
