@@ -29,7 +29,7 @@ def test_constant_through_every_kind_of_import(project: Project) -> None:
         "three": "from pack import C\nV = C\n",
         "four": "from pack.base import *\nV = C\n",
         "five": "from pack import base\nV = base.C\n",
-        "six": "import pack\nV = pack.C + 0 * pack.base.C\n",
+        "sixth": "import pack\nV = pack.C + 0 * pack.base.C\n",
         "seven": "def late():\n    from pack.base import C\n    return C\nV = late()\n",
         "nine": "from pack.base import f\nV = f()\n",
         "ten": "from three import V\n",
