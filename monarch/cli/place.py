@@ -42,10 +42,11 @@ class Place:
 
     def attach(self, project: Project) -> tuple[HostMesh, RunCode | None, int]:
         """The hosts, with the workspace of ``monarch.toml`` on them; and its code, and the
-        generation of it."""
-        client()
+        generation of it. Procs of this process's own host import the person's own files."""
+        ours = client().node.uid
         hosts = (self.job or LocalJob())._state()._hosts[self.name]
-        syncs = has_workspace(project)
+        is_here = any(address.uid == ours for address in hosts._sync_hosts())
+        syncs = has_workspace(project) and not is_here
         generation = asyncio.run(_prepare(hosts, project, syncs))
         if not syncs:
             return hosts, None, generation

@@ -233,6 +233,9 @@ def test_a_recipe_on_this_machine_alone(folder: Folder) -> None:
     assert "amounts [1] on 2 procs" in said
     assert "step 2/2  total 2" in said
     assert "\ndone\n" in said
+    # Its procs run the files that are here: nothing was copied, and nobody need be told.
+    assert said.startswith("adding.py on this machine alone"), said
+    assert "nobody" not in said
 
 
 def test_a_recipe_on_the_allocation(folder: Folder) -> None:

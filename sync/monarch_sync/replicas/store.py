@@ -77,6 +77,10 @@ class Store:
         if size > self._max_bytes:
             self._disk.unlink(path)  # all else would have to go for it, and then it would, too
             return
+        if self.find(digest) is not None:
+            # To rename over an equal one has some file systems write both out first.
+            self._disk.unlink(path)
+            return
         name = digest.hex()
         place = f"{self._folder}/{name}"
         if name in self._sizes and os.path.exists(place) and os.path.samefile(path, place):
