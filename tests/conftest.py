@@ -29,7 +29,8 @@ import pytest  # noqa: E402
 import zmq  # noqa: E402
 from _pytest.faulthandler import fault_handler_stderr_fd_key  # noqa: E402
 
-from tests.support import Program, wait_for  # noqa: E402
+from tests.guard import write_guard  # noqa: E402
+from tests.support import GUARD_FOLDER, Program, wait_for  # noqa: E402
 
 # An example that takes long, as on a machine that stands still for a moment, is no failure. And
 # what fails, fails again: new examples are for who looks for them, with HYPOTHESIS_PROFILE=search.
@@ -61,6 +62,64 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         for package in ("monarch", "sync", "recipes"):
             compileall.compile_dir(Path(__file__).parents[1] / package, quiet=2)
+
+
+_PROJECT = Path(__file__).parents[1]
+_CACHES = (
+    ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", ".import_linter_cache",
+)  # fmt: skip
+
+
+class _Guarded:
+    """Whether this process, and those that it starts, may change only what is the tests'."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        handle, self.report = tempfile.mkstemp(prefix="mt-refused-", dir="/tmp")
+        os.close(handle)
+        os.chmod(self.report, 0o666)  # Tests start processes of other users, too.
+
+    def begin(self) -> None:
+        roots = [tempfile.gettempdir(), "/tmp", "/dev/shm", *(_PROJECT / name for name in _CACHES)]
+        os.environ[write_guard.ROOTS] = ":".join(map(str, roots))
+        os.environ[write_guard.REPORT] = self.report
+        known = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = f"{GUARD_FOLDER}:{known}" if known else str(GUARD_FOLDER)
+        write_guard.install(os.environ[write_guard.ROOTS], self.report, lambda: self.is_on)
+        self.is_on = True
+
+    def refused(self) -> list[str]:
+        """What was refused since this was last asked."""
+        if os.stat(self.report).st_size == 0:
+            return []
+        refused = Path(self.report).read_text().splitlines()
+        os.truncate(self.report, 0)
+        return refused
+
+
+_guarded = _Guarded()
+
+
+def _take_usual_signals() -> None:
+    """What a shell makes its children ignore (`pytest &`, nohup) would be ignored by all that tests
+    start, too: the tests are about programs that somebody sits at."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, usual)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o022)
+
+
+_take_usual_signals()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    runs_tests = hasattr(session.config, "workerinput") or not session.config.getoption(
+        "numprocesses", None
+    )
+    if runs_tests:
+        _guarded.begin()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -106,8 +165,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         timer.cancel()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
+    _guarded.is_on = False  # Reports go wherever who runs the tests wants them.
     shutil.rmtree(_RUNTIME_DIR, ignore_errors=True)
+    Path(_guarded.report).unlink(missing_ok=True)
 
 
 def _client() -> Any:
@@ -168,19 +230,51 @@ def _descriptors() -> set[str]:
     return found
 
 
-def _handlers() -> dict[signal.Signals, object]:
-    """What this process does about the signals that we handle anywhere."""
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
-    return {kind: signal.getsignal(kind) for kind in kinds}
+# What pytest-timeout sets for each test, and faulthandler for itself.
+_OF_PYTEST = {
+    signal.SIGALRM,
+    signal.SIGSEGV,
+    signal.SIGFPE,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGILL,
+}
 
 
-def _restore(handlers: dict[signal.Signals, Any]) -> None:
+def _handlers() -> dict[int, object]:
+    """What this process does about signals."""
+    return {kind: signal.getsignal(kind) for kind in signal.valid_signals() - _OF_PYTEST}
+
+
+def _restore(handlers: dict[int, Any]) -> None:
     """A handler that stays behind may end the worker in the middle of another test."""
     left = {kind for kind, now in _handlers().items() if now is not handlers[kind]}
     for kind in left:
         signal.signal(kind, handlers[kind])
     if left:
         pytest.fail(f"left behind: handlers of {left}")
+
+
+def _set_umask(mask: int) -> int:
+    """The one that was set before."""
+    return os.umask(mask)
+
+
+@pytest.fixture
+def refusals() -> Callable[[], list[str]]:
+    """What the write guard has refused so far, for a test that is about that."""
+    return _guarded.refused
+
+
+@pytest.fixture(autouse=True)
+def changes_only_its_own() -> Iterator[None]:
+    mask = _set_umask(0o022)
+    yield
+    left, refused = _set_umask(mask), _guarded.refused()
+    if refused:
+        pytest.fail("would have changed what is not the tests':\n" + "\n".join(refused))
+    if left != 0o022:
+        pytest.fail(f"left behind: the umask {left:#o}")
 
 
 def _import_hooks() -> list[object]:

@@ -16,6 +16,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import psutil
@@ -25,6 +26,9 @@ from monarch.runtime.ends.process_group import kill_lost_group
 from monarch.runtime.ends.process_start import process_start
 
 T = TypeVar("T")
+
+# On the path of each Python process that tests start: see `write_guard`.
+GUARD_FOLDER = Path(__file__).parent / "guard"
 
 _POLL_SECONDS = 0.005
 _LONGEST_PAUSE_SECONDS = 0.02
@@ -114,6 +118,8 @@ class Program:
     """A Python script in a process of its own, whose output can be waited for."""
 
     def __init__(self, script: str, **env: str) -> None:
+        if "PYTHONPATH" in env:
+            env["PYTHONPATH"] = f"{GUARD_FOLDER}:{env['PYTHONPATH']}"
         self.lines: list[str] = []
         self.errors: list[str] = []
         self._arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()

@@ -102,7 +102,9 @@ def _link(at: Place) -> None:
     if at.path.is_dir() and not at.path.is_symlink():
         shutil.rmtree(at.path)
     at.path.unlink(missing_ok=True)
-    at.path.symlink_to(at.rand.choice(["a", "../b", "d", "/etc", "c.py/a"]))
+    elsewhere = at.folder.with_name("elsewhere")
+    elsewhere.mkdir(exist_ok=True)
+    at.path.symlink_to(at.rand.choice(["a", "../b", "d", elsewhere, "c.py/a"]))
 
 
 def _hard_link(at: Place) -> None:

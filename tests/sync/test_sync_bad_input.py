@@ -489,7 +489,8 @@ def make_deep(folder: Path, path: str) -> Iterator[None]:
         os.mkdir(one, dir_fd=at)
         at, above = os.open(one, os.O_RDONLY, dir_fd=at), at
         os.close(above)
-    os.close(os.open(name or "x", os.O_CREAT, dir_fd=at))
+    # By an absolute path, so that the write guard can tell where that is.
+    os.close(os.open(f"/proc/self/fd/{at}/{name or 'x'}", os.O_CREAT))
     os.close(at)
     try:
         yield

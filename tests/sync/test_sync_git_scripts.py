@@ -29,6 +29,8 @@ class Work:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.rand = random.Random(seed)
+        self.elsewhere = folder.with_name("elsewhere")
+        self.elsewhere.mkdir()
         self.git("init", "-q", "-b", "main")
 
     def git(self, *words: str) -> bool:
@@ -109,7 +111,7 @@ ACTS: tuple[Act, ...] = (
     lambda at: at.git("clean", "-fdq"),
     lambda at: at.some(is_dir=True).rename(at.new()),
     lambda at: at.new().hardlink_to(at.some()),
-    lambda at: at.new().symlink_to(at.rand.choice(["pkg", "../b.py", "/etc"])),
+    lambda at: at.new().symlink_to(at.rand.choice(["pkg", "../b.py", at.elsewhere])),
     lambda at: (at.some(is_dir=True) / "pyvenv.cfg").touch(),
     lambda at: next(at.folder.rglob("pyvenv.cfg"), at.folder / "none").unlink(),
     lambda at: at.some().chmod(at.rand.choice([0o600, 0o755])),
