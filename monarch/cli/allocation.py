@@ -111,6 +111,9 @@ def _show(job: JobTrait, found: Mapping[str, Mapping[str, Any]]) -> None:
     """A table of hosts, by URL, and what runs on them."""
     names = job.names_by_url()
     show_hosts(found, who_am_i(), names)
+    standing = [one for answer in found.values() for one in answer.get("bulletins", ())]
+    for text in dict.fromkeys(str(one["text"]) for one in standing):
+        Console().print(text, style="red", highlight=False, markup=False)
     for url, answer in found.items():
         for proc in answer.get("procs", ()):
             if proc.get("hangs"):

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.bulletins import post
+from monarch.wire.bulletin import Bulletin
 from monarch_sync.disk import Disk
 from tests.support import Program, wait_for
 
@@ -510,3 +513,16 @@ def test_who_presses_again_does_not_wait_for_what_it_says_at_its_end(
     watcher.send_signal(signal.SIGINT)
     assert watcher.wait() == 130, watcher.story()
     assert watcher.errors == []
+
+
+def test_it_tells_of_a_run_that_holds(up: Folder, watcher: Program) -> None:
+    held = Bulletin("run a", "held", "run a holds in step 7\nsave a mend", 2, stands=True)
+    hosts = [client().visit(url) for url in up.job.urls()]
+    post(client().node, hosts, held)
+    watcher.line("✗ run a holds in step 7", timeout=30)
+    watcher.line("  save a mend")
+    assert "run a holds in step 7" in up.monarch("status")
+    post(client().node, hosts, Bulletin("run a", "mended", "run a goes on", 3))
+    watcher.line("run a goes on", timeout=30)
+    assert "holds" not in up.monarch("status")
+    end(watcher)

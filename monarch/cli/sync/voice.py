@@ -29,6 +29,9 @@ class Voice(Protocol):
     def note(self, event: str, text: str, **data: Any) -> None:
         """Something else that a person should know; ``event`` and ``data`` for programs."""
 
+    def alarm(self, event: str, text: str, **data: Any) -> None:
+        """As `note`, of what somebody is to do something about."""
+
     def busy(self, source: Source) -> AbstractContextManager[object]:
         """Shows how far a push is, if it takes long."""
 
@@ -76,6 +79,13 @@ class Lines:
     def note(self, event: str, text: str, **data: Any) -> None:
         self._terminal.prose(text, dim=True)
 
+    def alarm(self, event: str, text: str, **data: Any) -> None:
+        mark = "x" if self._terminal.ascii_only else "✗"
+        first, *rest = text.splitlines()
+        self._terminal.prose(f"{mark} {first}", "red")
+        for line in rest:
+            self._terminal.prose(f"  {line}", "red")
+
     @contextmanager
     def busy(self, source: Source) -> Iterator[None]:
         if not self._terminal.is_live:
@@ -108,6 +118,9 @@ class JsonLines:
 
     def note(self, event: str, text: str, **data: Any) -> None:
         self.say(event, {"message": text, **data})
+
+    def alarm(self, event: str, text: str, **data: Any) -> None:
+        self.say(event, {"ok": False, "message": text, **data})
 
     def busy(self, source: Source) -> AbstractContextManager[object]:
         return nullcontext()

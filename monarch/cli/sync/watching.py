@@ -15,6 +15,7 @@ from pathlib import Path
 from monarch.cli.project import Project, find_job, noted_job
 from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.following import Following
+from monarch.cli.sync.hearing import Hearing
 from monarch.cli.sync.news import News
 from monarch.cli.sync.project_edits import SETTLE_SECONDS, ProjectEdits
 from monarch.cli.sync.restless import RestlessFiles
@@ -57,6 +58,7 @@ class Watching:
         self._identities = Identities()
         self._visitor: Visitor | None = visitor
         self._following: Following | None = None
+        self._hearing: Hearing | None = None
         self._is_behind = False
         self._news = News()
         self._came_to = 0  # the generation of the last push; 0 where it did not come through
@@ -72,6 +74,7 @@ class Watching:
         try:
             self._missing()  # From here on they are known.
             self._push(None, is_first=True)
+            self._hear()
             self._follow_if_there()
             while True:
                 self._step()
@@ -79,10 +82,12 @@ class Watching:
             at_once_from_here()
             self._tell_end()
         finally:
+            self._hear_no_more()
             self._unfollow()
 
     def _step(self) -> None:
         """Wait for a save, or for what else may have changed."""
+        self._tell_what_was_heard()
         if self._following is None:
             self._wait_for_folder()
             return
@@ -193,6 +198,28 @@ class Watching:
             "stopped", f"stopped watching; hosts and processes stay as they are{where}"
         )
 
+    # What others do
+
+    def _hear(self) -> None:
+        """Listen to the allocation that is there now."""
+        self._hear_no_more()
+        visitor = self._visitor
+        if visitor is not None:
+            self._hearing = Hearing(client().node, lambda: list(visitor.addresses().values()))
+
+    def _hear_no_more(self) -> None:
+        hearing, self._hearing = self._hearing, None
+        if hearing is not None:
+            hearing.close()
+
+    def _tell_what_was_heard(self) -> None:
+        for told in self._hearing.take() if self._hearing is not None else ():
+            data = {"about": told.key, "generation": told.generation, **told.data}
+            if told.kind == "held":
+                self._voice.alarm("held", told.text, **data)
+            elif told.key.startswith("run ") and told.text:
+                self._voice.note(told.kind, told.text, **data)
+
     # The folders
 
     def _follow_if_there(self) -> bool:
@@ -268,14 +295,17 @@ class Watching:
                 return False
             self._visitor = Visitor(job)
             self._voice.note("allocation", "the allocation is up again")
+            self._hear()
             return True
         if job is not None and job.urls() != visitor.job.urls():
             self._visitor = Visitor(job)
             self._voice.note("allocation", "another allocation is up")
+            self._hear()
             return True
         # Somebody may have tidied the file away that tells of it: it runs all the same.
         if job is None and not visitor.job.is_running() and not self._goes_on_with_some(visitor):
             self._visitor = None
+            self._hear_no_more()
             left = noted_job()
             why = left.why_ended() if left is not None else ""
             what = (

@@ -18,6 +18,7 @@ import msgspec
 
 from monarch.net.segment_door import door_path
 from monarch.runtime.ends.process_group import kill_lost_group
+from monarch.runtime.hosts.bulletins import Bulletins
 from monarch.runtime.hosts.exit_reason import ExitReasons
 from monarch.runtime.hosts.hang_watch import HangWatch
 from monarch.runtime.hosts.host_proc import HostProc
@@ -88,6 +89,7 @@ class HostAgent:
         self.client: Callable[[], ProcAddress | None] = lambda: None
         self.logs = LogCourier(node, self.name, lambda: self.client())
         self.others = HostWatch(node)
+        self.bulletins = Bulletins(node)
         self._replacements = Replacements(node, self.procs, self._end_to_replace)
         self.waiting = WaitingSpawns(self)
         self.watchers = ProcWatchers(node, self.name, self.procs, self.waiting.has)
@@ -330,6 +332,7 @@ class HostAgent:
             "staged_bytes": self.staged_bytes(),
             "replica": self.replica()[0],
             "writes": self.replica()[1],
+            "bulletins": self.bulletins.standing(),
             "procs": [
                 {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.spawn.name,
                  "rank": p.spec.rank, "pid": p.pid, "is_up": p.address is not None,

@@ -70,5 +70,6 @@ class HostDoor:
             return
         self.client = None
         self._agent.stop(list(self._agent.procs), grace_seconds, "its client has left")
+        self._agent.bulletins.forget(uid)
         self._node.partings.forget_peer(uid)
         self._forget()

@@ -24,6 +24,7 @@ from monarch.runtime.workspace.packages.host_environment import (
 from monarch.runtime.workspace.packages.python_here import installed, platforms, python_tag
 from monarch.runtime.workspace.pushing.shared_folder import SharedFolder
 from monarch.runtime.workspace.pushing.spreading import pass_on
+from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Bytes, Envelope
 from monarch.wire.message import Share, Sync, TakeBack
 from monarch_sync.errors import BadMessage, ReplicaBusy
@@ -256,6 +257,7 @@ class ReplicaAgent:
             answer = replica.handle(message, envelope.buffers)
             if replica.generation != before[0]:
                 self._before = (replica.generation, before[1])
+                self._tell_commit(order, replica)
                 if why := self._show_environment():
                     answer = Refused("environment", why)
         if isinstance(answer, Staged):
@@ -268,6 +270,18 @@ class ReplicaAgent:
         ):
             lease.end()
         return answer
+
+    def _tell_commit(self, order: Sync, replica: Replica) -> None:
+        """For those who watch: there is another state here, and who has brought it."""
+        told = Bulletin(
+            "workspace", "committed", generation=replica.generation,
+            data={
+                "author": self._lease.author, "sender": order.sender,
+                "digest": replica.manifest.digest.hex(),
+            },
+        )  # fmt: skip
+        with suppress(RuntimeError):  # The loop has ended.
+            self._agent.node.loop.call_soon(lambda: self._agent.bulletins.add(told))
 
     def _stage_environment(self, replica: Replica, staged: Staged) -> Message:
         """Get the packages ready that a staged state wants, or turn it away."""

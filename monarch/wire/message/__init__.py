@@ -45,7 +45,9 @@ from monarch.wire.message.hosts import (
     Command,
     Detach,
     Inspect,
+    Listen,
     Notice,
+    Post,
     Preload,
     ProcSpec,
     ReplaceProcs,
@@ -85,10 +87,10 @@ __all__ = [
     "PING", "PROTOCOL_VERSION", "ActorFailed", "Ancestor", "Answer", "AnyMessage", "AskOrigin",
     "Attach", "Bring", "Call", "Cast", "Chunk", "Command", "Consignment", "Credit", "Detach",
     "FlushLogs", "FoldedReply", "Grow", "Heartbeat", "HeldUp", "Hello", "Inspect", "Introduce",
-    "LeftBehind", "Log", "LogOptions", "LogRoom", "LogWindow", "Message", "Notice", "Onward",
-    "Parcel", "PortMark", "Preload", "Prepare", "ProcAgain", "ProcDown", "ProcSpec", "ProcUp",
-    "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned", "Revert",
-    "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step", "StopActor",
+    "LeftBehind", "Listen", "Log", "LogOptions", "LogRoom", "LogWindow", "Message", "Notice",
+    "Onward", "Parcel", "PortMark", "Post", "Preload", "Prepare", "ProcAgain", "ProcDown",
+    "ProcSpec", "ProcUp", "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned",
+    "Revert", "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step", "StopActor",
     "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Waiting", "Watch", "WatchHost",
     "Wither",
 ]  # fmt: skip
@@ -98,7 +100,7 @@ AnyMessage = (
     | Call | Reply | Returned | PortMark
     | Hello | Introduce | Heartbeat | Watch | WatchHost | ProcUp | ProcDown | ProcsDown | ProcAgain
     | Parcel | Consignment | Chunk | Credit | Retire
-    | Attach | Detach | Notice | Inspect | Shutdown
+    | Attach | Detach | Notice | Inspect | Post | Listen | Shutdown
     | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel
     | SpawnActor | StopActor | ActorFailed | AskOrigin

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.bulletin import Bulletin
 from monarch.wire.host_code import HostCode
 from monarch.wire.message.header import Message
 
@@ -137,3 +138,26 @@ class StopSelf(Message, tag=43):
     """To a proc: run the actors' cleanups and end."""
 
     reason: str
+
+
+class Post(Message, tag=32):
+    """To a host agent: a bulletin, for whoever listens there; see ``Bulletin``.
+
+    One of the same ``key`` takes the place of the one before.
+    """
+
+    bulletin: Bulletin
+    sender: Uid
+
+
+class Listen(Message, tag=33):
+    """Which bulletins came after that ``number``? 0: which ones stand?
+
+    Answered at once where there are any, else when one comes, or after ``seconds``, by ``Answer``
+    with ``number``, of the last, and ``bulletins``, the oldest first.
+    """
+
+    number: int
+    seconds: float
+    port: int
+    sender: Uid

@@ -1,0 +1,86 @@
+"""What happens on the hosts while a watch runs: heard from one of them, on a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from monarch.errors import MonarchError
+from monarch.runtime.node import Node
+from monarch.wire.address import ProcAddress
+from monarch.wire.bulletin import Bulletin
+from monarch.wire.message import Listen
+
+__all__ = ["Hearing"]
+
+_LISTEN_SECONDS = 20.0
+_PATIENCE_SECONDS = 10.0  # beyond that, for the answer
+_AGAIN_SECONDS = 2.0
+
+
+class Hearing:
+    """The bulletins of an allocation, from the first host that answers.
+
+    ``hosts`` gives their addresses, as they are by now. What stands when it begins is heard first.
+    ``heard`` is called, on another thread, whenever there is something to `take`.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        hosts: Callable[[], list[ProcAddress]],
+        heard: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._node = node
+        self._hosts = hosts
+        self._told = heard
+        self._found: queue.SimpleQueue[Bulletin] = queue.SimpleQueue()
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="monarch-hearing", daemon=True).start()
+
+    def take(self) -> list[Bulletin]:
+        """What came since the last time, the oldest first."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._found.get_nowait())
+        return found
+
+    def close(self) -> None:
+        """Listen no longer. A question that is under way is not waited for."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                hosts = self._hosts()
+            except MonarchError:
+                hosts = []
+            for host in hosts:
+                self._listen_to(host)
+                if self._over.is_set():
+                    return
+            self._over.wait(_AGAIN_SECONDS)
+
+    def _listen_to(self, host: ProcAddress) -> None:
+        """As long as it answers."""
+        body = self._ask(host, 0, 0.0)
+        while body is not None and not self._over.is_set():
+            for told in body["bulletins"]:
+                self._found.put(msgspec.convert(told, Bulletin))
+            if body["bulletins"]:
+                self._told()
+            body = self._ask(host, int(body["number"]), _LISTEN_SECONDS)
+
+    def _ask(self, host: ProcAddress, number: int, seconds: float) -> dict[str, Any] | None:
+        node = self._node
+        with contextlib.suppress(MonarchError):
+            answer = node.request(host, lambda port: Listen(number, seconds, port, node.uid))
+            if answer.wait(seconds + _PATIENCE_SECONDS) and not answer.value.error:
+                return answer.value.body
+        return None

@@ -1,0 +1,98 @@
+"""A host's bulletins: kept for a while, and told to whoever listens."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from monarch.runtime.node import Node
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.bulletin import Bulletin
+from monarch.wire.codec import Envelope
+from monarch.wire.message import Listen, Post
+
+__all__ = ["Bulletins", "post"]
+
+_MAX_KEPT = 100
+_MAX_SECONDS = 60.0
+
+
+class Bulletins:
+    """Of one host agent; on its I/O loop.
+
+    Of what stands nothing is forgotten. Numbers begin with the moment at which the agent was
+    started, so that whoever heard one that was here before hears all of this one.
+    """
+
+    def __init__(self, node: Node, clock: Callable[[], float] = time.time) -> None:
+        self._node = node
+        self._clock = clock
+        self._number = int(clock() * 1000)
+        self._kept: deque[Bulletin] = deque(maxlen=_MAX_KEPT)
+        self._standing: dict[str, tuple[Uid, Bulletin]] = {}
+        self._waiting: list[Listen] = []
+        node.handle(Post, self._on_post)
+        node.handle(Listen, self._on_listen)
+
+    def standing(self) -> list[dict[str, Any]]:
+        """What holds now, for who looks once."""
+        return [msgspec.to_builtins(one) for _, one in self._standing.values()]
+
+    def add(self, bulletin: Bulletin, sender: Uid = "") -> None:
+        """Tell all who listen."""
+        self._number += 1
+        told = msgspec.structs.replace(bulletin, number=self._number, time=self._clock())
+        self._standing.pop(told.key, None)
+        if told.stands:
+            self._standing[told.key] = sender, told
+        self._kept.append(told)
+        waiting, self._waiting = self._waiting, []
+        for listen in waiting:
+            self._answer(listen, [told])
+
+    def forget(self, sender: Uid) -> None:
+        """It has left, and what it told does not stand any longer."""
+        for by, one in list(self._standing.values()):
+            if by == sender:
+                left = msgspec.structs.replace(one, kind="left", text="", stands=False, data={})
+                self.add(left)
+
+    def _on_post(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Post)
+        self.add(order.bulletin, order.sender)
+
+    def _on_listen(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Listen)
+        if order.number:
+            found = [one for one in self._kept if one.number > order.number]
+        else:
+            found = [one for _, one in self._standing.values()]
+        seconds = min(order.seconds, _MAX_SECONDS)
+        if found or seconds <= 0:
+            self._answer(order, found)
+            return
+        self._waiting.append(order)
+        self._node.loop.call_later(seconds, lambda: self._give_up(order))
+
+    def _give_up(self, listen: Listen) -> None:
+        if listen in self._waiting:
+            self._waiting.remove(listen)
+            self._answer(listen, [])
+
+    def _answer(self, listen: Listen, found: Iterable[Bulletin]) -> None:
+        told = [msgspec.to_builtins(one) for one in found]
+        body = {"number": self._number, "bulletins": told}
+        self._node.answer(listen.sender, listen.port, body)
+
+
+def post(node: Node, hosts: Iterable[ProcAddress], bulletin: Bulletin) -> None:
+    """Tell these hosts; one that is gone hears nothing, and nobody waits for it."""
+    for host in hosts:
+        if node.failure_of(host.uid) is None:
+            node.send(host, Post(bulletin, node.uid))
