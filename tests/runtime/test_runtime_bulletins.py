@@ -11,7 +11,6 @@ from monarch.runtime.promise import Promise
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.message import Attach, Detach, Listen
 from tests.runtime.lone_agent import LoneAgent
-from tests.support import wait_for
 
 HELD = Bulletin("run a", "held", "the run holds", generation=3, stands=True)
 MENDED = Bulletin("run a", "mended", "it goes on", generation=4)

@@ -372,7 +372,7 @@ class CountingDisk(Disk):
 
 
 def test_equal_files_that_go_are_kept_once_and_never_renamed_over_each_other(root: Path) -> None:
-    """Renaming over another file has ext4 write both out first: 2 ms each, while all stand still."""
+    """Renaming over another file has ext4 write both out first: 2 ms each, as all stand still."""
     disk = CountingDisk()
     replica = Replica(root, disk)
     tree: Tree = {f"pkg/{number}.py": f"{number % 3}\n".encode() for number in range(30)}
