@@ -3,35 +3,73 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
 from monarch import __version__
-from monarch.cli.allocation import apply, host, kill, status
-from monarch.cli.recipe import recipe
-from monarch.cli.run import run
-from monarch.cli.runs import runs
 from monarch.cli.streams import Told, open_missing
-from monarch.cli.sweep import sweep
-from monarch.cli.sync import sync
 from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.terminal import Terminal
-from monarch.config_file import ConfigError
 from monarch.errors import JobError, MonarchError
-from monarch.job import DEFAULT_JOB_PATH
-from monarch.runtime import process
-from monarch.runtime.client_agent import client
-from monarch_sync import SyncError
 
 __all__ = ["cli", "main"]
 
-_OUR_FOLDER = Path(DEFAULT_JOB_PATH).parent.name
+_OUR_FOLDER = ".monarch"
+
+# In the order of the help: the module of each, under `monarch.cli`, and what the help says of it,
+# which is the beginning of what the command says of itself.
+_COMMANDS = {
+    "apply": ("allocation", "Bring the allocation up, or find it running."),
+    "status": ("allocation", "Hosts, procs, and the generation of code that each host has."),
+    "kill": ("allocation", "End the allocation and all that runs on it."),
+    "sync": (
+        "sync.command",
+        "Bring the workspace to all hosts, and its code into what runs there.",
+    ),
+    "run": ("run", "Run RECIPE: a built-in name such as ddp, a Python file, or module:name."),
+    "sweep": ("sweep", "Run RECIPE once for each choice of values, and compare."),
+    "runs": ("runs", "Runs: what was run here, how it went, and how runs differ."),
+    "recipe": ("recipe", "Recipes: what there is, and how to make one your own."),
+    "host": ("allocation", "Be the host agent of this machine, until ended."),
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Imported(Mapping[str, click.Command]):
+    """Each is imported when it is asked for: all together take longer than most take to run."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        module = importlib.import_module(f"monarch.cli.{_COMMANDS[name][0]}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+class _Commands(click.Group):
+    """Lists them without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_Commands,
+    commands=_Imported(),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="monarch")
 def cli() -> None:
     """Edit code here, run it there: an allocation that stays, code that follows your editor.
@@ -49,10 +87,6 @@ def cli() -> None:
             "the folder that this terminal is in was deleted, or another one has its name now: "
             "`cd` to it again"
         ) from None
-
-
-for command in (apply, status, kill, sync, run, sweep, runs, recipe, host):
-    cli.add_command(command)
 
 
 def main() -> None:
@@ -87,18 +121,30 @@ def _run() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        if process.is_bootstrapped() and client().faults.has_ended_program:
+        if _has_ended_by_fault():
             # What happened has been told; a fault wakes this thread as Ctrl-C does.
             sys.exit(1)
         print("interrupted", file=sys.stderr)
         at_once_from_here()
         sys.exit(130)
-    except ConfigError as error:
+    except Exception as error:
+        # Imported when there is something to tell.
+        from monarch.config_file import ConfigError
+        from monarch_sync.errors import SyncError
+
+        if not isinstance(error, (ConfigError, MonarchError, SyncError)):
+            raise
         _tell(error)
-        sys.exit(2)
-    except (MonarchError, SyncError) as error:
-        _tell(error)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _has_ended_by_fault() -> bool:
+    process = sys.modules.get("monarch.runtime.process")
+    return (
+        process is not None
+        and process.is_bootstrapped()
+        and (process.current().faults.has_ended_program)
+    )
 
 
 def _is_ours(error: OSError) -> bool:
