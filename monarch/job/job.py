@@ -22,6 +22,7 @@ from monarch.actor import HostMesh
 from monarch.errors import JobError
 from monarch.job.interrupts import deferred_interrupts
 from monarch.job.services import MeshAdminConfig, TelemetryConfig, warn_of_missing
+from monarch.runtime.hosts.host_link import who_am_i
 
 __all__ = ["DEFAULT_JOB_PATH", "JobState", "JobTrait", "job_load", "job_loads"]
 
@@ -74,6 +75,8 @@ class JobTrait(ABC):
 
     def __init__(self) -> None:
         self.apply_id: str | None = None
+        # How it is being ended, and by whom, for programs that still run on it.
+        self.ending: dict[str, str] | None = None
         self._running: JobTrait | None = None
         self._state_path: Path | None = None
 
@@ -102,8 +105,17 @@ class JobTrait(ABC):
         return {}
 
     def is_running(self) -> bool:
-        """Whether the allocation is still there."""
-        return self._is_running()
+        """Whether the allocation is still there, and is to stay."""
+        return self.ending is None and self._is_running()
+
+    def num_running(self) -> int:
+        """How many of its hosts are still there, as far as can be told without waiting."""
+        return len(self.urls()) if self._is_running() else 0
+
+    def repair(self) -> list[str]:
+        """Bring hosts up again that have ended, at their addresses, with the workspaces that they
+        had; the others go on. The names of those that had to be. Raises ``JobError``."""
+        raise JobError(f"a {self.kind} job cannot bring a single host up again")
 
     def why_ended(self) -> str:
         """The last words of its hosts that have ended, as far as they are known."""
@@ -191,13 +203,13 @@ class JobTrait(ABC):
         file that cannot be trusted; one that is damaged is replaced.
         """
         if self._running is not None:
-            if self._running._is_running():
+            if self._running.is_running():
                 return self._running._state()
             self.kill()
         path = Path(cached_path) if cached_path is not None else None
         cached = _load_cached(path)
         if cached is not None:
-            if cached._is_running() and cached.can_run(self):
+            if cached.is_running() and cached.can_run(self):
                 self._running = cached
                 self._state_path = path
                 return cached._state()
@@ -207,12 +219,33 @@ class JobTrait(ABC):
 
     def kill(self) -> None:
         """End the allocation that this object stands for, and forget its state file."""
+        self._end("ended")
+
+    def _end(self, how: str) -> None:
+        """``how``: for good, or to be "replaced" by another, which its state file is left for."""
         job = self._running or self
+        path = self._state_path
         with deferred_interrupts():
+            if path is not None and not _tells_of(path, job):
+                path = None
+            if path is not None:
+                # First: who runs on it sees its hosts end, and looks here for the reason.
+                job.ending = {"how": how, "by": who_am_i()}
+                with contextlib.suppress(OSError):
+                    job.dump(path)
             job._kill()
+            job.ending = None
             self._running = None
-            if self._state_path is not None and _tells_of(self._state_path, job):
-                self._state_path.unlink(missing_ok=True)
+            if path is not None and how == "ended":
+                path.unlink(missing_ok=True)
+
+    def _noted(self) -> JobTrait | None:
+        """What its state file says of it now, if it still does."""
+        with contextlib.suppress(OSError, JobError):
+            if self._state_path is not None:
+                noted = job_load(self._state_path)
+                return noted if noted.apply_id == self.apply_id else None
+        return None
 
     def dumps(self) -> bytes:
         """The state as JSON."""
@@ -220,6 +253,8 @@ class JobTrait(ABC):
             "version": _VERSION, "kind": self.kind, "bases": self._bases(),
             "apply_id": self.apply_id, **self._to_data(),
         }  # fmt: skip
+        if self.ending is not None:
+            data["ending"] = self.ending
         return json.dumps(data, indent=2).encode()
 
     @classmethod
@@ -262,7 +297,7 @@ def _keep_from_git(folder: Path) -> None:
         file.write("*\n")
 
 
-_NOT_KEPT = ("apply_id", "_running", "_state_path")
+_NOT_KEPT = ("apply_id", "ending", "_running", "_state_path")
 
 
 class _Damaged(JobError):
@@ -285,12 +320,12 @@ def job_loads(data: bytes) -> JobTrait:
     if kind is None:
         raise JobError(f"unknown kind of job {kinds[0]!r}; known: {', '.join(JobTrait._kinds)}")
     cls = JobTrait._kinds[kind]
-    apply_id = fields.pop("apply_id", None)
+    apply_id, ending = fields.pop("apply_id", None), fields.pop("ending", None)
     try:
         job = cls._from_data(fields)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _Damaged(f"the state of a {kind} job is damaged: {error!r}") from None
-    job.apply_id = apply_id
+    job.apply_id, job.ending = apply_id, ending
     job._running = job
     return job
 
@@ -327,7 +362,7 @@ def _refuse_foreign_link(path: Path) -> None:
 def _end_left(job: JobTrait) -> None:
     """End what does not serve; that it cannot be ended must not keep a program from its hosts."""
     try:
-        job.kill()
+        job._end("replaced")
     except Exception:
         _log.warning(
             "could not end the %s job of an earlier program (%s): a new one takes its place, and "

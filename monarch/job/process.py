@@ -5,21 +5,25 @@ The whole of a cluster on one machine. The host agents outlive the program that 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from monarch.actor import attach_to_workers
 from monarch.config import runtime_dir
 from monarch.errors import JobError
+from monarch.job.interrupts import deferred_interrupts
 from monarch.job.job import JobState, JobTrait
 from monarch.runtime import process
-from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.process_group import signal_process
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.secret import SECRET_VARIABLES
@@ -29,6 +33,10 @@ from monarch.wire.keys import new_secret
 __all__ = ["HostProcess", "ProcessJob"]
 
 _TERM_SECONDS = 2.0
+_STATUS_SECONDS = 1.0
+
+# The agents that this program has started: a process's status is told to its parent only.
+_started_here: dict[int, subprocess.Popen[bytes]] = {}
 
 
 class HostProcess(NamedTuple):
@@ -54,6 +62,12 @@ class HostProcess(NamedTuple):
     @property
     def is_running(self) -> bool:
         return self.started == process_start(self.pid) is not None
+
+    def how_ended(self) -> str:
+        """Its exit status, if this program started it, and the last lines of its log."""
+        lines = last_lines(self.log)
+        told = f"; the last lines of {self.log}:\n{lines}" if lines else ""
+        return f"{self.name} (pid {self.pid}) {_status_words(self.pid)}{told}"
 
 
 class ProcessJob(JobTrait):
@@ -106,9 +120,11 @@ class ProcessJob(JobTrait):
             self._kill()
             raise
 
-    def _start(self, mesh: str, name: str) -> HostProcess:
+    def _start(self, mesh: str, name: str, before: HostProcess | None = None) -> HostProcess:
+        """A host agent; or again, with the workspace and the log of the one ``before`` it."""
         folder = os.path.join(self._directory, name)
-        os.mkdir(folder, 0o700)
+        if before is None:
+            os.mkdir(folder, 0o700)
         url = f"ipc://{folder}/host"
         log = os.path.join(folder, "host.log")
         env = {**os.environ, **self.env}
@@ -118,13 +134,17 @@ class ProcessJob(JobTrait):
         if num_hosts_in(self.meshes) > 1 and "WORKSPACE_DIR" in os.environ | self.env:
             # Two hosts must not share one folder.
             workspace = env["WORKSPACE_DIR"] = os.path.join(workspace, name)
+        if before is not None:
+            workspace = env["WORKSPACE_DIR"] = before.workspace
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{folder}/host")
         # The secret goes through a pipe: neither arguments nor environment are private.
         reader, writer = os.pipe()
         try:
             os.write(writer, self._secret.hex().encode())
             os.close(writer)
             env["MONARCH_JOB_SECRET_FD"] = str(reader)
-            with open(log, "wb") as output:
+            with open(log, "wb" if before is None else "ab") as output:
                 child = subprocess.Popen(
                     [sys.executable, "-m", "monarch.runtime.host_main", url, name],
                     env=env, pass_fds=[reader], start_new_session=True,
@@ -133,6 +153,7 @@ class ProcessJob(JobTrait):
         finally:
             os.close(reader)
         self._children.append(child)
+        _started_here[child.pid] = child
         started = process_start(child.pid) or 0
         return HostProcess(mesh, url, child.pid, started, workspace, log)
 
@@ -140,10 +161,47 @@ class ProcessJob(JobTrait):
         hosts = {}
         for mesh in self.meshes:
             urls = [host.url for host in self.hosts if host.mesh == mesh]
+            for url in urls:
+                client().expect_process(url, functools.partial(self._process_at, url))
             hosts[mesh] = attach_to_workers(ca=None, workers=urls, name=mesh)
             if self.preload:
                 hosts[mesh].preload(self.preload)
         return JobState(hosts)
+
+    def _process_at(self, url: str) -> HostProcess | None:
+        """The agent at ``url``; another program may have brought it up again."""
+        found = self._find(url)
+        if found is not None and not found.is_running:
+            self._reread()
+            found = self._find(url)
+        return found
+
+    def _find(self, url: str) -> HostProcess | None:
+        return next((host for host in self.hosts if host.url == url), None)
+
+    def _reread(self) -> None:
+        """Take over which processes the hosts are by now."""
+        noted = self._noted()
+        if isinstance(noted, ProcessJob):
+            self.hosts = noted.hosts
+
+    def repair(self) -> list[str]:
+        if not os.path.isdir(self._directory):
+            raise JobError("the allocation has been ended: bring one up with `monarch apply`")
+        with deferred_interrupts(), _locked(self._directory):
+            self._reread()
+            ended = [host for host in self.hosts if not host.is_running]
+            for host in ended:
+                again = self._start(host.mesh, host.name, host)
+                self.hosts[self.hosts.index(host)] = again
+                if (child := _started_here.pop(host.pid, None)) is not None:
+                    child.wait()
+            if ended and self._state_path is not None:
+                self.dump(self._state_path)
+            return [host.name for host in ended]
+
+    def num_running(self) -> int:
+        return sum(host.is_running for host in self.hosts)
 
     def _is_running(self) -> bool:
         return bool(self.hosts) and all(host.is_running for host in self.hosts)
@@ -155,14 +213,7 @@ class ProcessJob(JobTrait):
         return {host.url: host.name for host in self.hosts}
 
     def why_ended(self) -> str:
-        ended = [host for host in self.hosts if not host.is_running]
-        told = []
-        for host in ended:
-            lines = last_lines(host.log)
-            told.append(
-                f"{host.name} (pid {host.pid}) has ended{':' if lines else ''}\n{lines}".rstrip()
-            )
-        return "\n".join(told)
+        return "\n".join(host.how_ended() for host in self.hosts if not host.is_running)
 
     def can_run(self, spec: JobTrait) -> bool:
         return (
@@ -179,6 +230,9 @@ class ProcessJob(JobTrait):
         end_processes([host for host in self.hosts if host.is_running])
         for child in self._children:
             child.wait()
+        for host in self.hosts:
+            if (child_here := _started_here.pop(host.pid, None)) is not None:
+                child_here.wait()
         self._children.clear()
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -206,6 +260,33 @@ class ProcessJob(JobTrait):
 
 def num_hosts_in(meshes: dict[str, int]) -> int:
     return sum(meshes.values())
+
+
+def _status_words(pid: int) -> str:
+    child = _started_here.get(pid)
+    if child is None:
+        return "has ended"
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        # The kernel tells of an end a moment before it gives the status.
+        status = child.wait(_STATUS_SECONDS)
+        if status >= 0:
+            return f"exited with status {status}"
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-status).name}"
+        return f"was killed by signal {-status}"
+    return "has ended"
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """One program at a time; where the file system has no locks, nobody can tell."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
 
 
 def last_lines(path: str, num_lines: int = 5) -> str:

@@ -19,7 +19,7 @@ from monarch.runtime.ends.unhandled_faults import UnhandledFaults
 from monarch.runtime.hosts.directory import new_directory
 from monarch.runtime.hosts.given_workspaces import given_workspaces
 from monarch.runtime.hosts.host_agent import HostAgent
-from monarch.runtime.hosts.host_link import HostLink
+from monarch.runtime.hosts.host_link import FindProcess, HostLink
 from monarch.runtime.hosts.launcher import Launcher, StartLauncher
 from monarch.runtime.node import Node
 from monarch.runtime.output.log_printer import LogPrinter
@@ -80,6 +80,7 @@ class ClientAgent(ProcAgent):
         node.partings.on_peer_down.append(lambda uid, down: self.printer.forget(uid))
         self._leave_notebook = follow_cells(self.printer, self.flush_logs)
         self.links: dict[str, HostLink] = {}
+        self._find_process: dict[str, FindProcess] = {}
         self.faults = UnhandledFaults(self.printer.flush)
         self._is_closed = False
         self._imported = ImportedTexts()
@@ -114,10 +115,18 @@ class ClientAgent(ProcAgent):
         """The tie to the host agent at ``url``, made when there is none that stands."""
         link = self.links.get(url)
         if link is None or link.is_lost:
-            link = self.links[url] = HostLink(self.node, url, takeover=takeover)
+            find = self._find_process.get(url)
+            process = None if find is None else find()
+            link = HostLink(self.node, url, takeover=takeover, process=process)
+            self.links[url] = link
             link.ready.on_set(functools.partial(self._attached, link))
             self.supervisor.lives_again(link.address.uid)
         return link
+
+    def expect_process(self, url: str, find: FindProcess) -> None:
+        """The host agent at ``url`` is a process of this machine, which ``find`` finds: by then
+        perhaps another one than now."""
+        self._find_process[url] = find
 
     def relink(self, hosts: Iterable[Uid]) -> None:
         """Attach again to those of ``hosts`` that were lost: they may be back."""
@@ -152,6 +161,7 @@ class ClientAgent(ProcAgent):
 
     def unlink(self, url: str) -> None:
         """Forget the tie to a host whose end is no failure."""
+        self._find_process.pop(url, None)
         link = self.links.pop(url, None)
         if link is not None:
             link.give_up()

@@ -43,7 +43,7 @@ class LifeLines:
         self._liveness = Liveness(
             settings().heartbeat_seconds, settings().heartbeat_timeout_seconds
         )
-        self._pidfds: dict[Uid, int] = {}
+        self._pidfds: dict[Uid, tuple[int, int]] = {}  # its descriptor, and the process's number
         self._is_closed = False
 
     def start(self) -> None:
@@ -53,7 +53,8 @@ class LifeLines:
         """Notice when a process ends.
 
         On this machine ``gone`` is called at once when it does; a process that is merely stopped
-        (Ctrl-Z, a debugger) stays. On another one, heartbeats that stay out make it down.
+        (Ctrl-Z, a debugger) stays. On another one, heartbeats that stay out make it down. Whoever
+        watches it first is told: they know best what it is.
         """
         is_here = peer.machine == self._node.address.machine
         if not (is_here and self._watch_pid(peer.uid, pid, gone)):
@@ -91,16 +92,19 @@ class LifeLines:
             gone()
 
         def watch() -> None:
+            if self._pidfds.get(uid, (-1, -1))[1] == pid:
+                os.close(fd)
+                return
             self._let_go(uid)
-            self._pidfds[uid] = fd
+            self._pidfds[uid] = fd, pid
             loop.add_reader(fd, ended)
 
         loop.call_soon(watch)
         return True
 
     def _let_go(self, uid: Uid) -> None:
-        fd = self._pidfds.pop(uid, None)
-        if fd is not None:
+        fd, _ = self._pidfds.pop(uid, (-1, -1))
+        if fd >= 0:
             self._node.loop.remove_reader(fd)
             os.close(fd)
 

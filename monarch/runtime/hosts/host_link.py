@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import sys
+from collections.abc import Callable
+from typing import Protocol
 
 from monarch.config import settings
 from monarch.errors import HostBusy, HostUnreachable, MonarchError
@@ -15,7 +18,25 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Attach, Detach, ProcDown
 
-__all__ = ["HostLink"]
+__all__ = ["AgentProcess", "FindProcess", "HostLink"]
+
+_log = logging.getLogger("monarch.host")
+
+
+class AgentProcess(Protocol):
+    """The process of a host agent on this machine, as its job knows it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def how_ended(self) -> str:
+        """Its exit status, as far as it is known, and its last words."""
+
+
+FindProcess = Callable[[], "AgentProcess | None"]
 
 
 class HostLink:
@@ -23,11 +44,21 @@ class HostLink:
 
     ``ready`` is set to ``None`` once the host accepts, or to the error; ``is_lost`` says that
     it stands no longer. Messages may be sent to ``address`` at once; they arrive after the
-    request.
+    request. Where the agent's ``process`` is known, its end is noticed from the beginning, and it
+    is waited for as long as it lives.
     """
 
-    def __init__(self, node: Node, url: str, *, takeover: bool = False) -> None:
+    def __init__(
+        self,
+        node: Node,
+        url: str,
+        *,
+        takeover: bool = False,
+        process: AgentProcess | None = None,
+    ) -> None:
         self._node = node
+        self._process = process
+        self._num_waits = 0
         self.url = url
         self.address = HostUrl.parse(url).address()
         self.ready: Promise[MonarchError | None] = Promise()
@@ -43,6 +74,11 @@ class HostLink:
         # First, because a refusal that is here already ends the peer, and with it the link.
         node.partings.on_peer_down.append(self._on_peer_down)
         outcome.on_set(lambda: self._answered(outcome.value))
+        if process is not None and process.is_running:
+            here = ProcAddress(self.address.uid, self.address.urls, node.address.machine)
+            node.lives.watch(here, process.pid, self._process_ended)
+        elif process is not None:
+            node.loop.call_soon(self._process_ended)
 
     @property
     def is_lost(self) -> bool:
@@ -65,12 +101,24 @@ class HostLink:
 
     def _too_late(self) -> None:
         waited = settings().attach_timeout_seconds
+        process = self._process
+        if process is not None and process.is_running:
+            self._num_waits += 1
+            _log.warning(
+                "the host agent at %s (pid %d) has not answered for %.0f s; its process lives, so "
+                "it is waited for",
+                self.url, process.pid, self._num_waits * waited,
+            )  # fmt: skip
+            self._timer = self._node.loop.call_later(waited, self._too_late)
+            return
         is_secret = self.url.startswith("tcp://") and self._node.keys is not None
         detail = "or it belongs to another job and has another secret" if is_secret else ""
         self._fail(HostUnreachable(self.url, waited, detail))
 
     def _process_ended(self) -> None:
-        self._node.partings.peer_down(ProcDown(self.address.uid, "the host agent's process ended"))
+        how = "" if self._process is None else self._process.how_ended()
+        why = how or "the host agent's process ended"
+        self._node.partings.peer_down(ProcDown(self.address.uid, why))
 
     def _fail(self, error: MonarchError) -> None:
         if not self.ready.is_set and self._error is None:
@@ -81,6 +129,7 @@ class HostLink:
         if uid != self.address.uid:
             return
         self._node.partings.on_peer_down.remove(self._on_peer_down)
+        self._timer.cancel()
         # Its procs are gone already: whoever waits for it may try again at once.
         gone = MonarchError(f"the host agent at {self.url} is gone: {down.reason}")
         self.ready.set(self._error or gone)
