@@ -5,6 +5,8 @@ Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``mon
 imports torch.
 """
 
+from monarch.compat.finder import install
+
 TYPE_CHECKING = False  # as `typing` has it, which takes a while to import
 if TYPE_CHECKING:
     from monarch.config import (
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     NDSlice = Slice
     """Upstream's other name for it."""
+
+# First of all, so that whatever this program imports next finds Monarch's addresses.
+install()
 
 __version__ = "0.1.0"
 

@@ -278,7 +278,9 @@ def changes_only_its_own() -> Iterator[None]:
 
 
 def _import_hooks() -> list[object]:
-    return [finder for finder in sys.meta_path if type(finder).__module__.startswith("monarch")]
+    found = [finder for finder in sys.meta_path if type(finder).__module__.startswith("monarch")]
+    # The package's own stays for as long as the package.
+    return [finder for finder in found if type(finder).__module__ != "monarch.compat.finder"]
 
 
 def _check(leaked: Callable[[], object], what: str) -> None:

@@ -97,13 +97,13 @@ def attach(addr: str) -> None:
     attach_to_workers(workers=[addr]).initialized.get()
 
 
-def hosts_from_config(name: str) -> HostMesh:
-    """A mesh of two hosts, each a process of this machine that ends with this program.
+def hosts_from_config(name: str, num_hosts: int = 2) -> HostMesh:
+    """A mesh of ``num_hosts`` hosts, each a process of this machine that ends with this program.
 
     To try out what several hosts would do; ``monarch.job`` brings up real ones.
     """
     agent = client()
-    urls = [f"ipc://{agent.directory}/{name}-{number}" for number in range(2)]
+    urls = [f"ipc://{agent.directory}/{name}-{number}" for number in range(num_hosts)]
     for url in urls:
         host = subprocess.Popen([sys.executable, "-c", _HOST_PROGRAM, url, str(os.getpid())])
         atexit.register(_end, agent, url, host)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch.actor.endpoint import EndpointProperty
-from monarch.runtime.cells.endpoint_spec import EndpointSpec
 
 __all__ = ["concurrent_endpoint"]
 
@@ -26,6 +25,8 @@ def concurrent_endpoint(
             raise ValueError("concurrent_endpoint does not wrap @endpoint: use it instead")
         if not inspect.iscoroutinefunction(function):
             raise ValueError("concurrent_endpoint can only wrap async endpoints")
-        return EndpointProperty(EndpointSpec(function, explicit_response_port, True))
+        return EndpointProperty(
+            function, propagate, explicit_response_port, instrument, concurrent=True
+        )
 
     return mark if method is None else mark(method)

@@ -42,9 +42,24 @@ R = TypeVar("R")
 class EndpointProperty(Generic[P, R]):
     """What ``@endpoint`` leaves in the class: the method, marked as callable from elsewhere."""
 
-    def __init__(self, spec: EndpointSpec) -> None:
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        propagator: Any = None,
+        explicit_response_port: bool = False,
+        instrument: bool = True,
+        *,
+        concurrent: bool = False,
+    ) -> None:
+        del propagator  # Only the tensor engine would ask it.
+        spec = EndpointSpec(method, explicit_response_port, concurrent, instrument=instrument)
         self.endpoint_spec = spec
-        functools.update_wrapper(self, spec.method)  # type: ignore[arg-type]
+        functools.update_wrapper(self, method)  # type: ignore[arg-type]
+
+    @property
+    def _method(self) -> Callable[..., Any]:
+        """The plain function, under the name that libraries for Monarch know."""
+        return self.endpoint_spec.method
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         # The actor itself may call its own methods as the plain functions they are.
@@ -77,9 +92,7 @@ def endpoint(
     """
 
     def mark(function: Callable[..., Any]) -> EndpointProperty[..., Any]:
-        return EndpointProperty(
-            EndpointSpec(function, explicit_response_port, instrument=instrument)
-        )
+        return EndpointProperty(function, propagate, explicit_response_port, instrument)
 
     return mark if method is None else mark(method)
 

@@ -18,14 +18,19 @@ from monarch.actor.proc_mesh import ProcMesh
 from monarch.runtime.promise import Promise
 
 __all__ = [
+    "ALLOC_LABEL_PROC_MESH_NAME",
     "Alloc",
     "AllocConstraints",
     "AllocSpec",
     "LocalAllocator",
     "ProcessAllocator",
+    "RemoteAllocInitializer",
     "RemoteAllocator",
     "StaticRemoteAllocInitializer",
+    "TorchXRemoteAllocInitializer",
 ]
+
+ALLOC_LABEL_PROC_MESH_NAME = "procmesh.monarch.meta.com/name"
 
 _HOSTS = "hosts"
 
@@ -84,7 +89,25 @@ class ProcessAllocator(LocalAllocator):
         self.env = dict(env or {})
 
 
-class StaticRemoteAllocInitializer:
+class RemoteAllocInitializer:
+    """Says where host agents listen. Programs have their own kinds."""
+
+    async def initialize_alloc(self, match_labels: dict[str, str]) -> list[str]:
+        """Their addresses, of those that have the labels."""
+        raise NotImplementedError
+
+
+class TorchXRemoteAllocInitializer(RemoteAllocInitializer):
+    """Would ask TorchX for the hosts of one of its jobs, which this release does not drive."""
+
+    def __init__(self, server_handle: str, **_: Any) -> None:
+        raise NotImplementedError(
+            f"the hosts of {server_handle!r} cannot be asked for: this release does not drive "
+            "TorchX. Give their addresses to StaticRemoteAllocInitializer, or to attach_to_workers"
+        )
+
+
+class StaticRemoteAllocInitializer(RemoteAllocInitializer):
     """Host agents at known addresses."""
 
     def __init__(self, *addrs: str) -> None:

@@ -1,1 +1,0 @@
-"""Where older programs import a few public names from. There is no Rust behind it."""

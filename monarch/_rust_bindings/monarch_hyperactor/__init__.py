@@ -1,1 +1,0 @@
-"""Homes of names that ``monarch.actor`` has too."""

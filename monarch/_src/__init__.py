@@ -1,1 +1,0 @@
-"""Where programs for Monarch import a few names from that it has nowhere else."""

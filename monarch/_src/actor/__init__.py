@@ -1,1 +1,0 @@
-"""What ``monarch.actor`` has is to be imported from there."""

@@ -1,0 +1,5 @@
+"""What programs written for Monarch find at Monarch's addresses.
+
+``addresses`` lists them; ``finder`` answers imports of those that are no files of ours. The other
+modules hold what exists for such programs alone.
+"""

@@ -1,0 +1,84 @@
+"""What code that runs inside actors imports from Monarch's private homes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from monarch.actor import Context, context, get_meter
+from monarch.runtime import process
+from monarch.runtime.context import running
+
+__all__ = [
+    "METER",
+    "TracingForwarder",
+    "fake_sync_state",
+    "get_monarch_tracer",
+    "in_fake_sync_state",
+    "is_ipython",
+]
+
+_depth = threading.local()
+
+
+class _CurrentContext:
+    """The context as a context variable, which programs ask whether there is one yet."""
+
+    def get(self, default: Context | None = None) -> Context | None:
+        """Unlike ``context()``, this makes no program a client that is none."""
+        is_there = running.get() is not None or process.is_bootstrapped()
+        return context() if is_there else default
+
+
+_context = _CurrentContext()
+
+
+@contextlib.contextmanager
+def fake_sync_state() -> Iterator[None]:
+    """Hide the running loop from the code inside, so that it may wait as if there were none."""
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    _depth.value = getattr(_depth, "value", 0) + 1
+    try:
+        yield
+    finally:
+        _depth.value -= 1
+        asyncio._set_running_loop(loop)
+
+
+def in_fake_sync_state() -> bool:
+    """Whether ``fake_sync_state`` hides a loop on this thread."""
+    return bool(getattr(_depth, "value", 0))
+
+
+def is_ipython() -> bool:
+    """Whether this program runs in IPython or a notebook."""
+    module = sys.modules.get("IPython")
+    return module is not None and module.get_ipython() is not None
+
+
+METER = get_meter()
+
+
+def get_monarch_tracer() -> Any:
+    """The OpenTelemetry tracer of the runtime. Raises ``ImportError`` where that is not there."""
+    from opentelemetry import trace
+
+    return trace.get_tracer("monarch")
+
+
+class TracingForwarder(logging.Handler):
+    """Puts log records into the span that they are written in, where OpenTelemetry is there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            from opentelemetry import trace
+        except ImportError:
+            return
+        text = record.getMessage()
+        trace.get_current_span().add_event(text, {"level": record.levelname, "logger": record.name})

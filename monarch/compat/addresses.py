@@ -1,0 +1,188 @@
+"""Which names programs find at which of Monarch's addresses.
+
+An address is another name of one module of ours (``same_as``), or a list of names: each group has
+their home and what it has there, ``"monarch.actor: Actor old_name=name"``. Names whose area is not
+there are not here either: programs look for them with ``try: import``, and shall see that.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+__all__ = ["ADDRESSES", "is_package"]
+
+
+class Address(NamedTuple):
+    """``instead`` is what a deprecated one warns to use."""
+
+    groups: tuple[str, ...] = ()
+    same_as: str = ""
+    instead: str = ""
+
+    def names(self) -> dict[str, tuple[str, str]]:
+        """Each name, with the module that has it and its name there."""
+        found: dict[str, tuple[str, str]] = {}
+        for group in self.groups:
+            home, _, names = group.partition(":")
+            for word in names.split():
+                name, _, attribute = word.partition("=")
+                found[name] = (home, attribute or name)
+        return found
+
+
+@cache
+def is_package(name: str) -> bool:
+    return any(other.startswith(name + ".") for other in ADDRESSES)
+
+
+_GEOMETRY = "monarch.mesh: Extent Point Region Shape Slice NDSlice=Slice MeshTrait ValueMesh"
+_ACTORS = (
+    "monarch.actor: Accumulator Actor ActorAddr ActorId=ActorAddr ActorError ActorMesh Channel "
+    "ChannelTransport BindSpec Context Endpoint Future Instance MeshFailure Port PortReceiver "
+    "RankedPortReceiver SupervisionError as_endpoint attach config context current_actor_name "
+    "current_rank current_size enable_transport endpoint send shutdown_context"
+)
+_HOSTS = (
+    "monarch.actor: HostMesh BootstrapCommand default_bootstrap_cmd this_host this_proc "
+    "hosts_from_config",
+    "monarch.compat.hosts: create_local_host_mesh fake_in_process_host host_mesh_from_alloc",
+)
+_PROCS = ("monarch.actor: ProcMesh get_or_spawn_controller local_proc_mesh proc_mesh",)
+_ALLOCATORS = (
+    "monarch.compat.alloc: Alloc AllocConstraints AllocHandle=Alloc AllocSpec LocalAllocator "
+    "ProcessAllocator RemoteAllocator RemoteAllocInitializer StaticRemoteAllocInitializer "
+    "TorchXRemoteAllocInitializer"
+)
+_WORKERS = (
+    "monarch.actor: attach_to_workers run_worker_loop_forever run_worker_loop_until_shutdown "
+    "start_worker_loop_forever"
+)
+_ENDPOINTS = (
+    "monarch.actor.endpoint: EndpointProperty NotAnEndpoint",
+    "monarch.compat.words: Propagator Selection",
+)
+_JOBS = (
+    "monarch.job: DEFAULT_JOB_PATH JobState JobTrait LocalJob MeshAdminConfig ProcessJob "
+    "TelemetryConfig job_load job_loads",
+    "monarch.job.process: ProcessState=HostProcess",
+    "monarch.compat.jobs: SSHJob",
+)
+_CONFIG = (
+    "monarch.config: Encoding clear_runtime_config configure configured get_configuration="
+    "get_global_config get_global_config get_runtime_config parametrize_config "
+    "parametrize_config_pointwise reset_config_to_defaults=clear_runtime_config"
+)
+_SPMD = (
+    "monarch.spmd: SPMDActor host_mesh_from_store setup_torch_elastic_env "
+    "setup_torch_elastic_env_async"
+)
+_WORKSPACES = (
+    "monarch.compat.launch: ACTIVE_CONDA_ENV CondaEnvironment Environment",
+    "monarch_sync: Workspace",
+)
+
+_SRC: dict[str, Address] = {
+    "": Address(),
+    "actor": Address(),
+    "actor.actor_mesh": Address(
+        (_ACTORS, _GEOMETRY, *_ENDPOINTS, _CONFIG, "monarch.compat.actor_side: _context")
+    ),
+    "actor.allocator": Address((_ALLOCATORS, "monarch.compat.alloc: ALLOC_LABEL_PROC_MESH_NAME")),
+    "actor.bootstrap": Address((_WORKERS, "monarch.compat.words: CA PrivateKey")),
+    "actor.channel": Address(("monarch.actor: Channel Port PortReceiver RankedPortReceiver",)),
+    "actor.code_sync": Address(),
+    "actor.code_sync.auto_reload": Address(same_as="monarch.compat.auto_reload"),
+    "actor.concurrent": Address(same_as="monarch.actor.concurrent"),
+    "actor.config": Address(same_as="monarch.actor.config"),
+    "actor.device_utils": Address(("monarch.compat.hosts: _local_device_count",)),
+    "actor.endpoint": Address(
+        ("monarch.actor: Endpoint Future endpoint", "monarch.mesh: Extent", *_ENDPOINTS)
+    ),
+    "actor.future": Address(("monarch.actor: Future",)),
+    "actor.host_mesh": Address((*_HOSTS, "monarch.actor: ProcMesh", _GEOMETRY)),
+    "actor.ipython_check": Address(("monarch.compat.actor_side: is_ipython",)),
+    "actor.proc_mesh": Address((*_PROCS, "monarch.actor: HostMesh", _GEOMETRY)),
+    "actor.returns_future": Address(("monarch.actor: returns_future",)),
+    "actor.shape": Address((_GEOMETRY, "monarch.compat.geometry: ShapeExt Slices iter_ranks")),
+    "actor.supervision": Address(
+        ("monarch.actor: MeshFailure SupervisionError unhandled_fault_hook",)
+    ),
+    "actor.sync_state": Address(("monarch.compat.actor_side: fake_sync_state in_fake_sync_state",)),
+    "actor.telemetry": Address(
+        (
+            "monarch.actor: get_meter span traced",
+            "monarch.compat.actor_side: METER TracingForwarder get_monarch_tracer",
+        )
+    ),
+    "actor.v1": Address(("monarch.compat.words: enabled", *_HOSTS, *_PROCS)),
+    "actor.v1.host_mesh": Address((*_HOSTS,)),
+    "actor.v1.proc_mesh": Address((*_PROCS,)),
+    "job": Address(),
+    "job.host_mesh": Address(("monarch.actor: hosts_from_config",)),
+    "job.job": Address(_JOBS),
+    "job.job_components": Address(("monarch.job: MeshAdminConfig",)),
+    "job.job_state": Address(("monarch.job: JobState",)),
+    "job.process": Address(
+        (
+            "monarch.job: JobState JobTrait ProcessJob",
+            "monarch.job.process: ProcessState=HostProcess",
+        )
+    ),
+    "job.telemetry_config": Address(("monarch.job: TelemetryConfig",)),
+    "spmd": Address((_SPMD,)),
+    "spmd.actor": Address((_SPMD,)),
+    "spmd.host_mesh": Address((_SPMD, "monarch.spmd.store: StoreLike=Store")),
+    "tools": Address(),
+    "tools.commands": Address(same_as="monarch.compat.commands"),
+}
+
+_HYPERACTOR: dict[str, Address] = {
+    "": Address(),
+    "alloc": Address((_ALLOCATORS,)),
+    "bootstrap": Address((_WORKERS,)),
+    "channel": Address(
+        ("monarch.actor: BindSpec ChannelTransport", "monarch.compat.hosts: ChannelAddr")
+    ),
+    "config": Address((_CONFIG, "monarch.compat.hosts: reload_config_from_env")),
+    "context": Address(("monarch.actor: Instance",)),
+    "endpoint": Address(("monarch.actor: Future",)),
+    "host_mesh": Address(("monarch.actor: BootstrapCommand HostMesh",)),
+    "proc": Address(("monarch.actor: ActorAddr ActorId=ActorAddr ProcId Uid",)),
+    "proc_mesh": Address(("monarch.actor: ProcMesh",)),
+    "shape": Address((_GEOMETRY,)),
+    "supervision": Address(("monarch.actor: MeshFailure SupervisionError",)),
+    "v1": Address(),
+    "v1.host_mesh": Address(("monarch.actor: BootstrapCommand HostMesh",)),
+    "v1.proc_mesh": Address(("monarch.actor: ProcMesh",)),
+    "value_mesh": Address(("monarch.mesh: ValueMesh",)),
+}
+
+_TOOLS: dict[str, Address] = {
+    "commands": Address(same_as="monarch.compat.commands"),
+    "components": Address(),
+    "components.hyperactor": Address(("monarch.compat.commands: host_mesh",)),
+    "config": Address((*_WORKSPACES, "monarch.compat.launch: NOT_SET Config")),
+    "config.environment": Address(_WORKSPACES),
+    "config.workspace": Address(_WORKSPACES),
+    "utils": Address(("monarch.compat.launch: MONARCH_HOME conda",)),
+}
+
+
+def _below(top: str, addresses: dict[str, Address]) -> dict[str, Address]:
+    return {f"{top}.{name}".rstrip("."): address for name, address in addresses.items()}
+
+
+ADDRESSES: dict[str, Address] = {
+    **_below("monarch._src", _SRC),
+    "monarch._rust_bindings": Address(("monarch.compat.words: has_tensor_engine",)),
+    **_below("monarch._rust_bindings.monarch_hyperactor", _HYPERACTOR),
+    "monarch._rust_bindings.hyperactor_extension": Address(),
+    "monarch._rust_bindings.hyperactor_extension.alloc": Address((_ALLOCATORS,)),
+    **_below("monarch.tools", _TOOLS),
+    "monarch.actor.alloc": Address(same_as="monarch.compat.alloc"),
+    "monarch.actor_mesh": Address((_ACTORS, _GEOMETRY), instead="monarch.actor"),
+    "monarch.allocator": Address((_ALLOCATORS,)),
+    "monarch.proc_mesh": Address((_ACTORS, *_PROCS, *_HOSTS, _GEOMETRY), instead="monarch.actor"),
+    "monarch.utils": Address(same_as="monarch.compat.utils"),
+}

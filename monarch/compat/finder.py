@@ -1,0 +1,79 @@
+"""Imports of Monarch's addresses that are no files here, ``monarch._src.actor.actor_mesh`` say.
+
+The finder stands last, so a real module always wins, and costs nothing until an import fails
+without it. A module that it makes holds no names: each is looked up in its home when asked for, so
+that what a program assigns there later is seen here too.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+__all__ = ["install"]
+
+_PREFIX = "monarch."
+
+
+class _Finder:
+    """Both the finder and the loader of such modules."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(_PREFIX):
+            return None
+        # When it is needed: no program that is written for us ever gets here.
+        from monarch.compat.addresses import ADDRESSES, is_package
+
+        if fullname not in ADDRESSES:
+            return None
+        return ModuleSpec(fullname, self, is_package=is_package(fullname))  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        from monarch.compat.addresses import ADDRESSES
+
+        address = ADDRESSES[module.__name__]
+        if address.same_as:
+            sys.modules[module.__name__] = import_module(address.same_as)
+            return
+        if address.instead:
+            text = f"{module.__name__} is deprecated; import from {address.instead}"
+            warnings.warn(text, DeprecationWarning, _importer_level())
+        names = address.names()
+
+        def look_up(name: str) -> object:
+            if name not in names:
+                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            home, attribute = names[name]
+            return getattr(import_module(home), attribute)
+
+        module.__doc__ = "Names at the address that Monarch has them at; see monarch.compat."
+        vars(module).update(
+            __all__=[name for name in names if not name.startswith("_")],
+            __getattr__=look_up,
+            __dir__=lambda: sorted({*vars(module), *names}),
+        )
+
+
+def _importer_level() -> int:
+    """How far up the import stands: between us and it are only frames of the import system."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename == __file__ or "importlib" in frame.f_code.co_filename
+    ):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def install() -> None:
+    """Have imports find Monarch's addresses too. Once is enough."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -1,0 +1,45 @@
+"""Helpers for shapes that programs import beside the shapes themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from monarch.mesh import MeshTrait, Shape, Slice
+
+__all__ = ["ShapeExt", "Slices", "iter_ranks"]
+
+Slices = Slice | list[Slice]
+
+
+def iter_ranks(ranks: Slices) -> Iterator[int]:
+    """The ranks of one slice, or of several, each once."""
+    parts = ranks if isinstance(ranks, list) else [ranks]
+    yield from dict.fromkeys(rank for part in parts for rank in part)
+
+
+class ShapeExt:
+    """What meshes do with their shape, for a shape alone."""
+
+    @staticmethod
+    def slice(shape: Shape, **selectors: Any) -> Shape:
+        """As ``mesh.slice``: an int drops the dimension, a slice keeps it."""
+        return _Bare(shape).slice(**selectors).shape
+
+
+class _Bare(MeshTrait):
+    """A mesh of nothing."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self.shape.ndslice
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(self.shape.labels)
+
+    def _new_with_shape(self, shape: Shape) -> _Bare:
+        return _Bare(shape)

@@ -1,0 +1,77 @@
+"""Older ways to hosts of this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch.actor import ChannelTransport, HostMesh, hosts_from_config, this_host
+from monarch.compat.alloc import Alloc, AllocConstraints, AllocSpec
+from monarch.errors import MonarchError
+from monarch.mesh import Extent
+from monarch.tools.network import free_port
+from monarch.wire.address import new_uid
+
+__all__ = [
+    "ChannelAddr",
+    "create_local_host_mesh",
+    "fake_in_process_host",
+    "host_mesh_from_alloc",
+    "reload_config_from_env",
+]
+
+
+def create_local_host_mesh(
+    extent: Extent | None = None, env: dict[str, str] | None = None
+) -> HostMesh:
+    """Hosts of that shape, each a process of this machine; this host alone where none is given."""
+    if env:
+        raise NotImplementedError(
+            "create_local_host_mesh(env=...) is not there: give env to spawn_procs, or use "
+            "monarch.job.ProcessJob(meshes, env)"
+        )
+    if extent is None or extent.nelements == 1:
+        return this_host()
+    flat = hosts_from_config(f"local-{new_uid()}", extent.nelements)
+    *labels, last = extent.labels
+    sizes = {label: extent[label] for label in labels}
+    if not labels:
+        return flat.rename(hosts=last) if last != "hosts" else flat
+    return flat.split(hosts=(*labels, last), **sizes)
+
+
+def fake_in_process_host(*_: Any) -> HostMesh:
+    """This host, for real: its procs are processes, so tests of a program see what users will."""
+    return this_host()
+
+
+def host_mesh_from_alloc(name: str, extent: Extent, allocator: Any, constraints: Any) -> HostMesh:
+    """The hosts that an allocator gives for ``extent``."""
+    spec = AllocSpec(constraints or AllocConstraints(), **dict(extent))
+    alloc: Alloc = allocator.allocate(spec)
+    return alloc._hosts
+
+
+def _local_device_count() -> int:
+    """How many GPUs this machine has; 1 where it has none, as Monarch says."""
+    try:
+        import torch
+    except ImportError:
+        return 1
+    return torch.cuda.device_count() or 1
+
+
+class ChannelAddr:
+    """Addresses to listen at."""
+
+    @staticmethod
+    def any(transport: ChannelTransport) -> str:
+        """One that is free now."""
+        if transport is ChannelTransport.Unix:
+            return f"ipc://@monarch-{new_uid()}"
+        if transport is ChannelTransport.TcpWithLocalhost:
+            return f"tcp://127.0.0.1:{free_port()}"
+        raise MonarchError(f"there is no address of any kind for {transport}: give an explicit one")
+
+
+def reload_config_from_env() -> None:
+    """Nothing is left to do: settings are read from the environment when they are first used."""

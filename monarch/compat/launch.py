@@ -1,0 +1,100 @@
+"""What programs say about a launch by a scheduler, at ``monarch.tools.config`` and ``.utils``.
+
+Environments are known by name only: none is copied.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from monarch_sync import Workspace
+
+__all__ = [
+    "ACTIVE_CONDA_ENV",
+    "MONARCH_HOME",
+    "NOT_SET",
+    "CondaEnvironment",
+    "Config",
+    "Environment",
+    "conda",
+]
+
+
+class Environment:
+    """Some installation of what the code needs."""
+
+
+@dataclass(frozen=True)
+class CondaEnvironment(Environment):
+    """A conda environment; the active one where no prefix is given."""
+
+    _conda_prefix: str | None = None
+
+    def __init__(self, conda_prefix: str | None = None) -> None:
+        object.__setattr__(self, "_conda_prefix", conda_prefix)
+
+    @property
+    def conda_prefix(self) -> str:
+        """Its folder. Raises ``AssertionError``, as Monarch does, where none was given and none is
+        active."""
+        prefix = self._conda_prefix or os.environ.get("CONDA_PREFIX")
+        if not prefix:
+            raise AssertionError("no conda environment is active: activate one, or give its prefix")
+        return prefix
+
+
+ACTIVE_CONDA_ENV = CondaEnvironment()
+
+
+NOT_SET = "__NOT_SET__"
+
+
+@dataclass
+class Config:
+    """A launch by a scheduler. Here only ``workspace`` has a use; jobs are in ``monarch.job``.
+
+    ``workspace`` may be a folder, or ``None`` for none; both are deprecated and warn.
+    """
+
+    scheduler: str = NOT_SET
+    scheduler_args: dict[str, Any] = field(default_factory=dict)
+    workspace: Workspace | str | None = field(default_factory=Workspace.null)
+    dryrun: bool = False
+    appdef: Any = None
+
+    def __post_init__(self) -> None:
+        given = self.workspace
+        if isinstance(given, Workspace):
+            return
+        self.workspace = Workspace(dirs={given: ""}) if given else Workspace.null()
+        instead = f"Workspace(dirs={{{given!r}: ''}})" if given else "Workspace.null()"
+        warnings.warn(
+            f"workspace={given!r} is deprecated; use workspace={instead}", FutureWarning, 3
+        )
+
+
+def MONARCH_HOME(*subdir_paths: str) -> Path:
+    """A folder below ``~/.monarch``, or below what ``MONARCH_HOME`` says; it is made."""
+    home = Path(os.environ.get("MONARCH_HOME") or Path.home() / ".monarch")
+    folder = home.joinpath(*subdir_paths)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class conda:
+    """The conda environment that is active."""
+
+    @staticmethod
+    def active_env_dir() -> str | None:
+        """Its folder; ``None`` outside of one."""
+        return os.environ.get("CONDA_PREFIX")
+
+    @staticmethod
+    def active_env_name() -> str | None:
+        """Its name; ``None`` outside of one."""
+        folder = conda.active_env_dir()
+        return os.path.basename(folder) if folder else None

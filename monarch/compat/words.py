@@ -1,0 +1,21 @@
+"""Names that say something about Monarch itself, and names for annotations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["CA", "PrivateKey", "Propagator", "Selection", "enabled", "has_tensor_engine"]
+
+CA = bytes | Path | Literal["trust_all_connections"]
+PrivateKey = bytes | Path | None
+Propagator = Any
+Selection = Literal["all", "choose"]
+
+enabled = True
+"""Whether meshes are those of Monarch's second generation."""
+
+
+def has_tensor_engine() -> bool:
+    """Whether there are distributed tensors: not in this release."""
+    return False
