@@ -14,11 +14,13 @@ from rich.console import Console
 from monarch.actor import HostMesh, run_worker_loop_forever
 from monarch.cli.asking import ask_hosts
 from monarch.cli.host_table import show_hosts
+from monarch.cli.phases import phase
 from monarch.cli.project import find_job, load_project, may_come_up, no_allocation, noted_job
 from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
+from monarch_sync.words import counted
 
 __all__ = ["apply", "host", "inspect_hosts", "kill", "status"]
 
@@ -39,10 +41,12 @@ def apply(spec: str | None, file: str | None) -> None:
         click.echo("already up")
         _show(running, inspect_hosts(running))
         return
-    state = wanted.state()
-    job = wanted._running or wanted
-    for mesh in state._hosts.values():
-        _wait_until_up(mesh, job)
+    with phase("starting the hosts") as now:
+        state = wanted.state()
+        job = wanted._running or wanted
+        for name, mesh in state._hosts.items():
+            now(f"waiting for {counted(len(mesh), 'host')} of {name} to come up")
+            _wait_until_up(mesh, job)
     _show(job, inspect_hosts(job))
     click.echo("end it with `monarch kill`")
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import TaskID
 from rich.table import Table
 
+from monarch.cli.phases import spinner
 from monarch.runs import Display
 
 __all__ = ["LiveDisplay", "PlainDisplay", "cells_of", "run_display"]
@@ -30,16 +33,34 @@ _HIDDEN = ("generation",)
 class LiveDisplay:
     """A table of the latest numbers at the bottom; what happens scrolls by above it.
 
-    Fits 80 columns, and has no colours where NO_COLOR is set.
+    Fits its terminal, and has no colours where NO_COLOR is set. ``renderable`` is for a
+    ``rich.live.Live`` on the same console.
     """
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._latest: dict[str, float] = {}
+        self._widths: dict[str, int] = {}
         self._began: tuple[int, float] | None = None
+        self._progress: list[tuple[str, str]] = []
+        self._saved: list[tuple[str, str]] = []
+        self._numbers: list[tuple[str, str]] = []
+        self._spinner = spinner(console)
+        self._phase: TaskID | None = None
+        self._lock = threading.Lock()
 
     def message(self, text: str) -> None:
-        self._live.console.print(text, highlight=False, markup=False)
+        self._console.print(text, highlight=False, markup=False)
+
+    def phase(self, text: str) -> None:
+        with self._lock:
+            self._end_phase()
+            if text:
+                self._phase = self._spinner.add_task(text, total=None)
+
+    def saved(self, step: int) -> None:
+        with self._lock:
+            self._saved = [("saved", str(step))]
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         now = time.monotonic()
@@ -47,24 +68,56 @@ class LiveDisplay:
             self._began = step, now
         self._latest.update(values)
         done = round(_BAR_WIDTH * step / max(1, num_steps))
-        bar = f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} {step}/{num_steps}"
+        bar = f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} {step:>{len(str(num_steps))}}/{num_steps}"
         left = _time_left(self._began, step, num_steps, now)
-        cells = [("step", bar), ("left", left), *cells_of(self._latest)]
+        with self._lock:
+            self._progress = [("step", bar), ("left", left)]
+            self._numbers = cells_of(self._latest)
+            self._end_phase()
+
+    def renderable(self) -> RenderableType:
+        """What stands at the bottom now."""
+        with self._lock:
+            row = [*self._progress, *self._saved, *self._numbers] if self._progress else []
+            is_waiting = self._phase is not None
+        shown: list[RenderableType] = [self._table(row)] if row else []
+        return Group(*shown, self._spinner) if is_waiting else Group(*shown)
+
+    def _table(self, row: Sequence[tuple[str, str]]) -> Table:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        row: list[str] = []
-        room = self._live.console.width - 2
-        for name, value in cells:
-            room -= max(len(name), len(value)) + 3
+        cells: list[str] = []
+        room = self._console.width - 2
+        for name, value in row:
+            # A column never shrinks, or all that stand behind it would move with each number.
+            width = max(len(name), len(value), self._widths.get(name, 0))
+            self._widths[name] = width
+            room -= width + 3
             if room < 0:
                 break  # The most wanted come first.
-            table.add_column(name, justify="right" if row else "left", no_wrap=True)
-            row.append(value)
-        table.add_row(*row)
-        self._live.update(table)
+            table.add_column(
+                name, justify="right" if cells else "left", no_wrap=True, min_width=width
+            )
+            cells.append(value)
+        table.add_row(*cells)
+        return table
+
+    def _end_phase(self) -> None:
+        task, self._phase = self._phase, None
+        if task is not None:
+            self._spinner.remove_task(task)
 
 
 class PlainDisplay:
-    """A line for every message, and for every 20th step."""
+    """A line for every message, and for every 20th step, with the last that was saved."""
+
+    def __init__(self) -> None:
+        self._saved = ""
+
+    def phase(self, text: str) -> None:
+        """Is for who looks on."""
+
+    def saved(self, step: int) -> None:
+        self._saved = f"  saved {step}"
 
     def message(self, text: str) -> None:
         # In one piece: another thread may have something to tell in this moment, too.
@@ -74,7 +127,7 @@ class PlainDisplay:
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if step % _LINE_EVERY == 0 or step == num_steps:
             numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
-            self.message(f"step {step}/{num_steps}  {numbers}")
+            self.message(f"step {step}/{num_steps}  {numbers}{self._saved}")
 
 
 def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -103,8 +156,13 @@ def _time_left(began: tuple[int, float], step: int, num_steps: int, now: float) 
 @contextmanager
 def run_display() -> Iterator[Display]:
     """The display that suits where we print to."""
-    if not sys.stdout.isatty():
+    console = Console()
+    if not sys.stdout.isatty() or console.is_dumb_terminal:
         yield PlainDisplay()
         return
-    with Live(console=Console(), refresh_per_second=8) as live:
-        yield LiveDisplay(live)
+    display = LiveDisplay(console)
+    with Live(console=console, refresh_per_second=8, get_renderable=display.renderable):
+        try:
+            yield display
+        finally:
+            display.phase("")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from monarch.actor import HostMesh, ProcMesh
+from monarch.cli.phases import phase
 from monarch.cli.project import PROJECT_FILE, Project, find_job
 from monarch.errors import JobError
 from monarch.job import JobTrait, LocalJob
@@ -17,6 +18,7 @@ from monarch.runs.code import RunCode
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.pushing.past import Past
+from monarch_sync import SyncReport
 
 __all__ = ["Place", "count", "find_place"]
 
@@ -47,9 +49,14 @@ class Place:
         hosts = (self.job or LocalJob())._state()._hosts[self.name]
         is_here = any(address.uid == ours for address in hosts._sync_hosts())
         syncs = has_workspace(project) and not is_here
-        generation = asyncio.run(_prepare(hosts, project, syncs))
-        if not syncs:
-            return hosts, None, generation
+        with phase(f"waiting for {count(self.num_hosts, 'host')}") as now:
+            asyncio.run(_up(hosts))
+            if not syncs:
+                return hosts, None, client().generation
+            now(f"bringing your files to {count(self.num_hosts, 'host')}")
+            report = asyncio.run(_bring(hosts, project))
+        click.echo(report.one_line())
+        generation = report.generation
         some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
         past = Past(client().node, some, _PATIENCE_SECONDS)
         return hosts, RunCode(past, project.make_workspace(), generation), generation
@@ -84,15 +91,14 @@ def has_workspace(project: Project) -> bool:
     return bool(project.file.workspace.dirs) and (project.directory / PROJECT_FILE).exists()
 
 
-async def _prepare(hosts: HostMesh, project: Project, syncs: bool) -> int:
-    """The generation that the hosts have then."""
+async def _up(hosts: HostMesh) -> None:
     await hosts.initialized
-    if not syncs:
-        return client().generation
+
+
+async def _bring(hosts: HostMesh, project: Project) -> SyncReport:
     report = await hosts.sync_workspace(project.make_workspace())
     report.raise_for_errors()
-    click.echo(report.one_line())
-    return report.generation
+    return report
 
 
 def count(number: int, noun: str) -> str:

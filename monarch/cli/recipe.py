@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from monarch.cli.phases import phase
 from monarch.cli.place import find_place
 from monarch.cli.project import load_project
 from monarch.cli.stopping import interrupt_kept
@@ -120,7 +121,7 @@ def prepare(name: str, folder: Path | None) -> None:
         there = ", ".join(f"{whole}-{each}" for each in variants) or "none"
         raise JobError(f"{whole} has no variant {variant!r}; there is: {there}")
     target = folder or Path(name)
-    with writing(target):
+    with writing(target), phase(f"preparing {name}"):
         made = prepares(target)
     click.echo(f"made {made or target}")
 
@@ -129,7 +130,7 @@ def recipe_here(name: str) -> Recipe:
     """A recipe as ``monarch run`` finds it, with the workspace's folders to import from."""
     for folder in load_project(None).make_workspace().folders:
         sys.path.insert(0, str(folder.local))
-    with interrupt_kept():
+    with interrupt_kept(), phase(f"importing {name}, and what it needs"):
         return find_recipe(name)
 
 

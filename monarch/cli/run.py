@@ -114,8 +114,10 @@ def run(
         )  # fmt: skip
         display.message(f"{order.recipe} on {place.text}")
         with session, _logs_of(session.folder, found.name):
+            session.record.phase(f"starting {found.name}")
             session.outcome = run_recipe(found, loaded.config, hosts, place, session.record)
-        display.message(f"all about it is in {session.folder.path}")
+    # Below the table, which stays as it was last.
+    click.echo(f"all about it is in {session.folder.path}")
     if session.record.is_stopping:
         raise KeyboardInterrupt
 

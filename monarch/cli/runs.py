@@ -14,7 +14,7 @@ from monarch.config_file.toml_text import TOMLDecodeError, loads
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, runs_in
 from monarch.runs.plot import svg_chart, text_chart
-from monarch.runs.report import curve, figures, names_measured, write_report
+from monarch.runs.report import curve, figures, names_measured, worth_telling, write_report
 from monarch.runs.whole_file import write_whole, writing
 
 __all__ = ["comparison", "runs"]
@@ -65,7 +65,7 @@ def show(name: str) -> None:
             f"  {measured[:_MAX_NAME]:<{_MAX_NAME}} {text_chart(line, min(50, width))} "
             f"{_number(line[-1][1])}"
         )
-    for event in events:
+    for event in worth_telling(events):
         clock = time.strftime("%H:%M:%S", time.localtime(event["time"]))
         click.echo(f"  {clock}  {event['text'].splitlines()[0] if event['text'] else ''}")
     report = run.path / "report.html"

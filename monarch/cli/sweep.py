@@ -154,6 +154,12 @@ class _Labelled(Display):
     def message(self, text: str) -> None:
         click.echo(f"[{self._label}] {text}")
 
+    def phase(self, text: str) -> None:
+        """Nobody looks at one run among several."""
+
+    def saved(self, step: int) -> None:
+        """Nor at its checkpoints."""
+
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if step == num_steps:
             numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())

@@ -11,6 +11,7 @@ from monarch.runs.record import Record
 from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import Saving
+from monarch_sync.words import counted
 
 __all__ = ["Attempt", "with_attempts"]
 
@@ -52,6 +53,8 @@ def with_attempts(
     def attempt(step_made: StepMade) -> T:
         nonlocal saved_step
         saving = Saving(record, restarts, saved_step)
+        num_ranks = len(hosts) * procs_per_host
+        record.phase(f"starting {counted(num_ranks, 'rank')}, and setting them up")
         try:
             with procs_to_lose(hosts, procs_per_host, name, preload) as procs:
                 return train(Attempt(procs, saving, step_made, restarts.num_in_all, saved_step))

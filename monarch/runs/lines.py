@@ -20,6 +20,13 @@ class LineDisplay:
         self.stream.write(f"{text}\n")
         self.stream.flush()
 
+    def phase(self, text: str) -> None:
+        """Is for who looks on."""
+
+    def saved(self, step: int) -> None:
+        """Write which step."""
+        self.message(f"saved step {step}")
+
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         """Write ``values`` if it is their turn."""
         if step % self.log_every == 0 or step == num_steps:

@@ -33,6 +33,12 @@ class Display(Protocol):
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         """The numbers of a step. Steps count from 1; one step may report more than once."""
 
+    def phase(self, text: str) -> None:
+        """What goes on from now until the next metrics, while nothing else can be shown."""
+
+    def saved(self, step: int) -> None:
+        """There is a checkpoint after this step: nothing to scroll by, there are many."""
+
 
 class Record:
     """A run's folder, as a recipe sees it: every recipe gets one, beside its config.
@@ -99,7 +105,14 @@ class Record:
         ``generation``, ``config``, ``chaos``); ``data`` is what JSON can hold.
         """
         self.note(kind, text, **data)
-        self.message(text)
+        if kind == "saved" and isinstance(step := data.get("step"), int):
+            self._show(self.display.saved, step)
+        else:
+            self.message(text)
+
+    def phase(self, text: str) -> None:
+        """Say what takes a while, until the next metrics; shown on a terminal only."""
+        self._show(self.display.phase, text)
 
     def note(self, kind: str, text: str, **data: Any) -> None:
         """An event that is written down and not shown."""

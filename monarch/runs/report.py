@@ -11,7 +11,7 @@ from typing import Any
 from monarch.runs.folder import RunFolder
 from monarch.runs.plot import Mark, Series, svg_chart
 
-__all__ = ["curve", "figures", "names_measured", "report_html", "write_report"]
+__all__ = ["curve", "figures", "names_measured", "report_html", "worth_telling", "write_report"]
 
 COLORS_OF_EVENTS = {
     "died": "#dc2626", "hung": "#dc2626", "chaos": "#dc2626", "respawned": "#059669",
@@ -25,6 +25,7 @@ _NAMES = {
     "generation": "edit, from the save to the first step on the new code on all ranks",
     "respawned": "death: from its detection to the next step",
 }
+_ENDS_OF_A_GO = ("ended", "begun", "died", "hung")
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 800px; margin: 2em auto; padding: 0 1em;
   color: #1f2937; background: #fff }
@@ -59,12 +60,28 @@ def report_html(run: RunFolder) -> str:
     for name in names_measured(steps):
         parts.append(f"<h2>{escape(name)}: {_number(_last(steps, name))}</h2>")
         parts.append(svg_chart({name: curve(steps, name)}, marks))
-    parts.append(f"<h2>What happened</h2>{_events_table(events)}")
+    parts.append(f"<h2>What happened</h2>{_events_table(worth_telling(events))}")
     if run.config_text:
         parts.append(f"<h2>Config</h2><pre>{escape(run.config_text)}</pre>")
     parts.append("<h2>Where</h2>" + _table([(k, v) for k, v in environment.items() if v]))
     parts.append(f"<p class=none>as of step {last.get('step', 0)}</p>")
     return "\n".join(parts) + "\n"
+
+
+def worth_telling(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What happened, for a person: of the checkpoints only the last of each go at the run."""
+    kept: list[Mapping[str, Any]] = []
+    last_saved: Mapping[str, Any] | None = None
+    for event in (*events, None):
+        if event is not None and event["kind"] == "saved":
+            last_saved = event
+            continue
+        if last_saved is not None and (event is None or event["kind"] in _ENDS_OF_A_GO):
+            kept.append(last_saved)
+            last_saved = None
+        if event is not None:
+            kept.append(event)
+    return kept
 
 
 def curve(steps: Sequence[Mapping[str, Any]], name: str) -> Series:

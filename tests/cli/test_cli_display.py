@@ -26,8 +26,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
         monkeypatch.setenv(name, value)
     screen = io.StringIO()
     console = Console(file=screen, width=80, height=24, force_terminal=True)
-    with Live(console=console, auto_refresh=False) as live:
-        display = LiveDisplay(live)
+    display = LiveDisplay(console)
+    with Live(console=console, auto_refresh=False, get_renderable=display.renderable) as live:
         display.message("[bold] is no markup, and " + "many words follow it here " * 4)
         for step in (1, 123_456):
             display.metrics(step, 123_456, VALUES)
@@ -43,6 +43,58 @@ def test_the_table_fits_the_terminal_and_shows_the_most_wanted(
     head = next(line for line in lines if line.split()[:1] == ["step"])
     assert head.split()[:4] == ["step", "left", "loss", "acc"]
     assert any("123456/123456" in line and "0.0187" in line for line in lines)
+
+
+def frames(reports: list[dict[str, float]], width: int = 80) -> list[list[str]]:
+    """The heads of the table after each report."""
+    screen = io.StringIO()
+    console = Console(file=screen, width=width, height=24, force_terminal=True)
+    display = LiveDisplay(console)
+    heads = []
+    for step, values in enumerate(reports, 1):
+        display.metrics(step, 1000, values)
+        with console.capture() as drawn:
+            console.print(display.renderable())
+        lines = CONTROL.sub("", drawn.get()).splitlines()
+        heads.append(next(line for line in lines if line.split()[:1] == ["step"]).split("  "))
+    return heads
+
+
+def test_columns_stay_where_they_are_whatever_the_numbers() -> None:
+    long = {"loss": 1.23e-05, "accuracy": 0.123, "samples_per_second": 98765.4, "grad_norm": 123.0}
+    short = {"loss": 1.0, "accuracy": 1.0, "samples_per_second": 1.0, "grad_norm": 1.0}
+    _, *settled = frames([short, long, short, long, short])
+    assert all(head == settled[0] for head in settled)
+
+
+def test_a_checkpoint_is_a_number_in_the_table_and_no_line() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, width=80, height=24, force_terminal=True)
+    display = LiveDisplay(console)
+    display.metrics(44, 88, {"loss": 1.0})
+    display.saved(44)
+    assert screen.getvalue() == ""
+    console.print(display.renderable())
+    assert re.search(r"step +left +saved +loss", CONTROL.sub("", screen.getvalue()))
+    assert re.search(r"44/88 +- +44 +1\b", CONTROL.sub("", screen.getvalue()))
+
+
+def test_what_goes_on_stands_below_the_table_until_the_next_numbers() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, width=80, height=24, force_terminal=True)
+    display = LiveDisplay(console)
+
+    def drawn() -> str:
+        with console.capture() as lines:
+            console.print(display.renderable())
+        return CONTROL.sub("", lines.get())
+
+    display.phase("starting 2 ranks")
+    assert re.search(r"starting 2 ranks +0:00:0\d", drawn())
+    display.metrics(1, 9, {"loss": 1.0})
+    assert "starting" not in drawn()
+    display.phase("starting them again")
+    assert drawn().index("1/9") < drawn().index("starting them again")
 
 
 def test_messages_are_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +118,16 @@ def test_plain_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in said] == ["20/45", "40/45", "45/45"]
     assert "\x1b" not in "".join(said)
+
+
+def test_plain_lines_say_what_was_saved_and_nothing_of_phases(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    display = PlainDisplay()
+    display.phase("starting 2 ranks")
+    display.saved(11)
+    display.metrics(20, 45, {"loss": 1.0})
+    assert capsys.readouterr().out == "step 20/45  loss 1  saved 11\n"
 
 
 def test_the_loss_comes_first_and_numbers_are_short() -> None:

@@ -11,6 +11,7 @@ from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, new_run
 from monarch.runs.lines import LineDisplay
 from monarch.runs.record import EVENTS, METRICS, Record
+from monarch.runs.report import worth_telling
 from monarch.runs.rows import RowFile, read_rows
 from monarch.runs.session import RunSession
 
@@ -37,6 +38,22 @@ def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
         metrics.unlink()
     line = f"cannot write {metrics}: No space left on device; the run goes on without\n"
     assert shown.getvalue().count(line) == 2  # once each time
+
+
+def test_checkpoints_are_written_down_and_only_the_last_is_told(tmp_path: Path) -> None:
+    record = Record(tmp_path, LineDisplay(shown := io.StringIO()))
+    record.event("begun", "begun")
+    for step in (10, 20):
+        record.event("saved", f"saved step-{step}", step=step)
+    record.event("died", "rank 1 died")
+    for step in (20, 30, 40):
+        record.event("saved", f"saved step-{step}", step=step)
+    record.event("unsaved", "the disk is full")
+    events = read_rows(tmp_path / EVENTS)
+    assert [event["step"] for event in events if event["kind"] == "saved"] == [10, 20, 20, 30, 40]
+    told = [event["text"] for event in worth_telling(events)]
+    assert told == ["begun", "saved step-20", "rank 1 died", "the disk is full", "saved step-40"]
+    assert "saved step 40\n" in shown.getvalue()
 
 
 @dataclass

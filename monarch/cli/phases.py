@@ -1,0 +1,33 @@
+"""What a command is doing while nothing can be shown of it yet: a spinner, words, the seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+__all__ = ["phase", "spinner"]
+
+
+@contextmanager
+def phase(text: str) -> Iterator[Callable[[str], None]]:
+    """Tells within what takes a while, on a terminal only, and takes it away again; gives a
+    function that changes the words. On standard error: what a command prints may be piped."""
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal or not sys.stdout.isatty():
+        yield lambda words: None
+        return
+    with spinner(console) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda words: progress.update(task, description=words)
+
+
+def spinner(console: Console) -> Progress:
+    """A line for each of its tasks: a spinner, the words, the time since it was added."""
+    words = TextColumn("{task.description}", markup=False)
+    return Progress(
+        SpinnerColumn(), words, TimeElapsedColumn(), console=console, transient=True, expand=False
+    )
