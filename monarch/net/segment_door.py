@@ -48,9 +48,12 @@ class SegmentDoor:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def take(self) -> list[tuple[str, int]]:
-        """The names and descriptors that have arrived; the caller closes these."""
-        arrived: list[tuple[str, int]] = []
+    def take(self) -> list[tuple[str, int | None]]:
+        """The names and descriptors that have arrived; the caller closes these.
+
+        ``None`` for one that the kernel had to drop, as this process may have no more of them.
+        """
+        arrived: list[tuple[str, int | None]] = []
         while True:
             try:
                 data, fds, _, _ = socket.recv_fds(
@@ -58,8 +61,7 @@ class SegmentDoor:
                 )
             except OSError:
                 return arrived
-            for fd in fds[:1]:
-                arrived.append((data.decode(errors="replace"), fd))
+            arrived.append((data.decode(errors="replace"), fds[0] if fds else None))
 
     def close(self) -> None:
         self._socket.close()

@@ -88,13 +88,16 @@ class UnixConnection:
 
     def _connect(self) -> None:
         """Under the lock."""
-        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connecting: socket.socket | None = None
         try:
+            # Out of descriptors, too, is for a moment only.
+            connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connecting.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             connecting.setblocking(False)
             connecting.connect(self._path)
         except OSError:
-            connecting.close()
+            if connecting is not None:
+                connecting.close()
             self._retry()
             return
         self._socket = connecting

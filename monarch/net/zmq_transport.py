@@ -9,9 +9,12 @@ Nothing is decoded before that.
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 
 import zmq
@@ -30,6 +33,10 @@ _log = logging.getLogger("monarch.net")
 
 _ZERO_COPY_BYTES = 64 * 1024
 _MAX_BATCH = 128
+_RETRY_SECONDS = 0.1
+_FOR_A_MOMENT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NUM_NEEDED = 12
+"""More descriptors than ZeroMQ's threads take: without them it ends the process."""
 _MIN_FRAME_BYTES = 4 * 2**20
 """A lower limit would keep out the chunks that large messages travel in."""
 
@@ -63,6 +70,7 @@ class ZmqTransport:
         self._connections: set[ZmqConnection] = set()
         self._gate = Gate(loop, self._context)
         self._rare = RareLog(_log)
+        self._has_begun = False
         self._is_closed = False
 
     def use_keys(self, keys: JobKeys) -> None:
@@ -79,6 +87,7 @@ class ZmqTransport:
         Raises ``PermissionError`` for an address beyond loopback without keys, ``OSError`` for
         one that is in use.
         """
+        self._begin()
         socket = self._context.socket(zmq.PULL)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.LINGER, 0)
@@ -94,6 +103,19 @@ class ZmqTransport:
         self._listeners.append(socket)
         self._loop.call_soon(lambda: self._watch(socket))
         return bound.rstrip(b"\0").decode()
+
+    def _begin(self) -> None:
+        """Raises ``OSError`` where there are too few descriptors for ZeroMQ to begin with."""
+        if self._has_begun:
+            return
+        held: list[int] = []
+        try:
+            for _ in range(_NUM_NEEDED):
+                held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        finally:
+            for fd in held:
+                os.close(fd)
+        self._has_begun = True
 
     def _watch(self, socket: zmq.Socket[bytes]) -> None:
         # Its descriptor tells of changes only: what came before is asked for once.
@@ -113,7 +135,24 @@ class ZmqTransport:
     def connect(self, url: str) -> Connection:
         if self._is_closed:
             return _Nowhere()
-        socket = self._context.socket(zmq.PUSH)
+        connection = ZmqConnection(
+            self._loop,
+            lambda: self._connected(url),
+            url,
+            self._max_frame_bytes,
+            self._connections.discard,
+            self._rare,
+        )
+        self._connections.add(connection)
+        return connection
+
+    def _connected(self, url: str) -> zmq.Socket[bytes]:
+        """Raises ``OSError``."""
+        self._begin()
+        try:
+            socket = self._context.socket(zmq.PUSH)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"cannot connect to {url!r}: {error.strerror}") from None
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
@@ -126,11 +165,7 @@ class ZmqTransport:
         except zmq.ZMQError as error:
             socket.close(0)
             raise OSError(error.errno, f"cannot connect to {url!r}: {error.strerror}") from None
-        connection = ZmqConnection(
-            socket, url, self._max_frame_bytes, self._connections.discard, self._rare
-        )
-        self._connections.add(connection)
-        return connection
+        return socket
 
     def _drain(self, socket: zmq.Socket[bytes]) -> None:
         # A bounded batch, so that one busy peer does not starve timers and other sources.
@@ -174,22 +209,44 @@ class ZmqConnection:
 
     Where something else answers than a member of the job, ZeroMQ gives the connection up for good,
     with all that was sent. Later frames are dropped too: none may arrive after one that is missing.
+    Where the process is out of descriptors, what is sent waits until it has one again.
     """
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        loop: Loop,
+        connected: Callable[[], zmq.Socket[bytes]],
         url: str,
         max_frame_bytes: int,
         forget: Callable[[ZmqConnection], None],
         rare: RareLog,
     ) -> None:
-        self._socket = socket
+        self._loop = loop
+        self._connected = connected
+        self._socket: zmq.Socket[bytes] | None = None
+        self._waiting: deque[Frames] = deque()
+        self._is_closed = False
         self._url = url
         self._max_frame_bytes = max_frame_bytes
         self._lock = threading.Lock()
         self._forget = forget
         self._rare = rare
+        self._connect()
+
+    def _connect(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            try:
+                self._socket = self._connected()
+            except OSError as error:
+                if error.errno not in _FOR_A_MOMENT:
+                    raise
+                self._rare.warning(error.errno, "%s; trying again", error.strerror)
+                self._loop.call_later(_RETRY_SECONDS, self._connect)
+                return
+            while self._waiting and self._write(self._waiting.popleft()):
+                pass
 
     def send(self, frames: Frames) -> None:
         """Raises ``ValueError`` for a frame beyond the limit: its receiver would hang up on it."""
@@ -200,28 +257,41 @@ class ZmqConnection:
                 "the setting max_frame_bytes (MONARCH_MAX_FRAME_BYTES) on both sides"
             )
         with self._lock:
-            if self._socket.closed:
+            if self._is_closed:
                 return
-            last = len(frames) - 1
-            try:
-                for index, frame in enumerate(frames):
-                    more = zmq.SNDMORE if index < last else 0
-                    # Without a limit there is always room, unless ZeroMQ has given up.
-                    flags = more | zmq.NOBLOCK
-                    self._socket.send(frame, flags, copy=len(frame) < _ZERO_COPY_BYTES)
-                return
-            except zmq.Again:
-                self._socket.close(0)
+            if self._socket is None:
+                self._waiting.append(frames)
+            elif not self._socket.closed:
+                self._write(frames)
+
+    def _write(self, frames: Frames) -> bool:
+        """Whether ZeroMQ took them. Under the lock."""
+        assert self._socket is not None
+        last = len(frames) - 1
+        try:
+            for index, frame in enumerate(frames):
+                more = zmq.SNDMORE if index < last else 0
+                # Without a limit there is always room, unless ZeroMQ has given up.
+                flags = more | zmq.NOBLOCK
+                self._socket.send(frame, flags, copy=len(frame) < _ZERO_COPY_BYTES)
+            return True
+        except zmq.Again:
+            self._socket.close(0)
+            self._waiting.clear()
         self._rare.warning(
             self._url,
             "what listens at %s is no member of this job, or has another secret: nothing that is "
             "sent there arrives",
             self._url,
         )
+        return False
 
     def close(self, linger_seconds: float = 0.0) -> None:
         with self._lock:
-            self._socket.close(int(linger_seconds * 1000))
+            self._is_closed = True
+            self._waiting.clear()
+            if self._socket is not None:
+                self._socket.close(int(linger_seconds * 1000))
         self._forget(self)
 
 

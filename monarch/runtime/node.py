@@ -55,6 +55,7 @@ from monarch.wire.message import (
     Step,
     StopSelf,
     Switch,
+    Unmapped,
 )
 
 __all__ = ["Node"]
@@ -126,6 +127,7 @@ class Node:
         self.handle(Chunk, self.bulk_receiver.on_chunk)
         self.handle(Credit, self.bulk_sender.on_credit)
         self.handle(Retire, self.bulk_receiver.on_retire)
+        self.handle(Unmapped, self.bulk_sender.on_unmapped)
 
     def _over_sockets(self, loop: Loop, receive: Receive) -> Transport:
         assert isinstance(loop, IoLoop), "sockets need a loop of the operating system"

@@ -11,7 +11,8 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from monarch.actor import Actor, Future, ProcMesh, current_rank, endpoint
-from monarch.tools.network import AddrType, free_port, get_ipaddr, host_name
+from monarch.spmd.surroundings import hosts_beyond, use_interface
+from monarch.tools.network import AddrType, address_for, free_port, get_ipaddr, host_name
 
 __all__ = ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"]
 
@@ -20,17 +21,27 @@ class SPMDActor(Actor):
     """Runs ordinary SPMD scripts, one copy a proc, with the ranks of the mesh."""
 
     @endpoint
-    def get_host_port(self, use_ipaddr: AddrType | None = None) -> tuple[str, int]:
-        """An address of this machine, and a TCP port that is free there now."""
+    def get_host_port(
+        self, use_ipaddr: AddrType | None = None, peers: tuple[str, ...] | None = None
+    ) -> tuple[str, int]:
+        """An address of this machine, and a TCP port that is free there now.
+
+        ``peers`` are the machines that are to reach it: with none of them it is on loopback.
+        """
         port = free_port()
-        if use_ipaddr is None:
-            return host_name(), port
-        return get_ipaddr(socket.gethostname(), 0, use_ipaddr), port
+        if use_ipaddr is not None:
+            return get_ipaddr(socket.gethostname(), 0, use_ipaddr), port
+        return (host_name() if peers is None else address_for(peers)), port
 
     @endpoint
-    def setup_env(self, addr: str, port: int) -> None:
-        """Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and their relatives."""
+    def setup_env(self, addr: str, port: int, choose_interface: bool = False) -> None:
+        """Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and their relatives.
+
+        With ``choose_interface`` gloo and NCCL listen where ``addr`` is reached, and only there.
+        """
         os.environ.update(_environment(addr, port))
+        if choose_interface:
+            use_interface(addr)
 
     @endpoint
     def main(self, addr: str, port: int, script_args: list[str]) -> bool:
@@ -95,10 +106,12 @@ def _steps(
     if (master_addr is None) != (master_port is None):
         raise AssertionError("give both of master_addr and master_port, or neither")
     actors = proc_mesh.spawn("spmd", SPMDActor)
-    if master_addr is None:
+    is_ours = master_addr is None
+    if is_ours:
         first = actors.slice(**dict.fromkeys(proc_mesh.sizes, 0))
-        master_addr, master_port = yield first.get_host_port.call_one(use_ipaddr)
-    yield actors.setup_env.call(master_addr, master_port)
+        peers = hosts_beyond(proc_mesh)
+        master_addr, master_port = yield first.get_host_port.call_one(use_ipaddr, peers)
+    yield actors.setup_env.call(master_addr, master_port, is_ours and use_ipaddr is None)
     yield actors.stop()
 
 
@@ -110,7 +123,9 @@ async def setup_torch_elastic_env_async(
 ) -> None:
     """Give every proc of the mesh the environment of ``torch.distributed``'s ``env://``.
 
-    Without ``master_addr`` and ``master_port`` the proc at rank 0 says where it can be reached.
+    Without ``master_addr`` and ``master_port`` the proc at rank 0 says where it can be reached: on
+    loopback where all procs are on one machine. torch's store, which ``init_process_group`` opens
+    there, listens on all interfaces all the same, and lets in whoever connects.
     """
     steps = _steps(proc_mesh, master_addr, master_port, use_ipaddr)
     with contextlib.suppress(StopIteration):

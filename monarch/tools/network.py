@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import fcntl
 import ipaddress
+import os
 import random
 import socket
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["AddrType", "free_port", "get_ipaddr", "get_sockaddr", "host_name"]
+__all__ = [
+    "LOOPBACK",
+    "AddrType",
+    "address_for",
+    "free_port",
+    "get_ipaddr",
+    "get_sockaddr",
+    "host_name",
+    "interface_towards",
+]
+
+LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
 
 
 class AddrType(enum.Enum):
@@ -35,6 +51,47 @@ def host_name() -> str:
     except OSError:
         return "127.0.0.1"
     return name
+
+
+def address_for(peers: Sequence[str]) -> str:
+    """Where to listen so that those machines can connect, and no more others than must be.
+
+    Without ``peers`` nobody beyond this machine can. They may be names or addresses of this
+    machine, too. Nothing is sent.
+    """
+    found = [address for peer in peers if (address := _address_towards(peer))]
+    beyond = [one for one in found if not ipaddress.ip_address(one).is_loopback]
+    if beyond:
+        return beyond[0]
+    return LOOPBACK if found or not peers else socket.gethostbyname(host_name())
+
+
+def interface_towards(address: str) -> str | None:
+    """The name of the network interface by which an address is reached; None if that is unknown."""
+    wanted = _address_towards(address)
+    if wanted is None:
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                request = struct.pack("256s", os.fsencode(name))
+                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
+                has = ipaddress.ip_address(answer[20:24])
+                if str(has) == wanted or (has.is_loopback and wanted.startswith("127.")):
+                    return name
+    return None
+
+
+def _address_towards(host: str) -> str | None:
+    """Of this machine, as that one sees it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Connecting a datagram socket sends nothing; it only picks the way out.
+            probe.connect((host, 9))
+        except OSError:
+            return None
+        address: str = probe.getsockname()[0]
+        return address
 
 
 def get_ipaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Default) -> str:

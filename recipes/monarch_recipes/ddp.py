@@ -45,7 +45,7 @@ from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.memory import memory_of_step
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
-from monarch_recipes.rendezvous import meet_at, open_store
+from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
 from monarch_recipes.samples import Data, SampleOrder, batches
 from monarch_recipes.schedule import BatchSplit, is_due, learning_rate_factor, split_batch
 from monarch_recipes.task import part
@@ -199,7 +199,7 @@ class DDPTrainer(Actor):
     @endpoint
     def open_store(self) -> tuple[str, int]:
         """Where the ranks meet. For rank 0 only, and before `setup`."""
-        self.store, host, port = open_store(self.config.master_port)
+        self.store, host, port = open_store(self.config.master_port, other_hosts())
         return host, port
 
     @endpoint

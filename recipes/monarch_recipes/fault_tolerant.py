@@ -49,11 +49,12 @@ from monarch_recipes.device import use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.memory import memory_of_step
 from monarch_recipes.optimizer import clip_gradient, set_rates
+from monarch_recipes.rendezvous import open_store
 from monarch_recipes.replicas.averaging import Averaging
 from monarch_recipes.replicas.chaos import ChaosError, Fault, read_chaos, suffer
 from monarch_recipes.replicas.driving import train_groups
 from monarch_recipes.replicas.fingerprint import fingerprint_of
-from monarch_recipes.replicas.membership import Patience, become_member, open_group_store
+from monarch_recipes.replicas.membership import Patience, become_member
 from monarch_recipes.replicas.messages import (
     Order,
     Outcome,
@@ -264,9 +265,12 @@ class ReplicaTrainer(Actor):
         return self.resume(checkpoint)
 
     @endpoint
-    def open_store(self) -> tuple[str, int]:
-        """Where the ranks of this group meet, a new place each time. Call it on its rank 0."""
-        self.store, host, port = open_group_store()
+    def open_store(self, peers: tuple[str, ...] = ()) -> tuple[str, int]:
+        """Where the ranks of this group meet, a new place each time. Call it on its rank 0.
+
+        ``peers`` are the hosts of all groups: at a step's quorum, they all meet at one of these.
+        """
+        self.store, host, port = open_store(peers=peers)
         return host, port
 
     @endpoint

@@ -1,41 +1,71 @@
-"""Where the ranks of a process group meet."""
+"""Where the ranks of a process group meet.
+
+torch's stores, gloo and NCCL let in whoever connects. So they listen on this machine alone where
+all ranks are on it, and otherwise at the one address that the other hosts use.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from monarch.tools.network import host_name
+from monarch.actor import context
+from monarch.spmd.surroundings import hosts_beyond, use_interface
+from monarch.tools.network import address_for
 
-__all__ = ["RendezvousError", "meet_at", "open_store"]
+__all__ = ["RendezvousError", "meet_at", "open_store", "other_hosts"]
+
+_BACKLOG = 4096
 
 
 class RendezvousError(RuntimeError):
     """The ranks cannot meet."""
 
 
-def open_store(port: int = 0) -> tuple[dist.TCPStore, str, int]:
-    """A store for all ranks to meet at, and its host and port; to be kept by who opened it.
+def other_hosts() -> tuple[str, ...]:
+    """The hosts that the procs of this actor's mesh are on; none where one machine has all."""
+    return hosts_beyond(context().actor_instance.proc_mesh)
 
-    Port 0 takes one that is free, and holds it from then on: nobody can take it before the ranks
-    have met. Raises ``RendezvousError`` for a port that is in use.
+
+def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore, str, int]:
+    """A store for all ranks to meet at, and its address and port; to be kept by who opened it.
+
+    Only this machine can connect, or with ``peers`` those who reach the address that these hosts
+    use. Port 0 takes one that is free, and holds it from then on: nobody can take it before the
+    ranks have met. Raises ``RendezvousError`` for a port that is in use.
     """
-    try:
-        store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    except (RuntimeError, OSError) as error:
-        if "EADDRINUSE" not in str(error) and "in use" not in str(error):
-            raise
-        raise RendezvousError(
-            f"port {port} of {socket.gethostname()} is in use by another program: choose another, "
-            "or 0 for any that is free"
-        ) from None
-    return store, host_name(), store.port
+    address = address_for(peers)
+    # By itself a store listens on all interfaces.
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise RendezvousError(
+                f"port {port} of {socket.gethostname()} is in use by another program: choose "
+                "another, or 0 for any that is free"
+            ) from None
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=os.dup(listener.fileno()),
+        )
+    return store, address, port
 
 
-def meet_at(host: str, port: int) -> None:
+def meet_at(address: str, port: int) -> None:
     """Have ``init_process_group`` of this process meet the others at a store that is open."""
-    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
     # torch's word for: rank 0 must not open it, somebody has.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    use_interface(address)

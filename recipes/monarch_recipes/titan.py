@@ -28,7 +28,7 @@ from monarch.runs.witness import Witness
 from monarch.runs.words import in_words
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import CheckpointError
-from monarch_recipes.rendezvous import meet_at, open_store
+from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
 from monarch_recipes.titan_checkpointer import Saved
 from monarch_recipes.titan_config import TitanConfig, check_config, in_folder, with_values
 from monarch_recipes.titan_plan import plan
@@ -53,7 +53,7 @@ class TitanTrainer(Actor):
     def open_store(self) -> tuple[str, int]:
         """Where the ranks meet. For rank 0 only, and before each `setup`."""
         self.let_go()
-        self.store, host, port = open_store()
+        self.store, host, port = open_store(peers=other_hosts())
         return host, port
 
     @endpoint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import socket
 import stat
 import threading
@@ -97,6 +98,47 @@ def test_frames_arrive_whole_once_and_in_order(kind: Kind) -> None:
     for frames in sent:
         connection.send(frames)
     assert receiver.expect(len(sent)) == sent
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Within, this process can open nothing."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_what_is_sent_without_descriptors_arrives_when_there_are_some_again(kind: Kind) -> None:
+    receiver, sender = kind.end(), kind.end()
+    url = receiver.transport.listen(kind.url())
+    with no_descriptors():
+        connection = sender.transport.connect(url)
+        for number in range(3):
+            connection.send([b"first", b"%d" % number])
+    connection.send([b"later"])
+    assert receiver.expect(4) == [
+        [b"first", b"0"], [b"first", b"1"], [b"first", b"2"], [b"later"],
+    ]  # fmt: skip
+
+
+def test_a_connection_without_descriptors_may_be_closed(kind: Kind) -> None:
+    receiver, sender = kind.end(), kind.end()
+    url = receiver.transport.listen(kind.url())
+    with no_descriptors():
+        connection = sender.transport.connect(url)
+        connection.send([b"never"])
+        connection.close()
+        connection.send([b"nor this"])
+    sender.transport.connect(url).send([b"another"])
+    if kind.name != "inproc":
+        assert receiver.expect(1) == [[b"another"]]
 
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 1024, 64 * 1024, 3_000_000])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +15,12 @@ import numpy as np
 import pytest
 import zmq
 
+from monarch.actor import Actor, ActorError, endpoint, this_host
 from monarch.config import configured
 from monarch.errors import WireError
 from monarch.net.segment import NUM_HOLDS
 from monarch.net.segment_door import door_path, hand_over
+from monarch.runtime import process
 from monarch.runtime.links import bulk_sender
 from monarch.runtime.node import Node
 from monarch.wire import payload
@@ -573,3 +577,39 @@ def test_what_is_beyond_the_limit_takes_no_room_of_the_messages_after_it(make: M
         outgoing.hand(to, sender.call(), small.data, small.buffers)
     assert receiver.take(3) == [0, 1, 2]
     assert not outgoing.is_spilling
+
+
+class Hoarder(Actor):
+    """Takes all the descriptors that its process may have, and gives them back."""
+
+    def __init__(self) -> None:
+        self.files: list[int] = []
+
+    @endpoint
+    def hoard(self) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                self.files.append(os.open(os.devnull, os.O_RDONLY))
+
+    @endpoint
+    def give_back(self) -> None:
+        while self.files:
+            os.close(self.files.pop())
+
+    @endpoint
+    def length_of(self, value: bytes) -> int:
+        return len(value)
+
+
+def test_a_receiver_that_was_out_of_descriptors_gets_large_messages_again() -> None:
+    hoarder = this_host().spawn_procs().spawn("hoarder", Hoarder)
+    hoarder.hoard.call_one().get(timeout=30)
+    for _ in range(2):
+        with pytest.raises(ActorError, match="no file descriptor left"):
+            hoarder.length_of.call_one(bytes(LARGE)).get(timeout=30)
+    hoarder.give_back.call_one().get(timeout=30)
+    assert hoarder.length_of.call_one(bytes(LARGE)).get(timeout=30) == LARGE
+    pool = process.current().node.bulk_sender.pool
+    wait_for(lambda: pool.num_in_use == 0, what="all regions to be free again")

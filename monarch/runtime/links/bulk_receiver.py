@@ -39,12 +39,14 @@ from monarch.wire.message import (
     StopActor,
     Switch,
     Sync,
+    Unmapped,
 )
 
 __all__ = ["BulkReceiver"]
 
 _log = logging.getLogger("monarch.node")
 
+_MAX_MISSED = 1_000
 _WINDOW = 4
 """How many chunks of a consignment are on their way at a time."""
 
@@ -74,6 +76,7 @@ class BulkReceiver:
         self._room = room
         self._doors: list[SegmentDoor] = []
         self._segments: dict[tuple[Uid, int], Segment] = {}
+        self._missed: dict[tuple[Uid, int], str] = {}
         self._inbound: dict[tuple[Uid, int], _Inbound] = {}
         self._queued: deque[_Inbound] = deque()
         self._bytes_expected = 0
@@ -92,12 +95,19 @@ class BulkReceiver:
     def _take_in(self) -> None:
         for door in self._doors:
             for name, fd in door.take():
-                sender, _, number = name.partition(" ")
+                sender, _, digits = name.partition(" ")
+                key = sender, int(digits) if digits.isdecimal() else 0
+                if fd is None:
+                    self._missed[key] = "this process had no file descriptor left for it"
+                    continue
                 try:
-                    self._segments.setdefault((sender, int(number)), Segment.of_peer(fd))
+                    self._segments.setdefault(key, Segment.of_peer(fd))
                 except (OSError, ValueError) as error:
                     os.close(fd)
+                    self._missed[key] = str(error)
                     _log.warning("could not map the memory that %s shares: %s", sender, error)
+        if len(self._missed) > _MAX_MISSED:
+            self._missed.clear()
 
     def on_parcel(self, envelope: Envelope) -> None:
         parcel = envelope.message
@@ -105,20 +115,30 @@ class BulkReceiver:
         key = parcel.sender, parcel.segment
         if key not in self._segments:
             self._take_in()
+        segment = self._segments.get(key)
+        if segment is None:
+            why = self._missed.pop(key, "it has not been handed over")
+            self._cannot_open(envelope, parcel, f"its memory cannot be mapped here: {why}")
+            return
         try:
-            segment = self._segments[key]
             if not 0 <= parcel.hold < NUM_HOLDS <= parcel.offset or parcel.offset % PAGE_BYTES:
                 raise ValueError("it lies where no bulk can be")
             size = layout.total_size(parcel.sizes)
             view = view_region(segment, parcel.offset, size, parcel.hold, private=parcel.is_shared)
-        except (KeyError, ValueError, OSError) as error:
-            inner = self._inner(envelope, parcel.has_payload, [])
-            if inner is not None:
-                self._node.receive(broken(inner, f"its memory cannot be mapped here: {error!r}"))
+        except (ValueError, OSError) as error:
+            self._cannot_open(envelope, parcel, f"its memory cannot be mapped here: {error}")
             return
         inner = self._inner(envelope, parcel.has_payload, layout.split(view, parcel.sizes))
         if inner is not None:
             self._node.receive(inner)
+
+    def _cannot_open(self, envelope: Envelope, parcel: Parcel, why: str) -> None:
+        """Its sender need not hold it any longer, and brings the segment again for the next."""
+        unmapped = Unmapped(self._node.address.uid, parcel.segment, parcel.hold)
+        self._node.send(self._node.address_of(parcel.sender), unmapped)
+        inner = self._inner(envelope, parcel.has_payload, [])
+        if inner is not None:
+            self._node.receive(broken(inner, why))
 
     def _inner(
         self, envelope: Envelope, has_payload: bool, pieces: Sequence[memoryview]

@@ -22,7 +22,7 @@ from monarch.runtime.links.shared_pool import Placed, SharedPool
 from monarch.wire import layout
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope, pack, pack_header
-from monarch.wire.message import AnyMessage, Chunk, Consignment, Credit, Parcel, Retire
+from monarch.wire.message import AnyMessage, Chunk, Consignment, Credit, Parcel, Retire, Unmapped
 from monarch.wire.payload import Borrowed
 
 __all__ = ["BULK_BYTES", "BulkNode", "BulkSender"]
@@ -232,6 +232,13 @@ class BulkSender:
             if credit.num_chunks:
                 return
         self._outbound.pop(credit.number, None)
+
+    def on_unmapped(self, envelope: Envelope) -> None:
+        """What was handed over has not arrived: next time it is handed over again. On the loop."""
+        unmapped = envelope.message
+        assert isinstance(unmapped, Unmapped)
+        self._told.get(unmapped.segment, set()).discard(unmapped.sender)
+        self.pool.let_go(unmapped.segment, unmapped.hold, unmapped.sender)
 
     def forget(self, uid: Uid) -> None:
         """A process is gone: take back what it held, and send it nothing more."""

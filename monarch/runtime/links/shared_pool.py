@@ -192,6 +192,13 @@ class SharedPool:
                     if holder == receiver:
                         region.room.segment.shared[number] = 0
 
+    def let_go(self, number: int, hold: int, receiver: Uid) -> None:
+        """Take back one hold of a process, which never saw what it is on."""
+        with self._lock:
+            for region in self._in_use:
+                if region.room.number == number and (hold, receiver) in region.holds:
+                    region.room.segment.shared[hold] = 0
+
     def trim(self, now: float, idle_seconds: float) -> list[int]:
         """Drop the segments in which nothing was placed for ``idle_seconds``, and is now.
 

@@ -26,6 +26,7 @@ from monarch.wire.message import (
     Replies,
     Reply,
     Retire,
+    Unmapped,
     Wither,
 )
 
@@ -33,7 +34,7 @@ __all__ = ["Trees", "grow_branches"]
 
 _log = logging.getLogger("monarch.node")
 
-_DIRECT = (Reply, Replies, Answer, PortMark, Credit, Retire)
+_DIRECT = (Reply, Replies, Answer, PortMark, Credit, Retire, Unmapped)
 _MANY_PORTS = 1024
 
 

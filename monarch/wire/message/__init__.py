@@ -13,6 +13,7 @@ from monarch.wire.message.bulk import (
     Credit,
     Parcel,
     Retire,
+    Unmapped,
 )
 from monarch.wire.message.calls import (
     PING,
@@ -91,15 +92,15 @@ __all__ = [
     "Onward", "Parcel", "PortMark", "Post", "Preload", "Prepare", "ProcAgain", "ProcDown",
     "ProcSpec", "ProcUp", "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned",
     "Revert", "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step", "StopActor",
-    "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Waiting", "Watch", "WatchHost",
-    "Wither",
+    "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Unmapped", "Waiting", "Watch",
+    "WatchHost", "Wither",
 ]  # fmt: skip
 
 AnyMessage = (
     Answer
     | Call | Reply | Returned | PortMark
     | Hello | Introduce | Heartbeat | Watch | WatchHost | ProcUp | ProcDown | ProcsDown | ProcAgain
-    | Parcel | Consignment | Chunk | Credit | Retire
+    | Parcel | Consignment | Chunk | Credit | Retire | Unmapped
     | Attach | Detach | Notice | Inspect | Post | Listen | Shutdown
     | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf
     | Log | LogRoom | LogOptions | LogWindow | FlushLogs | SetLogLevel

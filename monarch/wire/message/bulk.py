@@ -55,3 +55,14 @@ class Retire(Message, tag=16):
 
     sender: Uid
     segments: tuple[int, ...]
+
+
+class Unmapped(Message, tag=17):
+    """I do not have this segment of yours, so the parcel with this hold could not be opened.
+
+    Whoever needs the segment again is to be handed it anew.
+    """
+
+    sender: Uid
+    segment: int
+    hold: int

@@ -25,9 +25,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from monarch.actor import Actor, HostMesh, Port, endpoint
 from monarch.errors import MeshFailure
+from monarch.spmd.surroundings import hosts_beyond
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.crew import Crew, GroupsError, Limits
@@ -68,6 +70,7 @@ class Controller(Actor):
     ) -> None:
         hosts = hosts.flatten("hosts")
         self.limits = limits
+        self.peers = _peers(hosts, limits.lighthouse)
         self.news = news
         self.chronicle = Chronicle(limits.num_groups, limits.num_steps, news)
         self.keeper = LighthouseKeeper(
@@ -208,8 +211,8 @@ class Controller(Actor):
         await self.keeper.wait_until_up()
         group.lighthouse_number = self.keeper.number
         first = group.trainers.slice(ranks=0)
-        host, port = (await self.crew.ask(group, first.open_store.call()))[0]
-        meet = Rendezvous(host, port, self.keeper.url)
+        host, port = (await self.crew.ask(group, first.open_store.call(self.peers)))[0]
+        meet = Rendezvous(host, port, self.keeper.url, self.peers)
         await self.crew.ask(group, group.trainers.join.call(meet))
         # Who asks for a quorum before all are known at the lighthouse might get one alone.
         self.joined.arrive(group.number)
@@ -301,3 +304,12 @@ async def _all_of(tasks: Iterable[asyncio.Future[None]], beside: asyncio.Future[
         for task in done:
             task.result()
         waiting -= done
+
+
+def _peers(hosts: HostMesh, lighthouse: str) -> tuple[str, ...]:
+    """Who is to reach the groups' processes; nobody where one machine has all of them.
+
+    Who shares a lighthouse of somebody else's may have groups anywhere, as far as that is reached.
+    """
+    found = urlsplit(lighthouse).hostname
+    return hosts_beyond(hosts) + ((found,) if found else ())

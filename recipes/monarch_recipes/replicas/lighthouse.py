@@ -12,7 +12,7 @@ from torchft.coordination import LighthouseServer
 
 from monarch.actor import Actor, endpoint
 from monarch.errors import MonarchError
-from monarch.tools.network import host_name
+from monarch.tools.network import address_for
 
 __all__ = ["Lighthouse", "LighthouseError", "LighthouseTimes", "check_reachable"]
 
@@ -45,16 +45,19 @@ class Lighthouse(Actor):
         self.server: LighthouseServer | None = None
 
     @endpoint
-    def serve(self, port: int, patience_seconds: float) -> str:
+    def serve(self, port: int, patience_seconds: float, peers: tuple[str, ...] = ()) -> str:
         """Begin, and say at which URL. 0 takes a free port.
 
+        It lets in whoever connects: from this machine, or with ``peers`` by the address that these
+        hosts use.
         Raises LighthouseError when the port is still in use after ``patience_seconds``.
         """
         deadline = time.monotonic() + patience_seconds
+        address = address_for(peers)
         while True:
             try:
                 self.server = LighthouseServer(
-                    bind=f"[::]:{port}",
+                    bind=f"{address}:{port}",
                     min_replicas=1,
                     join_timeout_ms=round(self.times.join_timeout * 1000),
                     quorum_tick_ms=round(self.times.quorum_tick * 1000),
@@ -71,7 +74,7 @@ class Lighthouse(Actor):
                     ) from None
             time.sleep(_POLL_SECONDS)
         # Its own address has the host's name in it, which need not resolve.
-        return f"http://{host_name()}:{self.server.address().rsplit(':', 1)[1]}"
+        return f"http://{address}:{self.server.address().rsplit(':', 1)[1]}"
 
     @endpoint
     def pid(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from monarch.actor import ActorError, HostMesh, ProcMesh
 from monarch.errors import MonarchError
 from monarch.runs.restarts import Restarts
+from monarch.spmd.surroundings import hosts_beyond
 from monarch_recipes.replicas.chronicle import LIGHTHOUSE, Chronicle
 from monarch_recipes.replicas.group import ENVIRONMENT, PRELOAD, end_procs
 from monarch_recipes.replicas.lighthouse import Lighthouse, LighthouseError, LighthouseTimes
@@ -91,7 +92,9 @@ class LighthouseKeeper:
         )
         self._actor = self._procs.spawn(LIGHTHOUSE, Lighthouse, self._times)
         try:
-            self.url = await self._actor.serve.call_one(port, patience_seconds)
+            self.url = await self._actor.serve.call_one(
+                port, patience_seconds, hosts_beyond(self._hosts)
+            )
             pid = await self._actor.pid.call_one()
         except ActorError as error:
             raise error.exception from None

@@ -11,12 +11,13 @@ import torch
 import torch.distributed as dist
 from torchft import ProcessGroupGloo, ProcessGroupNCCL
 
-from monarch.tools.network import host_name
+from monarch.spmd.surroundings import use_interface
+from monarch.tools.network import address_for
 from monarch_recipes.replicas.lighthouse import check_reachable
 from monarch_recipes.replicas.messages import Rendezvous, Seat
 from monarch_recipes.replicas.torchft_cures import CarefulManager, ReachableTransport
 
-__all__ = ["Patience", "become_member", "open_group_store"]
+__all__ = ["Patience", "become_member"]
 
 _QUORUM_PAUSE_SECONDS = 0.1
 
@@ -28,12 +29,6 @@ class Patience:
     collective_seconds: float
     quorum_seconds: float
     step_seconds: float
-
-
-def open_group_store() -> tuple[dist.TCPStore, str, int]:
-    """Where the ranks of a group meet, and its host and port; to be kept by who opened it."""
-    store = dist.TCPStore(host_name(), 0, is_master=True, wait_for_workers=False)
-    return store, host_name(), store.port
 
 
 def become_member(
@@ -51,6 +46,8 @@ def become_member(
     """
     check_reachable(meet.lighthouse, patience.collective_seconds)
     timeout = timedelta(seconds=patience.collective_seconds)
+    address = address_for(meet.peers)
+    use_interface(address)
     uses_nccl = device.type == "cuda"
     if seat.num_ranks > 1:
         store = dist.TCPStore(
@@ -82,7 +79,7 @@ def become_member(
         lighthouse_addr=meet.lighthouse,
         replica_id=f"group{seat.group}",
         port=0,
-        hostname=host_name(),
+        hostname=address,
         heartbeat_interval=timedelta(milliseconds=100),
-        checkpoint_transport=ReachableTransport(timeout),
+        checkpoint_transport=ReachableTransport(timeout, address),
     )

@@ -66,11 +66,16 @@ class Ready:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where a group meets: its own store, and the lighthouse that all groups share."""
+    """Where a group meets: its own store, and the lighthouse that all groups share.
+
+    ``peers`` are the hosts of all groups, where they are not all on one machine: who is to reach
+    what the group's processes listen at.
+    """
 
     store_host: str
     store_port: int
     lighthouse: str
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,24 @@ All of it works unchanged with NCCL: only the process group that the manager is 
 
 # Not `from __future__ import annotations`: DDP looks at the annotations of its hook.
 
+import contextlib
 import logging
 import time
 import warnings
+from collections.abc import Iterator
 from datetime import timedelta
+from http.server import ThreadingHTTPServer
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torchft
+import torchft.manager
 from torchft import Manager
-from torchft.checkpointing import HTTPTransport
+from torchft.checkpointing import HTTPTransport, http_transport
+from torchft.coordination import ManagerServer
 
 from monarch.actor import Actor, endpoint
-from monarch.tools.network import host_name
 
 __all__ = [
     "Bell",
@@ -45,6 +49,17 @@ class LighthouseGone(RuntimeError):
     """The lighthouse has died. Make a new manager, with a new store, once there is another."""
 
 
+@contextlib.contextmanager
+def _instead(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    """Within, the module has another value by this name."""
+    was = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, was)
+
+
 class CarefulManager(Manager):  # type: ignore[misc]
     """A manager with a synchronous quorum, after which the parameters are the newest there are.
 
@@ -56,11 +71,19 @@ class CarefulManager(Manager):  # type: ignore[misc]
       the manager would raise that first error for ever.
     - A group that comes back when all others have finished would train alone from where it
       is. Here the quorum raises LeftBehind.
+    - Its server listens at ``hostname`` alone. As it is, it lets in whoever connects to any of this
+      machine's interfaces.
     - It tells of heals and commits: ``has_healed``, ``has_committed``, since the last quorum began.
     """
 
     def __init__(self, *, patience_seconds: float, **arguments: Any) -> None:
-        super().__init__(use_async_quorum=False, **arguments)
+        address = arguments["hostname"]
+
+        def serve(*, bind: str, **options: Any) -> Any:
+            return ManagerServer(bind=f"{address}:{bind.rpartition(':')[2]}", **options)
+
+        with _instead(torchft.manager, "ManagerServer", serve):
+            super().__init__(use_async_quorum=False, **arguments)
         self.patience_seconds = patience_seconds
         self.least_step = 0
         self.has_healed = False
@@ -121,10 +144,23 @@ class Bell(Actor):
 
 
 class ReachableTransport(HTTPTransport):  # type: ignore[misc]
-    """Serves checkpoints under a name of this machine that resolves, not merely its hostname."""
+    """Serves checkpoints at one address of this machine, and nowhere else.
 
-    def __init__(self, timeout: timedelta) -> None:
-        super().__init__(timeout=timeout, num_chunks=0)
+    As it is, it serves whoever connects, on all interfaces, and names the hostname, which need not
+    resolve.
+    """
+
+    def __init__(self, timeout: timedelta, address: str) -> None:
+        self._address = address
+
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 1024
+
+            def __init__(self, where: tuple[str, int], *arguments: Any) -> None:
+                super().__init__((address, where[1]), *arguments)
+
+        with _instead(http_transport, "_IPv6HTTPServer", Server):
+            super().__init__(timeout=timeout, num_chunks=0)
         # A line on stderr for each request.
         self._server.RequestHandlerClass.log_message = lambda *arguments: None
 
@@ -138,7 +174,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
     def address(self) -> str:
         """Where peers fetch from; the step comes after it."""
         port = self._server.socket.getsockname()[1]
-        return f"http://{host_name()}:{port}/checkpoint/"
+        return f"http://{self._address}:{port}/checkpoint/"
 
     def shutdown(self, wait: bool = True) -> None:
         """End the server. As it is, not waiting leaves its thread and its port."""
