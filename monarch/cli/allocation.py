@@ -15,11 +15,11 @@ from monarch.actor import HostMesh, run_worker_loop_forever
 from monarch.cli.asking import ask_hosts
 from monarch.cli.host_table import show_hosts
 from monarch.cli.phases import phase
-from monarch.cli.project import find_job, load_project, may_come_up, no_allocation, noted_job
-from monarch.errors import JobError
+from monarch.cli.project import load_project, may_come_up, no_allocation, noted_job
+from monarch.cli.users import ask_before, named, users_of
+from monarch.errors import HostBusy, JobError
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
-from monarch.runtime.hosts.host_link import who_am_i
 from monarch_sync.words import counted
 
 __all__ = ["apply", "host", "inspect_hosts", "kill", "status"]
@@ -30,17 +30,26 @@ _POLL_SECONDS = 0.1
 @click.command()
 @click.argument("spec", required=False)
 @click.option("--file", "file", help="the project file [default: monarch.toml]")
-def apply(spec: str | None, file: str | None) -> None:
+@click.option("--yes", "-y", is_flag=True, help="end what runs on hosts that are not wanted")
+def apply(spec: str | None, file: str | None, yes: bool) -> None:
     """Bring the allocation up, or find it running.
 
     SPEC names a job in Python, as MODULE.NAME; without it, monarch.toml says what is wanted.
+    Hosts of it that have ended are brought up again, and the others go on. One that is up and is
+    not what is wanted is ended first; where something runs on it, only if you agree.
     """
     wanted = _named_job(spec) if spec else load_project(file).make_job()
-    running = find_job()
-    if running is not None and running.can_run(wanted):
-        click.echo("already up")
-        _show(running, inspect_hosts(running))
-        return
+    noted = noted_job()
+    if noted is not None and noted.can_run(wanted) and noted.ending is None:
+        if noted.is_running():
+            click.echo("already up")
+            _show(noted, inspect_hosts(noted))
+            return
+        if noted.num_running() and _is_repaired(noted):
+            _show(noted, inspect_hosts(noted))
+            return
+    if noted is not None:
+        _agree_to_replace(noted, yes)
     with phase("starting the hosts") as now:
         state = wanted.state()
         job = wanted._running or wanted
@@ -51,6 +60,35 @@ def apply(spec: str | None, file: str | None) -> None:
     click.echo("end it with `monarch kill`")
 
 
+def _is_repaired(job: JobTrait) -> bool:
+    """Have hosts brought up again; false for a kind of job that can only be made anew."""
+    why = job.why_ended()
+    try:
+        names = job.repair()
+    except JobError:
+        return False
+    for mesh in job._state()._hosts.values():
+        _wait_until_up(mesh, job)
+    others = job.num_running() - len(names)
+    click.echo(why)
+    click.echo(f"brought up again: {', '.join(names)}; {counted(others, 'host')} went on as before")
+    return True
+
+
+def _agree_to_replace(job: JobTrait, is_agreed: bool) -> None:
+    """Raises where somebody runs on a job that is to be ended for another, and nobody agrees."""
+    num_hosts = job.num_running()
+    if not num_hosts:
+        return
+    what = "another allocation is wanted than the one that is up"
+    users = " and ".join(users_of(job))
+    if users and not ask_before(f"{what}. End {users} with it?", is_agreed):
+        raise JobError(
+            f"{what}, and {users} runs on that. End it first, or with it: `monarch apply --yes`"
+        )
+    click.echo(f"{what}: ending {f'{users}, with ' if users else ''}{counted(num_hosts, 'host')}")
+
+
 def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
     """Wait, but not for hosts that ended while they started: those will never answer."""
     is_up = mesh.initialized
@@ -58,6 +96,8 @@ def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
         try:
             is_up.get(timeout=_POLL_SECONDS)
             return
+        except HostBusy:
+            return  # A run has moved over to it already.
         except TimeoutError:
             if not job.is_running():
                 reason = job.why_ended()
@@ -88,11 +128,20 @@ def status() -> None:
 
 
 @click.command()
-def kill() -> None:
-    """End the allocation and all that runs on it."""
+@click.option("--yes", "-y", is_flag=True, help="do not ask, though something runs on it")
+def kill(yes: bool) -> None:
+    """End the allocation and all that runs on it.
+
+    At a terminal it asks first where a run is going on. A script is not asked: it is told what
+    was ended.
+    """
     job = noted_job()
     if job is None:
         raise no_allocation()
+    users = " and ".join(users_of(job))
+    if users:
+        ask_before(f"{users} runs on it: end that too?", yes)
+        click.echo(f"ending {users}")
     job.kill()
     click.echo("ended")
 
@@ -114,7 +163,9 @@ def host(address: str) -> None:
 def _show(job: JobTrait, found: Mapping[str, Mapping[str, Any]]) -> None:
     """A table of hosts, by URL, and what runs on them."""
     names = job.names_by_url()
-    show_hosts(found, who_am_i(), names)
+    # A host without somebody's name is free.
+    users = {url: dict(answer) | {"client": named(answer)} for url, answer in found.items()}
+    show_hosts(users, names)
     standing = [one for answer in found.values() for one in answer.get("bulletins", ())]
     for text in dict.fromkeys(str(one["text"]) for one in standing):
         Console().print(text, style="red", highlight=False, markup=False)

@@ -18,13 +18,10 @@ _NOTHING = "-"
 
 def show_hosts(
     found: Mapping[str, Mapping[str, Any]],
-    ourselves: str,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Print what the host agents, by URL, have said of themselves, or why they have not; ``names``,
     by URL, are those of hosts that cannot say so.
-
-    ``ourselves`` is the name of this command as a client, which is not worth telling of.
     """
     table = Table(box=None, pad_edge=False)
     for column in ("host", "pid", "generation", "procs"):
@@ -40,7 +37,7 @@ def show_hosts(
             )
             continue
         name, client = str(answer["host"]), str(answer["client"] or "")
-        users[name] = "" if client == ourselves else client
+        users[name] = client
         procs = in_short([str(proc["name"]) for proc in answer["procs"]])
         generation = str(answer["generation"] or _NOTHING)
         table.add_row(Text(name), str(answer["pid"]), generation, Text(procs or _NOTHING))

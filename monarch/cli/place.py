@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,7 @@ from monarch.cli.phases import phase
 from monarch.cli.project import PROJECT_FILE, Project, find_job
 from monarch.errors import JobError
 from monarch.job import JobTrait, LocalJob
+from monarch.runs.allocation import RunAllocation
 from monarch.runs.code import RunCode
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
@@ -60,6 +63,18 @@ class Place:
         some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
         past = Past(client().node, some, _PATIENCE_SECONDS)
         return hosts, RunCode(past, project.make_workspace(), generation), generation
+
+    def allocation(self, project: Project, tell: Callable[[str], object]) -> RunAllocation | None:
+        """What keeps the hosts of a run; nothing on this machine alone."""
+        job = self.job
+        if job is None or job._state_path is None:
+            return None
+
+        def move(other: JobTrait) -> HostMesh:
+            moved, _, _ = dataclasses.replace(self, job=other).attach(project)
+            return moved
+
+        return RunAllocation(job, self.name, job._state_path, move=move, tell=tell)
 
     def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
         """Procs for a recipe that does not spawn its own."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -14,11 +14,13 @@ from monarch.actor import HostMesh
 from monarch.cli.display import run_display
 from monarch.cli.place import Place, find_place
 from monarch.cli.plan import plan_text
-from monarch.cli.project import load_project
+from monarch.cli.project import find_job, load_project
 from monarch.cli.recipe import recipe_here
 from monarch.cli.stopping import stop_on_interrupt
+from monarch.cli.users import check_free, in_use_text
 from monarch.config import configured, settings
 from monarch.config_file import (
+    ConfigError,
     LoadedConfig,
     Origin,
     live_keys,
@@ -26,13 +28,17 @@ from monarch.config_file import (
     to_toml,
     with_keys_of,
 )
+from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.runs import Record
+from monarch.runs.allocation import AllocationLost
+from monarch.runs.ending import end_text
 from monarch.runs.folder import RUNS, RunFolder, find_run, new_run
 from monarch.runs.identity import config_of, find_unfinished, what_changed
 from monarch.runs.logs import RunLogs
 from monarch.runs.recipe import Recipe
 from monarch.runs.session import RunSession
 from monarch.runtime.client_agent import client
+from monarch_sync import SyncError
 
 __all__ = ["Order", "run", "run_recipe"]
 
@@ -92,6 +98,9 @@ def run(
         recipe = None
     left = find_run(resume) if resume else None
     order = Order.given(recipe, config_file, overrides, procs, left)
+    if not (plan or show_origin):
+        # Before the recipe and all that it needs is imported, which takes much longer.
+        check_free(find_job() if attach is not False else None, order.command)
     found = recipe_here(order.recipe)
     loaded = order.load(found, left)
     if show_origin:
@@ -104,22 +113,54 @@ def run(
         return
     if left is None and not new:
         left, loaded = _unfinished(found, order, loaded)
-    hosts, code, generation = place.attach(load_project(None))
-    with run_display() as display:
-        if left is not None:
-            display.message(f"going on with {left.path}, which was {left.status}")
-        session = RunSession(
-            left or new_run(found.name), display, loaded, order.command, order.config_path,
-            overrides, os.environ, place.procs_per_host, code, generation,
-        )  # fmt: skip
-        display.message(f"{order.recipe} on {place.text}")
-        with session, _logs_of(session.folder, found.name):
-            session.record.phase(f"starting {found.name}")
-            session.outcome = run_recipe(found, loaded.config, hosts, place, session.record)
+    project = load_project(None)
+    try:
+        hosts, code, generation = place.attach(project)
+    except HostBusy as busy:
+        raise JobError(in_use_text([busy.holder], order.command)) from None
+    folder = None
+    try:
+        with run_display() as display:
+            if left is not None:
+                display.message(f"going on with {left.path}, which was {left.status}")
+            session = RunSession(
+                left or new_run(found.name), display, loaded, order.command, order.config_path,
+                overrides, os.environ, place.procs_per_host, code, generation,
+            )  # fmt: skip
+            record = session.record
+            record.allocation = place.allocation(project, record.message)
+            display.message(f"{order.recipe} on {place.text}")
+            with session, _logs_of(session.folder, found.name):
+                folder = session.folder
+                record.phase(f"starting {found.name}")
+                session.outcome = run_recipe(found, loaded.config, hosts, place, record)
+    except (Exception, KeyboardInterrupt) as error:
+        if folder is None:
+            raise
+        _tell_end(folder, error, record)
     # Below the table, which stays as it was last.
-    click.echo(f"all about it is in {session.folder.path}")
-    if session.record.is_stopping:
+    click.echo(end_text(folder))
+    if record.is_stopping:
         raise KeyboardInterrupt
+
+
+def _tell_end(folder: RunFolder, error: BaseException, record: Record) -> NoReturn:
+    """Raise what ended a run, told as all ends are."""
+    if isinstance(error, KeyboardInterrupt):
+        click.echo(end_text(folder))
+        raise error
+    gone = record.allocation.why_gone() if record.allocation is not None else ""
+    if gone and not isinstance(error, AllocationLost):
+        error = AllocationLost(gone)  # The rest follows from that.
+    if isinstance(error, (ConfigError, MonarchError, SyncError)):
+        raise RunEnded(end_text(folder, error)) from error
+    # Of an error in the recipe itself, the author needs to see where it is.
+    click.echo(end_text(folder, error), err=True)
+    raise error
+
+
+class RunEnded(MonarchError):
+    """A run has ended before its end; the message says why, and how it goes on."""
 
 
 @dataclass(frozen=True)

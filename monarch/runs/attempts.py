@@ -54,11 +54,19 @@ def with_attempts(
         nonlocal saved_step
         saving = Saving(record, restarts, saved_step)
         num_ranks = len(hosts) * procs_per_host
-        record.phase(f"starting {counted(num_ranks, 'rank')}, and setting them up")
+        again = f"restart {restarts.num_counted} of {restarts.most}: "
+        record.phase(
+            f"{again if restarts.num_counted else ''}starting {counted(num_ranks, 'rank')}, and "
+            "setting them up"
+        )
         try:
             with procs_to_lose(hosts, procs_per_host, name, preload) as procs:
                 return train(Attempt(procs, saving, step_made, restarts.num_in_all, saved_step))
         finally:
             saved_step = saving.saved_step
 
-    return with_restarts(attempt, restarts, record)
+    def after_loss() -> None:
+        nonlocal hosts
+        hosts = record.hosts_after_loss(hosts)
+
+    return with_restarts(attempt, restarts, record, after_loss)

@@ -7,8 +7,12 @@ from types import TracebackType
 
 import monarch.actor
 from monarch.errors import MeshFailure
+from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
 
 __all__ = ["Deaths"]
+
+_SETTLE_SECONDS = 1.0
 
 
 class Deaths:
@@ -53,6 +57,9 @@ class Deaths:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
+        if process.is_bootstrapped() and isinstance(agent := process.current(), ClientAgent):
+            # What was told within is asked about on a thread of its own, perhaps a moment later.
+            agent.faults.settle(_SETTLE_SECONDS)
         with Deaths._lock:
             Deaths._open.remove(self)
             if not Deaths._open:

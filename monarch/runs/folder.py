@@ -85,15 +85,32 @@ class RunFolder:
         return read_json(self.path / "origin.json")
 
     @property
+    def running_pid(self) -> int | None:
+        """The program that runs it now."""
+        last = self._last_turn()
+        if last is None or last["kind"] != "begun" or not _is_alive(last):
+            return None
+        return int(last["pid"])
+
+    def _last_turn(self) -> dict[str, Any] | None:
+        turns = ("begun", "ended")
+        return next((e for e in reversed(self.events()) if e["kind"] in turns), None)
+
+    @property
     def status(self) -> Status:
-        last = next((e for e in reversed(self.events()) if e["kind"] in ("begun", "ended")), None)
+        last = self._last_turn()
         if last is None:
             return "empty"
         if last["kind"] == "ended":
             status: Status = last.get("status", "failed")
             return status
-        is_alive = process_start(last.get("pid", 0)) == last.get("started", -1)
-        return "running" if is_alive else "killed"
+        return "running" if _is_alive(last) else "killed"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ended because what it ran on was lost."""
+        last = self._last_turn()
+        return last is not None and bool(last.get("is_lost"))
 
     @property
     def has_checkpoint(self) -> bool:
@@ -116,6 +133,11 @@ class RunFolder:
         made.unlink(missing_ok=True)
         made.symlink_to(self.name)
         os.replace(made, link)
+
+
+def _is_alive(begun: Mapping[str, Any]) -> bool:
+    """Whether the program of a ``begun`` event still lives."""
+    return bool(process_start(begun.get("pid", 0)) == begun.get("started", -1))
 
 
 def writing_in(folder: Path) -> AbstractContextManager[None]:

@@ -15,7 +15,8 @@ __all__ = ["config_of", "find_unfinished", "what_changed"]
 def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder | None:
     """The last run of this very command, if it was left before its end: killed, stopped, failed.
 
-    A failed run that has no checkpoint has nothing to go on with.
+    A failed run that has no checkpoint has nothing to go on with, unless nothing was wrong with
+    it, and what it ran on was lost.
     """
     for run in reversed(runs_in(base)):
         if not run.name.startswith(f"{name}-") or run.command != list(command):
@@ -23,7 +24,8 @@ def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder 
         status = run.status
         if status == "running":
             continue
-        if status in ("killed", "stopped") or (status == "failed" and run.has_checkpoint):
+        goes_on = status == "failed" and (run.has_checkpoint or run.is_lost)
+        if goes_on or status in ("killed", "stopped"):
             return run
         return None
     return None

@@ -19,6 +19,7 @@ __all__ = [
     "Ask",
     "RankHangs",
     "RunFailed",
+    "RunLost",
     "Unless",
     "ask_all",
     "asking",
@@ -31,6 +32,10 @@ _LOOK_SECONDS = 0.2
 
 class RunFailed(MonarchError):
     """A run ends, and running it again as it is would not help; the message says why."""
+
+
+class RunLost(RunFailed):
+    """Nothing is wrong with the run: what it ran on was lost, and the same command goes on."""
 
 
 class RankHangs(MonarchError):

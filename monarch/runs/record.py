@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from monarch.actor import HostMesh
 from monarch.runs.code import RunCode
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.rows import RowFile
@@ -40,6 +41,16 @@ class Display(Protocol):
         """There is a checkpoint after this step: nothing to scroll by, there are many."""
 
 
+class Allocation(Protocol):
+    """The hosts that a run goes on, as somebody keeps them."""
+
+    def after_loss(self, hosts: HostMesh) -> HostMesh:
+        """Those to go on with, after something on ``hosts`` was lost. Raises ``RunFailed``."""
+
+    def why_gone(self) -> str:
+        """In words, where it is not the one any more that the run began on."""
+
+
 class Record:
     """A run's folder, as a recipe sees it: every recipe gets one, beside its config.
 
@@ -54,6 +65,7 @@ class Record:
         self.display = display
         self.config_file: LiveConfig[Any] | None = None
         self.code: RunCode | None = None
+        self.allocation: Allocation | None = None
         self._generation: float | None = None
         self._stop = threading.Event()
         self._metrics = RowFile(self.folder / METRICS)
@@ -82,6 +94,12 @@ class Record:
         while not self.is_stopping and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _LOOK_SECONDS))
         return self.is_stopping
+
+    def hosts_after_loss(self, hosts: HostMesh) -> HostMesh:
+        """The hosts to go on with, after something on ``hosts`` was lost: mostly the same ones.
+
+        Raises ``RunFailed`` where there are none any more."""
+        return hosts if self.allocation is None else self.allocation.after_loss(hosts)
 
     def message(self, text: str) -> None:
         """Something happened that is worth a line."""

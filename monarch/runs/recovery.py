@@ -12,7 +12,7 @@ from monarch.config import configured
 from monarch.config_file import ConfigError
 from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.deaths import Deaths
-from monarch.runs.ranks import RankHangs, RunFailed
+from monarch.runs.ranks import RankHangs, RunFailed, RunLost
 from monarch.runs.record import Record
 from monarch.runs.restarts import Restarts
 from monarch.runs.words import in_words
@@ -37,11 +37,17 @@ class RanksLost(Exception):
         self.kind = kind
 
 
-def with_restarts(attempt: Callable[[StepMade], T], restarts: Restarts, record: Record) -> T:
+def with_restarts(
+    attempt: Callable[[StepMade], T],
+    restarts: Restarts,
+    record: Record,
+    after_loss: Callable[[], object] = lambda: None,
+) -> T:
     """What ``attempt`` returns, begun again after each ``RanksLost`` as the budget allows.
 
     It gets a function that it is to tell of each step that all ranks have made: the first after a
-    loss becomes an event, with the seconds that this took. Raises ``RunFailed`` when no restart is
+    loss becomes an event, with the seconds that this took. ``after_loss`` sees to what the next
+    attempt needs, and raises where there will be none. Raises ``RunFailed`` when no restart is
     left, and ``KeyboardInterrupt`` where the record is stopping: what was lost cannot be saved.
     """
     lost_at: float | None = None
@@ -59,15 +65,20 @@ def with_restarts(attempt: Callable[[StepMade], T], restarts: Restarts, record: 
                 return attempt(step_made)
             except RanksLost as lost:
                 lost_at = time.monotonic()
+                try:
+                    after_loss()
+                except RunFailed as error:
+                    raise error from lost
                 wait_seconds = restarts.next_wait_seconds(lost_at)
                 if wait_seconds is None:
-                    raise RunFailed(
+                    raise RunLost(
                         f"{lost}\ngiving up after {restarts.most} restarts without a new checkpoint"
                     ) from lost
                 first, line_end, stacks = str(lost).partition("\n")
                 again = f"restart {restarts.num_counted} of {restarts.most}"
-                text = f"{first}; {again}{line_end}{stacks}"
+                text = f"{first.rstrip('.;: ')}; {again}{line_end}{stacks}"
                 record.event(lost.kind, text, wait_seconds=wait_seconds)
+                record.phase(f"restart {restarts.num_counted} of {restarts.most}")
                 if record.wait_until_stopping(wait_seconds):
                     raise KeyboardInterrupt from lost
 

@@ -22,6 +22,7 @@ from monarch.runs.claim import Claim
 from monarch.runs.code import RunCode
 from monarch.runs.folder import RunFolder, shell_line, writing_in
 from monarch.runs.live_config import LiveConfig
+from monarch.runs.ranks import RunLost
 from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
 from monarch.runs.words import in_words
@@ -96,9 +97,10 @@ class RunSession:
             status = "stopped"
         elif error is not None:
             status = "failed"
+        is_lost = isinstance(error, RunLost)
         text = status if error is None else f"{status}: {in_words(error)}"
         outcome = _plain(self.outcome)
-        self.record.note("ended", text, status=status, outcome=outcome)
+        self.record.note("ended", text, status=status, outcome=outcome, is_lost=is_lost)
         # What came of the run counts, whether or not it can be written down.
         with self._telling("report.html"):
             write_report(self.folder)

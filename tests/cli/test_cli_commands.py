@@ -260,7 +260,7 @@ def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Progra
     watcher.line("watching ")
     running = command("run", "adding.py", f"stop_file={stop}")
     running.line("amounts [1] on 2 procs")
-    host = re.escape(f"monarch (pid {running.pid}, user ") + r"\S+\)"
+    host = rf"adding-\d+-\d+ \(monarch run adding\.py \S+, pid {running.pid}, user \S+\)"
     status = folder.monarch("status")
     assert re.search(r"trainers1 +\d+ +1 +adder 1\n", status)
     assert re.search(rf"\n2 hosts, used by {host}\n$", status)

@@ -51,7 +51,7 @@ def test_the_table_of_a_busy_allocation_fits_80_columns(
         for number in range(2)
     }  # fmt: skip
     found["tcp://10.0.0.9:26600"] = {"error": "no answer within 5 s [gone?]"}
-    show_hosts(found, "monarch (pid 1)")
+    show_hosts(found)
     assert capsys.readouterr().out.splitlines() == [
         "host                  pid   generation  procs",
         "trainers0             1000  12          trainer 0-7",

@@ -21,6 +21,8 @@ from monarch.wire.message import Attach, Detach, ProcDown
 __all__ = ["AgentProcess", "FindProcess", "HostLink"]
 
 _log = logging.getLogger("monarch.host")
+_OUR_MAIN = "monarch/cli/main.py"
+_MAX_PROGRAM = 60
 
 
 class AgentProcess(Protocol):
@@ -148,9 +150,19 @@ class HostLink:
         self._node.lives.unexpect(self.address.uid)
 
 
+def _program() -> str:
+    """As it was typed, about: of our own command the arguments tell the most."""
+    first, *others = sys.argv or [""]
+    name = os.path.basename(first) or "python"
+    if name == "monarch" or first.endswith(_OUR_MAIN):
+        words = " ".join(["monarch", *others])
+        return words if len(words) <= _MAX_PROGRAM else f"{words[: _MAX_PROGRAM - 3]}..."
+    return name
+
+
 def who_am_i() -> str:
     """This client, in words that its owner recognizes."""
-    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+    program = _program()
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -160,6 +160,8 @@ class Crew:
         self._chronicle.died(group.name, group.step, why, details, group=group.number)
         self._chronicle.fingerprints.forget(group.number)
         await end_procs(group.let_go())
+        # The client may have to bring its host up again.
+        await self._chronicle.written()
         if not any(other.is_training or other.has_finished for other in self.groups):
             self._chronicle.rolled_back(self.saved_step)
 

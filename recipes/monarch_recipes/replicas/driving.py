@@ -3,6 +3,7 @@ edits of the config go to the controller."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from monarch.actor import Actor, Channel, HostMesh, PortReceiver, this_proc
@@ -31,6 +32,22 @@ def train_groups(
 
     Ctrl-C lets the groups finish a step, and saves. A second one ends all at once.
     """
+    while True:
+        try:
+            return _train_on(hosts, trainer_class, config, record)
+        except _Moved as moved:
+            hosts, config = moved.hosts, dataclasses.replace(record.live(config), resume="auto")
+
+
+class _Moved(Exception):
+    """The allocation was replaced: all begin again on ``hosts``, from the last checkpoint."""
+
+    def __init__(self, hosts: HostMesh) -> None:
+        super().__init__(hosts)
+        self.hosts = hosts
+
+
+def _train_on(hosts: HostMesh, trainer_class: type[Actor], config: Any, record: Record) -> Outcome:
     port, news = Channel[Any].open()
     controller = this_proc().spawn(
         "controller", Controller, Limits.of(config), trainer_class, config, hosts,
@@ -45,8 +62,12 @@ def train_groups(
                 if isinstance(said, Finished):
                     break
                 if isinstance(said, Failed):
+                    _look_after(hosts, record)
                     raise said.error
                 _write_down(said, record)
+                if isinstance(said, Event) and said.kind == "died":
+                    # Before its restart, which waits until this is written down.
+                    _look_after(hosts, record)
                 if record.is_stopping and not asked_to_stop:
                     asked_to_stop = True
                     controller.stop_soon.call_one().get()
@@ -66,6 +87,13 @@ def train_groups(
     if is_interrupted:
         raise KeyboardInterrupt
     return said.outcome
+
+
+def _look_after(hosts: HostMesh, record: Record) -> None:
+    """Something on ``hosts`` was lost: raises where the allocation is another now, or none."""
+    now = record.hosts_after_loss(hosts)
+    if now is not hosts:
+        raise _Moved(now)
 
 
 def _next_news(news: PortReceiver[Any]) -> Any:

@@ -1,0 +1,79 @@
+"""Who uses an allocation: the program that each host serves, and the run that it trains."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from monarch.cli.asking import ask_hosts
+from monarch.errors import JobError
+from monarch.job import JobTrait
+from monarch.runs.folder import RUNS, runs_in
+from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.host_link import who_am_i
+
+__all__ = ["ask_before", "check_free", "in_use_text", "named", "users_of"]
+
+_WHO = re.compile(r"(?P<program>.*) \((?P<where>pid (?P<pid>\d+), user .*)\)", re.DOTALL)
+
+
+def users_of(job: JobTrait) -> list[str]:
+    """The programs that its hosts serve, but for this one, each with the run that it trains."""
+    if job.num_running() == 0:
+        return []
+    agent = client()
+    addresses = {url: agent.visit(url) for url in job.urls()}
+    # A host that says nothing at once is not worth waiting for: nobody can ask who uses it.
+    found = ask_hosts(agent.node, addresses, silent=addresses)
+    return list(dict.fromkeys(named(answer) for answer in found.values() if served(answer)))
+
+
+def served(answer: Mapping[str, Any]) -> str:
+    """The program that a host serves, in its own words; "" for none, and for this one."""
+    who = str(answer.get("client") or "")
+    return "" if who == who_am_i() else who
+
+
+def named(answer: Mapping[str, Any], runs: Path = RUNS) -> str:
+    """As ``served``, with the run's name in front, where the program trains one of this folder."""
+    who = served(answer)
+    found = _WHO.fullmatch(who)
+    if found is None:
+        return who
+    pid = int(found["pid"])
+    names = [run.name for run in runs_in(runs) if run.running_pid == pid]
+    return f"{', '.join(names)} ({found['program']}, {found['where']})" if names else who
+
+
+def check_free(job: JobTrait | None, command: Sequence[str] = ()) -> None:
+    """Raises ``JobError`` where another program uses the hosts that ``command`` would run on."""
+    users = users_of(job) if job is not None else []
+    if users:
+        raise JobError(in_use_text(users, command))
+
+
+def in_use_text(users: Sequence[str], command: Sequence[str]) -> str:
+    """For whoever finds the allocation in use; a ``command`` could run without it."""
+    found = _WHO.fullmatch(users[0])
+    pid = found["pid"] if found else "PID"
+    beside = f" To run beside it, on this machine alone: {shlex.join(command)} --local"
+    return (
+        f"the allocation of this folder is in use by {' and '.join(users)}. To end that first: "
+        f"Ctrl-C in its terminal, or `kill {pid}`; a run saves before it stops."
+    ) + (beside if command else "")
+
+
+def ask_before(question: str, is_agreed: bool) -> bool:
+    """Whether a person agrees: by an option, or asked at a terminal; false where nobody can be
+    asked. Raises ``click.Abort`` for a no."""
+    if is_agreed:
+        return True
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    return click.confirm(question, abort=True)

@@ -1,0 +1,54 @@
+"""How a run ended, for whoever was watching: why, what is kept, how to go on, and where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from monarch.runs.allocation import AllocationLost
+from monarch.runs.folder import RunFolder, shell_line
+from monarch.runs.saving import shown
+from monarch.runs.words import in_words
+
+__all__ = ["end_text"]
+
+
+def end_text(run: RunFolder, why: str | BaseException = "") -> str:
+    """The end of every run, in up to four lines; ``why`` is the error that ended it, if one did.
+
+    To be asked for once the run's folder says how it ended.
+    """
+    status, step = run.status, _last_step(run)
+    lines = [in_words(why) if isinstance(why, BaseException) else why or f"{status}{step}"]
+    saved = _last_saved(run)
+    if saved is not None:
+        lines.append(f"the last checkpoint is {saved[0]}, after step {saved[1]}")
+    elif status != "finished":
+        lines.append(
+            f"its checkpoints are in {shown(run.checkpoint_dir)}"
+            if run.has_checkpoint
+            else "there is no checkpoint yet"
+        )
+    if status != "finished" and run.command:
+        first = "monarch apply, then " if isinstance(why, AllocationLost) else ""
+        to = "go on" if run.has_checkpoint else "begin again"
+        lines.append(f"to {to}: {first}{shell_line(run.command)}")
+    lines.append(f"all about it is in {run.path}")
+    return "\n".join(lines)
+
+
+def _last_step(run: RunFolder) -> str:
+    steps = run.metrics()
+    return f" after step {steps[-1]['step']}" if steps else ""
+
+
+def _last_saved(run: RunFolder) -> tuple[Path, int] | None:
+    """The newest checkpoint that is still there, of those that the run told of, and its step."""
+    for event in reversed(run.events()):
+        if event["kind"] == "saved" and _is_there(event):
+            return shown(Path(event["path"])), event["step"]
+    return None
+
+
+def _is_there(event: dict[str, Any]) -> bool:
+    return "step" in event and Path(event.get("path") or "-").exists()
