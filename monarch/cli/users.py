@@ -21,6 +21,7 @@ from monarch.runtime.hosts.host_link import who_am_i
 __all__ = ["ask_before", "check_free", "in_use_text", "named", "users_of"]
 
 _WHO = re.compile(r"(?P<program>.*) \((?P<where>pid (?P<pid>\d+), user .*)\)", re.DOTALL)
+_PID = re.compile(r"pid (\d+), user ")
 
 
 def users_of(job: JobTrait) -> list[str]:
@@ -60,8 +61,8 @@ def check_free(job: JobTrait | None, command: Sequence[str] = ()) -> None:
 
 def in_use_text(users: Sequence[str], command: Sequence[str]) -> str:
     """For whoever finds the allocation in use; a ``command`` could run without it."""
-    found = _WHO.fullmatch(users[0])
-    pid = found["pid"] if found else "PID"
+    found = _PID.search(users[0])
+    pid = found[1] if found else "PID"
     beside = f" To run beside it, on this machine alone: {shlex.join(command)} --local"
     return (
         f"the allocation of this folder is in use by {' and '.join(users)}. To end that first: "

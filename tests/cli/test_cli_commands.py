@@ -267,7 +267,7 @@ def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Progra
 
     # A second run is refused, and told by whom.
     refused = folder.monarch("run", "adding.py", status=1)
-    assert f"in use by monarch (pid {running.pid}" in refused
+    assert f"`kill {running.pid}`" in refused
     assert "amounts" not in refused
 
     folder.write("amounts.py", "AMOUNT = 5\n")
