@@ -62,7 +62,7 @@ def tune(folder: Path) -> None:
             started = time.perf_counter()
             outcome = run(config, hosts, record)
             print(
-                f"learning rate {learning_rate}: {outcome.held_out_accuracy:.1%} in "
+                f"learning rate {learning_rate}: {outcome.held_out['accuracy']:.1%} in "
                 f"{time.perf_counter() - started:.1f} s, {len(outcome.fingerprints)} groups alike"
             )
     finally:

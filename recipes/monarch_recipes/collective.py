@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from monarch.errors import MonarchError
+from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -19,28 +20,34 @@ from monarch_recipes.checkpoint import (
     find_checkpoint,
     random_state,
 )
+from monarch_sync.words import some
 
 __all__ = [
     "NonFiniteLoss",
     "all_random_states",
+    "average_buffers",
     "check_gradient",
+    "check_weight",
     "find_checkpoint_for_all",
+    "from_all_ranks",
     "from_rank_0",
     "sum_over_ranks",
 ]
 
 T = TypeVar("T")
 
+_NUM_SAMPLES_TOLD = 8
+
 
 class NonFiniteLoss(MonarchError):
-    """The loss is no number any more; nothing was learned from this step."""
+    """The loss is no number; nothing was learned from this step."""
 
 
 def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> list[float]:
-    """The sums of what the ranks have, the loss first.
+    """The sums of what the ranks have, the loss and its weight first.
 
     Raises NonFiniteLoss on all ranks if the loss of any is no number; it names the samples of the
-    first of them, which are its `indices`.
+    first of them, which are its `indices`. So it does where no sample has a weight.
     """
     by_rank = [torch.zeros_like(totals) for _ in range(dist.get_world_size())]
     dist.all_gather(by_rank, totals)
@@ -51,10 +58,29 @@ def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> l
         dist.broadcast_object_list(culprits, src=bad[0])
         raise NonFiniteLoss(
             f"the loss is {float(by_rank[bad[0]][0])} in step {step}, "
-            f"on rank {', '.join(map(str, bad))}; the samples of rank {bad[0]} were {culprits[0]}"
+            f"on rank {', '.join(map(str, bad))}; the samples of rank {bad[0]} were "
+            + some([str(index) for index in culprits[0]], _NUM_SAMPLES_TOLD)
         )
     sums: list[float] = torch.stack(by_rank).sum(0).tolist()
+    check_weight(sums[1], step)
     return sums
+
+
+def check_weight(weight: float, step: int) -> None:
+    """Raise NonFiniteLoss where no sample counts."""
+    if not weight > 0:
+        raise NonFiniteLoss(
+            f"the loss of step {step} has a weight of {weight:g}, as where every label of a batch "
+            "is masked; there is nothing to learn from it"
+        )
+
+
+def average_buffers(buffers: Buffers) -> None:
+    """By the rule that `buffers` states, over all ranks."""
+    row = buffers.packed()
+    if row.numel():
+        dist.all_reduce(row)
+        buffers.unpack(row / dist.get_world_size())
 
 
 def check_gradient(norm: float, step: int) -> None:
@@ -99,8 +125,13 @@ def find_checkpoint_for_all(
     return from_rank_0(find, CheckpointError)
 
 
+def from_all_ranks(mine: T) -> list[T]:
+    """What each rank has, by rank."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return found
+
+
 def all_random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
     """Of the generators that each rank draws from, by rank."""
-    states: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(states, random_state(device))
-    return states
+    return from_all_ranks(random_state(device))

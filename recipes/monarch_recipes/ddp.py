@@ -34,21 +34,26 @@ from monarch.runs import Record
 from monarch.runs.attempts import Attempt, with_attempts
 from monarch.runs.ranks import asking, check_num_ranks, when_up
 from monarch.spmd import setup_torch_elastic_env
+from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import checkpoint_path, save_checkpoint, set_random_state
 from monarch_recipes.collective import (
     all_random_states,
+    average_buffers,
     find_checkpoint_for_all,
+    from_all_ranks,
     sum_over_ranks,
 )
 from monarch_recipes.device import SystemInfo, pick_backend, system_info, use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
+from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of, told
 from monarch_recipes.memory import memory_of_step
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
 from monarch_recipes.samples import Data, SampleOrder, batches
 from monarch_recipes.schedule import BatchSplit, is_due, learning_rate_factor, split_batch
-from monarch_recipes.task import part
+from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
+from monarch_recipes.task import own_part, part
 from monarch_sync.words import counted
 
 # Imported once a host, ahead of its procs, which are forked from there and so begin in
@@ -147,9 +152,16 @@ def build_model(config: DDPConfig) -> nn.Module:
     )
 
 
-def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean loss of a micro-batch."""
+def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
+    """The mean loss over the samples of a micro-batch; or (sum, weight), where samples do not count
+    the same, as texts of several lengths: the sum of the losses of all tokens, and their number."""
     return functional.cross_entropy(logits, labels)
+
+
+def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
+    """What else is measured, in training and of the held-out samples, by name; means like the loss.
+    All ranks measure the same. Here the share of right answers, where there are classes."""
+    return accuracy(logits, labels)
 
 
 def learning_rate_at(config: DDPConfig, step: int, num_steps: int) -> float:
@@ -176,7 +188,7 @@ class StepResult:
 
     step: int  # counted from 1
     loss: float
-    accuracy: float  # on the samples of this step, in training mode
+    metrics: dict[str, float]  # on the samples of this step, in training mode
     samples_per_second: float  # over all ranks
     learning_rate: float
     grad_norm: float  # before clipping
@@ -241,6 +253,9 @@ class DDPTrainer(Actor):
         # Wrapped last, so that rank 0's weights reach everybody, resumed or fresh.
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         self.parallel_model = DistributedDataParallel(self.model, device_ids=device_ids)
+        # Rank 0's buffers, as BatchNorm's statistics, reach everybody here; later means over ranks.
+        self.parallel_model.broadcast_buffers = False
+        self.buffers = Buffers(self.model)
         return Plan(
             first_step=self.num_steps_done,
             num_steps=self.num_steps,
@@ -261,7 +276,7 @@ class DDPTrainer(Actor):
 
         self.model.train()
         self.optimizer.zero_grad()
-        totals = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss, correct
+        tally = Tally()
         indices = self.order.of(step - 1)
         micro_batches = self.batches(self.data.train, indices, self.batch.micro_batch_size)
         for number, (inputs, labels) in enumerate(micro_batches, 1):
@@ -270,19 +285,27 @@ class DDPTrainer(Actor):
             with contextlib.nullcontext() if is_last else self.parallel_model.no_sync():
                 with self.precision.autocast():
                     logits = self.parallel_model(inputs)
-                loss = part(config.task, compute_loss)(logits.float(), labels)
+                logits = self.precision.full(logits)
+                loss = sum_and_weight(part(config.task, compute_loss)(logits, labels), len(labels))
                 busy_seconds = time.perf_counter() - started
-                self.precision.backward(loss / self.batch.num_micro_batches)
-            totals[0] += loss.detach() * len(labels)
-            totals[1] += (logits.argmax(1) == labels).sum()
-        loss_sum, num_correct = sum_over_ranks(totals, step, indices)
+                # As if each sample weighed 1. What all of them do weigh is known after the last.
+                self.precision.backward(loss[0] / self.batch.per_rank)
+            tally.add("loss", loss, len(labels))
+            for name, value in part(config.task, metrics)(logits.detach(), labels).items():
+                tally.add(name, value, len(labels))
+        totals = sum_over_ranks(tally.packed(self.device), step, indices)
+        average_buffers(self.buffers)
 
-        grad_norm = self.precision.step(self.optimizer, self.model, config.clip_norm, step)
+        grad_norm = self.precision.step(
+            self.optimizer, self.model,
+            factor=config.global_batch_size / totals[1], clip_norm=config.clip_norm, step=step,
+        )  # fmt: skip
         self.num_steps_done = step
+        means = tally.means(totals)
         return StepResult(
             step=step,
-            loss=loss_sum / config.global_batch_size,
-            accuracy=num_correct / config.global_batch_size,
+            loss=means.pop("loss"),
+            metrics=means,
             samples_per_second=config.global_batch_size / (time.perf_counter() - started),
             learning_rate=learning_rate,
             grad_norm=grad_norm,
@@ -297,17 +320,16 @@ class DDPTrainer(Actor):
         return [self.step() for _ in range(num_steps)]
 
     @endpoint
-    def evaluate(self) -> float:
-        """Accuracy on the held-out samples, of which each rank looks at its share."""
+    def evaluate(self) -> dict[str, float]:
+        """Loss and metrics on the held-out samples, of which each rank looks at its share."""
         share = range(self.rank, len(self.data.held_out), self.world_size)
-        counts = torch.tensor([0, len(share)], dtype=torch.float64, device=self.device)
-        self.model.eval()
-        size = 4 * self.config.max_micro_batch_size
-        for inputs, labels in self.batches(self.data.held_out, share, size):
-            with torch.no_grad(), self.precision.autocast():
-                counts[0] += (self.model(inputs).argmax(1) == labels).sum()
-        dist.all_reduce(counts)
-        return float(counts[0] / counts[1])
+        task, size = self.config.task, 4 * self.config.max_micro_batch_size
+        found = evaluate_share(
+            self.model, self.batches(self.data.held_out, share, size), len(share),
+            loss=part(task, compute_loss), metrics=part(task, metrics),
+            own=own_part(task, "evaluate"), autocast=self.precision.autocast,
+        )  # fmt: skip
+        return means_of(from_all_ranks(found))
 
     @endpoint
     def save(self) -> Path:
@@ -370,7 +392,7 @@ class Outcome:
     """How a run ended."""
 
     step: int
-    held_out_accuracy: float | None  # None where it was stopped
+    held_out: dict[str, float] | None  # loss and metrics; None where it was stopped
     checkpoint: Path | None
     num_restarts: int
 
@@ -413,10 +435,10 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
     def save(must: bool = False) -> None:
         saving.save(step, lambda: ask(trainers.save, doing="saving a checkpoint")[0], must=must)
 
-    def evaluate() -> float:
-        accuracy: float = ask(trainers.evaluate, doing="the evaluation")[0]
-        record.metrics(step, plan.num_steps, {"held_out_accuracy": accuracy})
-        return accuracy
+    def evaluate() -> dict[str, float]:
+        found: dict[str, float] = ask(trainers.evaluate, doing="the evaluation")[0]
+        record.metrics(step, plan.num_steps, held_out_names(found))
+        return found
 
     step = plan.first_step
     while step < plan.num_steps and not record.is_stopping:
@@ -435,19 +457,20 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
         if not is_end and is_due(step, config.checkpoint_every):
             save()
 
-    accuracy = evaluate() if step >= plan.num_steps else None
-    if accuracy is not None or step > plan.first_step:
+    held_out = evaluate() if step >= plan.num_steps else None
+    if held_out is not None or step > plan.first_step:
         save(must=True)
-    if accuracy is not None:
-        record.message(f"held-out accuracy {accuracy:.1%} after step {step}")
+    if held_out is not None:
+        record.message(f"{told(held_out_names(held_out))} after step {step}")
     elif saving.latest:
         record.message(f"stopped after step {step}; the last checkpoint is {saving.latest}")
-    return Outcome(step, accuracy, saving.latest, attempt.num_restarts)
+    return Outcome(step, held_out, saving.latest, attempt.num_restarts)
 
 
 def measured(results: Sequence[StepResult]) -> dict[str, float]:
     """The numbers of a step for the record, out of what all ranks say."""
     values = dataclasses.asdict(results[0])
+    values = {"loss": values.pop("loss"), **values.pop("metrics"), **values}
     busy = [result.busy_seconds for result in results]
     values["rank_skew_seconds"] = max(busy) - min(busy)
     values["generation"] = min(result.generation for result in results)

@@ -37,6 +37,7 @@ from torch.nn import functional
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
+from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -44,11 +45,13 @@ from monarch_recipes.checkpoint import (
     find_checkpoint,
     save_checkpoint,
 )
-from monarch_recipes.collective import check_gradient
+from monarch_recipes.collective import NonFiniteLoss, check_gradient, check_weight
 from monarch_recipes.device import use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
+from monarch_recipes.evaluation import Share, evaluate_share
 from monarch_recipes.memory import memory_of_step
-from monarch_recipes.optimizer import clip_gradient, set_rates
+from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
+from monarch_recipes.randomness import draw_from
 from monarch_recipes.rendezvous import open_store
 from monarch_recipes.replicas.averaging import Averaging
 from monarch_recipes.replicas.chaos import ChaosError, Fault, read_chaos, suffer
@@ -73,7 +76,9 @@ from monarch_recipes.replicas.torchft_cures import (
 )
 from monarch_recipes.samples import Data, SampleOrder, batches
 from monarch_recipes.schedule import is_due, learning_rate_factor
-from monarch_recipes.task import part
+from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
+from monarch_recipes.task import own_part, part
+from monarch_sync.words import some
 
 
 @dataclass(frozen=True)
@@ -198,9 +203,16 @@ def build_model(config: FaultTolerantConfig) -> nn.Module:
     )
 
 
-def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean loss of a batch."""
+def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
+    """The mean loss over the samples of a batch; or (sum, weight), where samples do not count the
+    same, as texts of several lengths: the sum of the losses of all tokens, and their number."""
     return functional.cross_entropy(logits, labels)
+
+
+def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
+    """What else is measured, in training and of the held-out samples, by name; means like the loss.
+    All processes measure the same. Here the share of right answers, where there are classes."""
+    return accuracy(logits, labels)
 
 
 def learning_rate_at(config: FaultTolerantConfig, step: int, num_steps: int) -> float:
@@ -261,6 +273,7 @@ class ReplicaTrainer(Actor):
             momentum=config.outer_momentum,
             nesterov=config.outer_momentum > 0,
         )
+        self.buffers = Buffers(self.model)  # averaged like the gradients
         self.progress = {"step": 0, "batches_committed": 0}
         return self.resume(checkpoint)
 
@@ -317,7 +330,7 @@ class ReplicaTrainer(Actor):
         suffer(order.fault, self.seat.rank, "before")
         self.model.train()
         make = self.averaged_step if self.config.algorithm == "ddp" else self.local_steps
-        loss, accuracy, learning_rate, grad_norm = make(manager, order.fault)
+        means, learning_rate, grad_norm = make(manager, order.fault)
         step, committed = manager.current_step(), manager.has_committed
         num_groups, config = manager.num_participants(), self.config
         num_batches = 1 if config.algorithm == "ddp" else config.sync_every
@@ -328,8 +341,8 @@ class ReplicaTrainer(Actor):
             committed=committed,
             healed=manager.has_healed,
             participants=num_groups,
-            loss=loss,
-            accuracy=accuracy,
+            loss=means.pop("loss"),
+            metrics=means,
             learning_rate=learning_rate,
             grad_norm=grad_norm,
             samples_per_second=num_samples / (time.perf_counter() - started),
@@ -340,72 +353,113 @@ class ReplicaTrainer(Actor):
 
     def averaged_step(
         self, manager: CarefulManager, fault: Fault | None
-    ) -> tuple[float, float, float, float]:
+    ) -> tuple[dict[str, float], float, float]:
         """One batch; its gradient is the mean over all groups that take part."""
         manager.start_quorum()
         # Read afterwards: a group that has healed is at the others' step.
         step = manager.current_step()
         learning_rate = self.learning_rate_of(step)
         self.optimizer.zero_grad()
-        loss, accuracy = self.forward(step)
+        buffers = self.buffers.copies()
+        loss, tally = self.forward(step)
         suffer(fault, self.seat.rank, "inside")
         loss.backward()
         # The learning rate is averaged like the gradients. So all groups take the very same step,
         # even if the schedule's code was changed between this group's step and that one's.
-        shared = torch.tensor(
-            [loss.item(), accuracy, learning_rate], dtype=torch.float64, device=self.device
-        )
+        numbers = tally.packed(self.device, learning_rate)
+        shared = torch.cat([numbers, self.buffers.packed().to(self.device)])
         average_in_group(shared)
         manager.allreduce(shared).wait()
-        mean_loss, mean_accuracy, learning_rate = shared.tolist()
+        *totals, learning_rate = shared[: len(numbers)].tolist()
         set_rates(self.optimizer, learning_rate)
-        grad_norm = clip_gradient(self.model, self.config.clip_norm)
+        grad_norm = self.finish_gradient(totals[1])
         suffer(fault, self.seat.rank, "commit")
+        if not math.isfinite(totals[0]):
+            self.check_loss(loss, step)
+            # Another's is none; it says so, and here nothing is learned from it.
+            manager.report_error(NonFiniteLoss("the loss of another process is no number"))
         if manager.should_commit():
-            self.check_gradient(grad_norm, step)
+            self.check_gradient(grad_norm, totals[1], step)
             self.optimizer.step()
-        return mean_loss, mean_accuracy, learning_rate, grad_norm
+            self.buffers.unpack(shared[len(numbers) :])
+        else:
+            self.buffers.restore(buffers)
+        return tally.means(totals), learning_rate, grad_norm
 
     def local_steps(
         self, manager: CarefulManager, fault: Fault | None
-    ) -> tuple[float, float, float, float]:
+    ) -> tuple[dict[str, float], float, float]:
         """`sync_every` batches of this group's own; the last optimizer step meets the others.
 
         The loss is the mean over this group's batches.
         """
         step, count = manager.current_step(), self.config.sync_every
-        losses, accuracies = [], []
+        sums: list[list[float]] = []
         for batch in range(step * count, (step + 1) * count):
             learning_rate = self.learning_rate_of(step)
             set_rates(self.optimizer, learning_rate)
             self.optimizer.zero_grad()
-            loss, accuracy = self.forward(batch)
+            loss, tally = self.forward(batch)
+            self.check_loss(loss, batch)
             loss.backward()
-            grad_norm = clip_gradient(self.model, self.config.clip_norm)
-            self.check_gradient(grad_norm, step)
+            numbers = tally.packed(self.device)
+            average_in_group(numbers)
+            totals = numbers.tolist()
+            sums.append(totals)
+            grad_norm = self.finish_gradient(totals[1])
+            self.check_gradient(grad_norm, totals[1], step)
             if batch == (step + 1) * count - 1:
                 suffer(fault, self.seat.rank, "inside", "commit")
             self.optimizer.step()
-            losses.append(loss.item())
-            accuracies.append(accuracy)
-        return sum(losses) / count, sum(accuracies) / count, learning_rate, grad_norm
+        self.average_buffers(manager)
+        means = tally.means([sum(column) for column in zip(*sums, strict=True)])
+        return means, learning_rate, grad_norm
 
-    def forward(self, batch: int) -> tuple[torch.Tensor, float]:
-        """Loss and accuracy on this process's samples of a batch; TaskError where code raises."""
-        indices = self.order.of(batch)
-        where = f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {indices}"
-        with task_errors(where):
-            ((inputs, labels),) = self.batches(self.data.train, indices)
+    def forward(self, batch: int) -> tuple[torch.Tensor, Tally]:
+        """The loss of this process's samples of a batch, as if each weighed 1, and what was
+        measured; TaskError where code raises."""
+        # Each group draws its own dropout, and draws it again where it makes a step again.
+        draw_from(self.config.seed, self.seat.group, self.seat.rank, batch)
+        tally = Tally()
+        with task_errors(self.place_of(batch)):
+            ((inputs, labels),) = self.batches(self.data.train, self.order.of(batch))
             logits = self.parallel_model(inputs)
-            loss: torch.Tensor = part(self.config.task, compute_loss)(logits, labels)
-            if not math.isfinite(loss.item()):
-                raise ValueError(f"the loss is {loss.item()}")
-        return loss, float((logits.argmax(1) == labels).float().mean())
+            loss = sum_and_weight(part(self.config.task, compute_loss)(logits, labels), len(labels))
+            tally.add("loss", loss, len(labels))
+            for name, value in part(self.config.task, metrics)(logits.detach(), labels).items():
+                tally.add(name, value, len(labels))
+        mean: torch.Tensor = loss[0] / self.config.batch_size
+        return mean, tally
 
-    def check_gradient(self, norm: float, step: int) -> None:
+    def average_buffers(self, manager: CarefulManager) -> None:
+        """Where a step that all share was committed; parameters have been averaged before."""
+        row = self.buffers.packed().to(self.device)
+        if row.numel() and manager.has_committed:
+            average_in_group(row)
+            manager.allreduce(row).wait()
+            self.buffers.unpack(row)
+
+    def finish_gradient(self, weight: float) -> float:
+        """Make it that of the weighted mean, and clip it. Its norm before it is clipped."""
+        scale_gradient(self.model, self.config.batch_size / weight if weight else math.nan)
+        return clip_gradient(self.model, self.config.clip_norm)
+
+    def check_loss(self, loss: torch.Tensor, batch: int) -> None:
+        """TaskError, with the samples, where the loss of this process is no number."""
+        with task_errors(self.place_of(batch)):
+            if not math.isfinite(loss.item()):
+                raise NonFiniteLoss(f"the loss is {loss.item()}")
+
+    def check_gradient(self, norm: float, weight: float, step: int) -> None:
         """TaskError where nothing can be learned from it; a checkpoint would be of no use."""
         with task_errors(f"{self.seat.name}, on {socket.gethostname()}"):
+            check_weight(weight, step + 1)
             check_gradient(norm, step + 1)
+
+    def place_of(self, batch: int) -> str:
+        """For errors: who, where, and with which samples."""
+        samples = some([str(index) for index in self.order.of(batch)], 8)
+        return f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {samples}"
 
     def batches(self, data: Any, indices: Sequence[int]) -> Any:
         """These samples as (inputs, labels) on the device, `batch_size` at a time."""
@@ -421,19 +475,22 @@ class ReplicaTrainer(Actor):
         return fingerprint_of(self.model, self.optimizer if has_all else None)
 
     @endpoint
-    def evaluate(self) -> tuple[int, int]:
-        """Right answers on this rank's share of the held-out samples, and how many these are."""
+    def evaluate(self) -> Share:
+        """Loss and metrics on this rank's share of the held-out samples."""
         share = range(self.seat.rank, len(self.data.held_out), self.seat.num_ranks)
-        num_right = 0
-        self.model.eval()
-        with task_errors(f"{self.seat.name}, cannot evaluate"), torch.no_grad():
-            for inputs, labels in self.batches(self.data.held_out, share):
-                num_right += int((self.model(inputs).argmax(1) == labels).sum())
-        return num_right, len(share)
+        task = self.config.task
+        with task_errors(f"{self.seat.name}, cannot evaluate"):
+            return evaluate_share(
+                self.model, self.batches(self.data.held_out, share), len(share),
+                loss=part(task, compute_loss), metrics=part(task, metrics),
+                own=own_part(task, "evaluate"),
+            )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
         """What another group heals from."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        # Parameters do not change while it is fetched; buffers may.
+        model = {**self.model.state_dict(), **self.buffers.copies()}
+        return {"model": model, "optimizer": self.optimizer.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import default_collate
 
+from monarch_recipes.tally import Weighted, sum_and_weight
+
 __all__ = ["StepMemory", "memory_of_step"]
 
 _MIB = 2**20
@@ -39,7 +41,7 @@ class StepMemory:
 
 def memory_of_step(
     build: Callable[[], nn.Module],
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    loss: Callable[[torch.Tensor, torch.Tensor], Weighted],
     sample: Any,
     num_samples: int,
 ) -> StepMemory:
@@ -60,7 +62,7 @@ def memory_of_step(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        value = loss(model(inputs.to("meta")), labels.to("meta"))
+        value, _ = sum_and_weight(loss(model(inputs.to("meta")), labels.to("meta")), num_samples)
     trained = [p for p in model.parameters() if p.requires_grad]
     bytes_trained = sum(p.numel() * p.element_size() for p in trained)
     weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-__all__ = ["clip_gradient", "set_rates"]
+__all__ = ["clip_gradient", "scale_gradient", "set_rates"]
 
 
 def set_rates(
@@ -18,6 +18,14 @@ def set_rates(
         group["lr"] = learning_rate
         if weight_decay is not None:
             group["weight_decay"] = weight_decay
+
+
+def scale_gradient(model: nn.Module, factor: float) -> None:
+    """In place; by 1 costs nothing and changes no bit."""
+    if factor != 1.0:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
 
 
 def clip_gradient(model: nn.Module, limit: float | None) -> float:

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from monarch_recipes.collective import check_gradient
-from monarch_recipes.optimizer import clip_gradient
+from monarch_recipes.optimizer import clip_gradient, scale_gradient
 
 __all__ = ["Precision"]
 
@@ -32,15 +33,28 @@ class Precision:
         """A block that computes in it. The loss is better computed outside."""
         return torch.autocast(self._device, self._dtype, enabled=self._is_half)
 
+    @staticmethod
+    def full(outputs: Any) -> Any:
+        """The same with all that has half precision as float32, for the loss."""
+        halves = (torch.float16, torch.bfloat16)
+        return tree_map_only(torch.Tensor, lambda x: x.float() if x.dtype in halves else x, outputs)
+
     def backward(self, loss: torch.Tensor) -> None:
         self._scaler.scale(loss).backward()
 
     def step(
-        self, optimizer: torch.optim.Optimizer, model: nn.Module, clip_norm: float | None, step: int
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        *,
+        factor: float,
+        clip_norm: float | None,
+        step: int,
     ) -> float:
-        """Clip the gradient, and go down along it. Its norm before; NonFiniteLoss if that is none,
-        with nothing learned."""
+        """Multiply the gradient by `factor`, clip it, and go down along it. Its norm before it is
+        clipped; NonFiniteLoss if that is none, with nothing learned."""
         self._scaler.unscale_(optimizer)
+        scale_gradient(model, factor)
         norm = clip_gradient(model, clip_norm)
         if not self._scaler.is_enabled():  # It leaves such a step out by itself.
             check_gradient(norm, step)

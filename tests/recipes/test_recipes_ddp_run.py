@@ -114,13 +114,13 @@ def test_a_run_that_is_told_to_stop_saves_and_the_next_goes_on(
     record = Meddled(tmp_path)
     record.meddle = once(7, record.stop)
     stopped = go(CONFIG, record)
-    assert (stopped.step, stopped.held_out_accuracy) == (7, None)
+    assert (stopped.step, stopped.held_out) == (7, None)
     again = Meddled(tmp_path)
     assert go(CONFIG, again).step == NUM_STEPS
     assert again.event_of("resumed")["step"] == 7
     beyond = go(dataclasses.replace(CONFIG, num_epochs=1), Meddled(tmp_path))
     assert beyond.step == NUM_STEPS
-    assert beyond.held_out_accuracy is not None, "there is nothing left to train"
+    assert beyond.held_out is not None, "there is nothing left to train"
     for name, tensor in weights(again.checkpoint_dir).items():
         assert torch.equal(tensor, straight[name]), name
 

@@ -29,7 +29,10 @@ class Averaging:
         if algorithm == "ddp":
             self.model: nn.Module = DistributedDataParallel(manager, model)
             return
-        self.model = model if num_ranks == 1 else nn.parallel.DistributedDataParallel(model)
+        self.model = model
+        if num_ranks > 1:
+            self.model = nn.parallel.DistributedDataParallel(model)
+            self.model.broadcast_buffers = False  # They are averaged with those of other groups.
         self._algorithm = (
             LocalSGD(manager, model, inner, sync_every)
             if algorithm == "localsgd"

@@ -101,7 +101,7 @@ class Chronicle:
     def _report(self, result: StepResult) -> None:
         values = {
             "loss": result.loss,
-            "accuracy": result.accuracy,
+            **result.metrics,
             "learning_rate": result.learning_rate,
             "grad_norm": result.grad_norm,
             "samples_per_second": result.samples_per_second,

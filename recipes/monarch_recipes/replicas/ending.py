@@ -7,15 +7,15 @@ anybody else; so it also proves that the checkpoint is good.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from pathlib import Path
 
 from monarch.runs.saving import shown
+from monarch_recipes.evaluation import held_out_names, means_of, told
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.crew import Crew, GroupsError
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLost
-from monarch_recipes.replicas.messages import Message, Outcome, Unsaved
+from monarch_recipes.replicas.messages import Message, Metrics, Outcome, Unsaved
 
 __all__ = ["conclude", "save_the_end"]
 
@@ -43,7 +43,10 @@ async def conclude(
     if not is_stopping:
         late = (group for group in crew.groups if _is_late(group))
         await asyncio.gather(*(_adopt(crew, chronicle, group, checkpoint) for group in late))
-    accuracy = await _evaluate(crew)
+    held_out = await _evaluate(crew)
+    named = held_out_names(held_out)
+    if named:
+        chronicle.news.send(Metrics(last_step, chronicle.num_steps, named))
     fingerprints = chronicle.fingerprints.of(last_step)
     report = chronicle.recovery.report(time.monotonic())
     are_equal = len(set(fingerprints.values())) == 1
@@ -51,8 +54,8 @@ async def conclude(
         "stopped" if is_stopping else "finished",
         f"{len(fingerprints)} of {len(crew.groups)} groups are at step {last_step}, "
         f"{'with identical parameters' if are_equal else 'with DIFFERENT parameters'}; "
-        f"held-out accuracy {accuracy:.1%}; saved {shown(checkpoint)}",
-        step=last_step, fingerprints=fingerprints, accuracy=accuracy,
+        f"{told(named)}; saved {shown(checkpoint)}",
+        step=last_step, fingerprints=fingerprints, **named,
         checkpoint=str(checkpoint), details="\n".join(report.lines()), **report.data(),
     )  # fmt: skip
     for line in report.lines():
@@ -62,7 +65,7 @@ async def conclude(
             f"the groups ended with different parameters: {fingerprints}; they agreed until "
             f"step {chronicle.fingerprints.agreed_step}"
         )
-    return Outcome(last_step, accuracy, checkpoint, fingerprints, report)
+    return Outcome(last_step, held_out, checkpoint, fingerprints, report)
 
 
 def _is_late(group: Group) -> bool:
@@ -96,15 +99,14 @@ async def _adopt(crew: Crew, chronicle: Chronicle, group: Group, checkpoint: Pat
     )  # fmt: skip
 
 
-async def _evaluate(crew: Crew) -> float:
-    """Accuracy on the held-out samples, by the first group that can tell."""
+async def _evaluate(crew: Crew) -> dict[str, float]:
+    """Loss and metrics on the held-out samples, by the first group that can tell."""
     for group in crew.groups:
         if not group.has_finished or group.trainers is None:
             continue
         try:
-            counts = await crew.ask(group, group.trainers.evaluate.call())
+            shares = await crew.ask(group, group.trainers.evaluate.call())
         except (GroupLost, Disconnected):
             continue
-        num_samples = sum(one[1] for one in counts)
-        return sum(one[0] for one in counts) / num_samples if num_samples else math.nan
-    return math.nan
+        return means_of(shares)
+    return {}

@@ -1,4 +1,4 @@
-"""Whether replicas still have the same parameters, told by a digest of them.
+"""Whether replicas still have the same parameters and buffers, told by a digest of them.
 
 Two groups that went on alone, each thinking that the other was dead, look healthy: their losses
 fall, their steps are equal. So does one that learns at another rate than the rest. Only their
@@ -26,8 +26,8 @@ def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def fingerprint_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> str:
-    """A digest of the parameters, and of what the optimizer remembers of them, if given."""
-    tensors: list[torch.Tensor] = list(model.parameters())
+    """A digest of parameters and buffers, and of what the optimizer remembers, if given."""
+    tensors: list[torch.Tensor] = list(model.state_dict().values())
     if optimizer is not None:
         tensors += [
             value

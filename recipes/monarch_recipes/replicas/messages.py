@@ -106,7 +106,7 @@ class StepResult:
     healed: bool
     participants: int
     loss: float
-    accuracy: float
+    metrics: dict[str, float]
     learning_rate: float
     grad_norm: float
     samples_per_second: float
@@ -120,7 +120,7 @@ class Outcome:
     """How a run ended. ``fingerprints`` are of the parameters at its end, by group."""
 
     step: int
-    held_out_accuracy: float
+    held_out: dict[str, float]
     checkpoint: Path
     fingerprints: dict[int, str]
     report: RecoveryReport
