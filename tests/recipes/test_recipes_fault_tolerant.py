@@ -68,6 +68,8 @@ class Run:
         self.texts.append(text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        if "loss" not in values:
+            return  # of the evaluation at the end
         self.rows.append((step, dict(values)))
         if self.on_step is not None:
             self.on_step(self, step)
@@ -410,7 +412,7 @@ def compute_loss(logits, labels):
 @pytest.mark.parametrize(
     ("what", "reason"),
     [("raise OSError('sample is unreadable')", "OSError: sample is unreadable"),
-     ("return logits.sum() * float('nan')", "ValueError: the loss is nan")],
+     ("return logits.sum() * float('nan')", "the loss is nan")],
 )  # fmt: skip
 def test_an_error_of_the_task_ends_the_run_with_its_place(
     folder: Path, tmp_path: Path, what: str, reason: str
@@ -421,7 +423,7 @@ def test_an_error_of_the_task_ends_the_run_with_its_place(
     with pytest.raises(TaskError) as caught:
         one.go(task=name)
     assert caught.value.where.startswith("group 1, rank 0, on ")
-    assert ", in batch 7, samples [" in caught.value.where
+    assert ", in batch 7, samples " in caught.value.where
     assert caught.value.reason == reason
     assert one.events("failed")
     assert not one.events("respawned"), "no restart mends it"
