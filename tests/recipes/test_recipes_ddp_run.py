@@ -162,7 +162,7 @@ def test_a_rank_that_hangs_is_named_with_every_stack_and_replaced(
         ),
         (
             "nan {mark}",
-            r"^the loss is nan in step 1, on rank 1; the samples of rank 1 were [\d, ]+ and 56 more$",
+            r"^the loss is nan in step 1, on rank 1; the samples of rank 1 were .* and 56 more$",
         ),
     ],
 )

@@ -26,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 FOLDER = Path(sys.argv[1])
 SIZES = (1, 2, 8)
 PORTS: dict[int, int] = {}
+TRAINERS: list[DDPTrainer] = []
+"""They are kept until the process ends without further ado: torch may hang in taking them down."""
 
 
 def find() -> dict[str, Any]:
@@ -46,8 +48,8 @@ def find() -> dict[str, Any]:
             "letters_right": result.metrics["letters_right"],
             "gradient": torch.cat(gradients).tolist(),
         }
+        TRAINERS.append(trainer)
     found["buffers"] = averaged_statistics()
-    dist.destroy_process_group()
     return found
 
 
