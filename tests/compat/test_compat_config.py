@@ -6,9 +6,9 @@ import importlib
 from pathlib import Path
 
 import pytest
-from monarch.tools.config import CondaEnvironment, Config, Workspace
 
 import monarch_sync
+from monarch.tools.config import CondaEnvironment, Config, Workspace
 
 
 def test_a_workspace_is_the_same_at_each_address() -> None:
