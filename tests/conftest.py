@@ -80,7 +80,13 @@ class _Guarded:
         os.chmod(self.report, 0o666)  # Tests start processes of other users, too.
 
     def begin(self) -> None:
-        roots = [tempfile.gettempdir(), "/tmp", "/dev/shm", *(_PROJECT / name for name in _CACHES)]
+        roots = [
+            tempfile.gettempdir(),
+            "/tmp",
+            "/var/tmp",
+            "/dev/shm",
+            *(_PROJECT / name for name in _CACHES),
+        ]
         os.environ[write_guard.ROOTS] = ":".join(map(str, roots))
         os.environ[write_guard.REPORT] = self.report
         known = os.environ.get("PYTHONPATH", "")
