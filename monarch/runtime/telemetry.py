@@ -1,6 +1,8 @@
-"""Spans and metrics through OpenTelemetry where it is installed; otherwise nothing.
+"""Spans and metrics through OpenTelemetry where a provider takes them; otherwise nothing.
 
-We make no provider: whoever wants to see spans or metrics sets one up, as for any library.
+We make no provider: whoever wants to see spans or metrics sets one up, as for any library, at any
+time. Until then a call costs nothing more, though OpenTelemetry be installed, as it is wherever
+some other package needs it.
 """
 
 from __future__ import annotations
@@ -9,15 +11,19 @@ import contextlib
 import functools
 import importlib.util
 import inspect
+import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, overload
 
 from monarch.runtime.context import running
 
-__all__ = ["get_meter", "is_installed", "span", "traced"]
+__all__ = ["get_meter", "is_installed", "is_tracing", "span", "traced"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_PROVIDER_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"
 
 
 @functools.cache
@@ -26,9 +32,19 @@ def is_installed() -> bool:
     return importlib.util.find_spec("opentelemetry") is not None
 
 
+def is_tracing() -> bool:
+    """Whether somebody takes spans now. To be asked at each call, so it imports nothing."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        # Nobody can have set one, but the environment may name one to be loaded.
+        return _PROVIDER_VARIABLE in os.environ and is_installed()
+    provider = trace.get_tracer_provider()
+    return not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
+
+
 def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
     """A span for a ``with`` block, with the running actor as attributes."""
-    if not is_installed():
+    if not is_tracing():
         return contextlib.nullcontext()
     from opentelemetry import trace
 

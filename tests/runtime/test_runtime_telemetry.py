@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +85,9 @@ def test_calls_are_spans_where_somebody_listens(
     program: Callable[..., Program], tmp_path: Path
 ) -> None:
     log = tmp_path / "telemetry"
-    running = program(PROGRAM, PYTHONPATH=str(FAKE), FAKE_TELEMETRY=str(log))
+    running = program(
+        PROGRAM, PYTHONPATH=str(FAKE), FAKE_TELEMETRY=str(log), OTEL_PYTHON_TRACER_PROVIDER="fake"
+    )
     assert running.wait() == 0, running.story()
     assert running.lines[-2:] == ["checked", "done"]
     reports = [json.loads(line) for line in log.read_text().splitlines()]
@@ -99,6 +102,45 @@ def test_calls_are_spans_where_somebody_listens(
     assert by_name["inner"]["monarch.correlation_id"] == 7
     assert by_name["plain"] == {}
     assert [one["amount"] for one in reports if one.get("counter") == "done"] == [2]
+
+
+class Watched(Actor):
+    """Its provider comes when it has been called already."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @endpoint
+    def depth(self) -> int:
+        return len(inspect.stack())
+
+    @endpoint(instrument=False)
+    def watch(self) -> None:
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+        provider, seen = TracerProvider(), self.seen
+
+        class Noting(SpanProcessor):
+            def on_start(self, span: Any, parent_context: Any = None) -> None:
+                seen.append(span.name)
+
+        provider.add_span_processor(Noting())
+        trace.set_tracer_provider(provider)
+
+    @endpoint(instrument=False)
+    def names(self) -> list[str]:
+        return self.seen
+
+
+def test_a_provider_counts_from_when_it_is_set_and_before_nothing_is_wrapped() -> None:
+    pytest.importorskip("opentelemetry.sdk.trace")
+    watched = this_host().spawn_procs().spawn("watched", Watched)
+    before = [watched.depth.call_one().get(timeout=SECONDS) for _ in range(2)]
+    watched.watch.call_one().get(timeout=SECONDS)
+    after = [watched.depth.call_one().get(timeout=SECONDS) for _ in range(2)]
+    assert watched.names.call_one().get(timeout=SECONDS) == ["watched.depth"] * 2
+    assert before[0] == before[1] < after[0] == after[1]
 
 
 class Traced(Actor):

@@ -75,6 +75,7 @@ class ActorCell:
         self.method = ""
         self._host = host
         self._mailbox = Mailbox()
+        self._traced: dict[str, tuple[EndpointSpec, EndpointSpec]] = {}
         if telemetry.is_installed():
             # Shadowed, so that a call costs nothing more where there is nobody to tell.
             self._endpoint = self._traced_endpoint  # type: ignore[method-assign]
@@ -222,10 +223,14 @@ class ActorCell:
 
     def _traced_endpoint(self, call: Call) -> EndpointSpec:
         spec = ActorCell._endpoint(self, call)
-        if not spec.instrument:
+        if not spec.instrument or not telemetry.is_tracing():
             return spec
-        name = f"{self.record.name}.{call.method}"
-        return replace(spec, method=telemetry.traced(spec.method, name=name))
+        plain, traced = self._traced.get(call.method, (None, spec))
+        if plain is not spec:  # A reload puts another in its place.
+            method = telemetry.traced(spec.method, name=f"{self.record.name}.{call.method}")
+            traced = replace(spec, method=method)
+            self._traced[call.method] = (spec, traced)
+        return traced
 
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
         """An endpoint raised: tell the caller who waits; where nobody waits, fail."""

@@ -16,5 +16,18 @@ class Tracer:
             report(end=name)
 
 
+class TracerProvider: ...
+
+
+class ProxyTracerProvider(TracerProvider): ...
+
+
+class NoOpTracerProvider(TracerProvider): ...
+
+
+def get_tracer_provider() -> TracerProvider:
+    return TracerProvider()
+
+
 def get_tracer(name: str) -> Tracer:
     return Tracer()
