@@ -106,10 +106,14 @@ class _Guarded:
 _guarded = _Guarded()
 
 
+# Nobody may change the first two; Python itself ignores the others.
+_ALWAYS_SO = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
+
+
 def _take_usual_signals() -> None:
     """What a shell makes its children ignore (`pytest &`, nohup) would be ignored by all that tests
     start, too: the tests are about programs that somebody sits at."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
+    for number in signal.valid_signals() - _ALWAYS_SO:
         if signal.getsignal(number) is signal.SIG_IGN:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)

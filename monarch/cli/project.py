@@ -15,12 +15,14 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from monarch.config_file import ConfigError, load_config
 from monarch.errors import JobError
-from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, job_load
-from monarch_sync import Workspace
+from monarch_sync.workspace import Workspace
+
+if TYPE_CHECKING:
+    from monarch.job import JobTrait
 
 __all__ = [
     "PROJECT_FILE",
@@ -77,6 +79,8 @@ class Project(NamedTuple):
     directory: Path
 
     def make_job(self) -> JobTrait:
+        from monarch.job import LocalJob, ProcessJob
+
         job = self.file.job
         if job.kind == "local":
             return LocalJob(tuple(job.hosts))
@@ -120,6 +124,8 @@ def load_project(path: str | None) -> Project:
 
 def noted_job() -> JobTrait | None:
     """The allocation that was brought up for this folder, whether it still runs or not."""
+    from monarch.job import DEFAULT_JOB_PATH, job_load
+
     path = Path(DEFAULT_JOB_PATH)
     return job_load(path) if path.exists() else None
 
@@ -132,6 +138,8 @@ def find_job() -> JobTrait | None:
 
 def may_come_up(job: JobTrait) -> bool:
     """Whether a host of it that nobody listens at may be on its way: it was brought up just now."""
+    from monarch.job import DEFAULT_JOB_PATH
+
     try:
         age = time.time() - Path(DEFAULT_JOB_PATH).stat().st_mtime
     except OSError:
@@ -141,6 +149,8 @@ def may_come_up(job: JobTrait) -> bool:
 
 def no_allocation() -> JobError:
     """Why there is none to push to."""
+    from monarch.job import DEFAULT_JOB_PATH
+
     job = noted_job()
     if job is None:
         return JobError(

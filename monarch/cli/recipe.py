@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from monarch.cli.phases import phase
-from monarch.cli.place import find_place
 from monarch.cli.project import load_project
-from monarch.cli.stopping import interrupt_kept
 from monarch.config_file import live_keys, load_config, to_toml
 from monarch.errors import JobError
-from monarch.runs.recipe import Recipe, built_in_recipes, find_recipe, summary_of
+from monarch.runs.catalog import built_in_recipes, summary_of
+from monarch.runs.outline import Outline, outline_of
 from monarch.runs.whole_file import write_whole, writing
 
-__all__ = ["recipe", "recipe_here"]
+if TYPE_CHECKING:
+    from monarch.runs.recipe import Recipe
+
+__all__ = ["outline_here", "recipe", "recipe_here"]
 
 
 @click.group()
@@ -44,8 +45,8 @@ def show(name: str) -> None:
     What is printed after the description is a config file; keys marked live may change while a
     run goes on.
     """
-    found = recipe_here(name)
-    click.echo(inspect.getdoc(found.module) or f"{name} says nothing of itself")
+    found = outline_here(name) or recipe_here(name)
+    click.echo(found.doc or f"{name} says nothing of itself")
     click.echo()
     live = set(live_keys(found.config_class))
     table = ""
@@ -93,8 +94,10 @@ def validate(
     name: str, overrides: tuple[str, ...], config_file: str | None, procs: int | None
 ) -> None:
     """Check a recipe and its config, without running it. Exits with 2 if something is wrong."""
-    found = recipe_here(name)
+    found = outline_here(name) or recipe_here(name)
     loaded = load_config(found.config_class, config_file, overrides, os.environ)
+    from monarch.cli.place import find_place  # Takes a while, which a mistake need not wait for.
+
     place = find_place(procs, None)
     found.check(loaded, place.num_hosts, place.procs_per_host)
     click.echo(f"{name} can run on {place.text}")
@@ -120,6 +123,8 @@ def prepare(name: str, folder: Path | None) -> None:
     if variant and variant not in variants:
         there = ", ".join(f"{whole}-{each}" for each in variants) or "none"
         raise JobError(f"{whole} has no variant {variant!r}; there is: {there}")
+    from monarch.cli.phases import phase
+
     target = folder or Path(name)
     with writing(target), phase(f"preparing {name}"):
         made = prepares(target)
@@ -128,13 +133,28 @@ def prepare(name: str, folder: Path | None) -> None:
 
 def recipe_here(name: str) -> Recipe:
     """A recipe as ``monarch run`` finds it, with the workspace's folders to import from."""
-    for folder in load_project(None).make_workspace().folders:
-        sys.path.insert(0, str(folder.local))
+    from monarch.cli.phases import phase
+    from monarch.cli.stopping import interrupt_kept
+    from monarch.runs.recipe import find_recipe
+
+    _import_from_workspace()
     with interrupt_kept(), phase(f"importing {name}, and what it needs"):
         return find_recipe(name)
 
 
-def _defaults(found: Recipe) -> object:
+def outline_here(name: str) -> Outline | None:
+    """What can be told of that recipe without importing torch, if anything."""
+    _import_from_workspace()
+    return outline_of(name)
+
+
+def _import_from_workspace() -> None:
+    for folder in load_project(None).make_workspace().folders:
+        if str(folder.local) not in sys.path:
+            sys.path.insert(0, str(folder.local))
+
+
+def _defaults(found: Recipe | Outline) -> object:
     """The config with nothing given; keys that have no default are an error that names them."""
     assert dataclasses.is_dataclass(found.config_class)
     return load_config(found.config_class).config

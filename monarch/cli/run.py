@@ -15,7 +15,7 @@ from monarch.cli.display import run_display
 from monarch.cli.place import Place, find_place
 from monarch.cli.plan import plan_text
 from monarch.cli.project import find_job, load_project
-from monarch.cli.recipe import recipe_here
+from monarch.cli.recipe import outline_here, recipe_here
 from monarch.cli.stopping import stop_on_interrupt
 from monarch.cli.users import check_free, in_use_text
 from monarch.config import configured, settings
@@ -35,6 +35,7 @@ from monarch.runs.ending import end_text
 from monarch.runs.folder import RUNS, RunFolder, find_run, new_run
 from monarch.runs.identity import config_of, find_unfinished, what_changed
 from monarch.runs.logs import RunLogs
+from monarch.runs.outline import Outline
 from monarch.runs.recipe import Recipe
 from monarch.runs.session import RunSession
 from monarch.runtime.client_agent import client
@@ -98,6 +99,12 @@ def run(
         recipe = None
     left = find_run(resume) if resume else None
     order = Order.given(recipe, config_file, overrides, procs, left)
+    outline = outline_here(order.recipe)
+    if outline is not None:
+        try:
+            order.load(outline, left)  # What is wrong with it is told before torch is imported.
+        finally:
+            outline.forget()
     if not (plan or show_origin):
         # Before the recipe and all that it needs is imported, which takes much longer.
         check_free(find_job() if attach is not False else None, order.command)
@@ -199,7 +206,7 @@ class Order:
     def config_path(self) -> Path | None:
         return Path(self.config_file) if self.config_file else None
 
-    def load(self, recipe: Recipe, left: RunFolder | None) -> LoadedConfig[Any]:
+    def load(self, recipe: Recipe | Outline, left: RunFolder | None) -> LoadedConfig[Any]:
         """The config: from the file given, else from the run that is to go on. All mistakes are
         found here, before any process is started."""
         path = self.config_path

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from monarch.errors import JobError
-from monarch.runs.record import EVENTS, METRICS
-from monarch.runs.rows import read_rows
+from monarch.runs.rows import EVENTS, METRICS, read_rows
 from monarch.runs.whole_file import write_whole, writing
 from monarch.runtime.ends.process_start import process_start
 

@@ -8,11 +8,8 @@ and its method ``run(procs, record)`` is called. Either may be ``async``.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import importlib
-import importlib.metadata
-import importlib.util
 import inspect
 import sys
 import typing
@@ -26,11 +23,11 @@ from monarch.actor import HostMesh
 from monarch.config_file import LoadedConfig
 from monarch.config_file.types import is_config
 from monarch.errors import JobError
+from monarch.runs.catalog import built_in_recipes
 from monarch.runs.record import Record
 
-__all__ = ["Recipe", "built_in_recipes", "find_recipe", "summary_of"]
+__all__ = ["Recipe", "find_recipe"]
 
-RECIPES = "monarch.recipes"
 _EXTRAS = {"titan": "titan", "fault_tolerant": "ft"}  # what pip installs for them
 _SHAPE = "`run(config: YourConfig, procs: ProcMesh, record: Record)`"
 
@@ -55,9 +52,14 @@ class Recipe:
         return outcome
 
     @property
+    def doc(self) -> str:
+        """What it says of itself, or nothing."""
+        return inspect.getdoc(self.module) or ""
+
+    @property
     def summary(self) -> str:
-        """The first line of the module's docstring."""
-        return (inspect.getdoc(self.module) or "").partition("\n")[0]
+        """The first line of that."""
+        return self.doc.partition("\n")[0]
 
     def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
         """Ask its own ``check`` whether a config fits so many procs; raises ``ConfigError``."""
@@ -81,22 +83,6 @@ class Recipe:
     def preload(self) -> tuple[str, ...]:
         """Modules that its procs should find imported; the recipe's ``PRELOAD`` says which."""
         return tuple(getattr(self.module, "PRELOAD", ()))
-
-
-def built_in_recipes() -> dict[str, str]:
-    """The recipes that are installed: the module of each, by name."""
-    points = importlib.metadata.entry_points(group=RECIPES)
-    return {point.name: point.value for point in sorted(points, key=lambda point: point.name)}
-
-
-def summary_of(module: str) -> str:
-    """The first line of a module's docstring, without importing it."""
-    try:
-        spec = importlib.util.find_spec(module)
-        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-        return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-    except (OSError, ImportError, SyntaxError):
-        return ""
 
 
 def find_recipe(wanted: str) -> Recipe:

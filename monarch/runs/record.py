@@ -11,14 +11,12 @@ from typing import Any, Protocol, TypeVar
 from monarch.actor import HostMesh
 from monarch.runs.code import RunCode
 from monarch.runs.live_config import LiveConfig
-from monarch.runs.rows import RowFile
+from monarch.runs.rows import EVENTS, METRICS, RowFile
 from monarch.runs.start import seconds_since_start
 from monarch_sync.words import printable, some
 
 __all__ = ["EVENTS", "METRICS", "Display", "Record"]
 
-METRICS = "metrics.jsonl"
-EVENTS = "events.jsonl"
 _LOOK_SECONDS = 0.2
 _MAX_DELAY_SECONDS = 600.0  # more is a clock that is wrong, or a file that was moved here
 

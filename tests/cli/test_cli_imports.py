@@ -17,7 +17,7 @@ try:
 finally:
     print("\\n".join(sys.modules), file=open("modules", "w"))
 """
-RUNTIME = ("asyncio", "zmq", "msgspec", "cloudpickle", "monarch.actor", "monarch.runtime.node")
+RUNTIME = ("asyncio", "zmq", "cloudpickle", "monarch.actor", "monarch.runtime.node")
 RELOAD = ("monarch_sync.reload", "monarch_sync.watching", "monarch_sync.replicas")
 HEAVY = ("torch", "numpy", "monarch_recipes.ddp", "rich", *RUNTIME, *RELOAD)
 
@@ -30,11 +30,46 @@ def imported_by(folder: Path, *arguments: str) -> set[str]:
     return set((folder / "modules").read_text().splitlines())
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["rus"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["rus"],
+        ["recipe", "--help"],
+        ["recipe", "ls"],
+        ["recipe", "show", "ddp"],
+        ["recipe", "show", "fault_tolerant"],
+        ["recipe", "validate", "ddp", "learnig_rate=3"],
+        ["recipe", "shwo", "ddp"],
+        ["runs", "--help"],
+        ["runs", "ls"],
+        ["runs", "show"],
+        ["runs", "compare", "a", "b"],
+    ],
+    ids=" ".join,
+)
 def test_a_light_command_imports_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     imported = imported_by(tmp_path, *arguments)
     assert "click" in imported
-    assert imported.isdisjoint(HEAVY)
+    assert imported.intersection(HEAVY) == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "ddp", "learnig_rate=3"],
+        ["run", "fault_tolerant", "chaos=kil@3"],
+        ["recipe", "validate", "ddp", "global_batch_size=1"],
+        ["run", "--help"],
+        ["sync", "--help"],
+        ["status"],
+    ],
+    ids=" ".join,
+)
+def test_what_trains_nothing_imports_no_torch(tmp_path: Path, arguments: list[str]) -> None:
+    imported = imported_by(tmp_path, *arguments)
+    assert imported.intersection(("torch", "numpy", "sklearn")) == set()
 
 
 @pytest.mark.parametrize("name", _COMMANDS)

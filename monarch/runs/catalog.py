@@ -1,0 +1,37 @@
+"""Which recipes are installed, where their source is, and what that says of them."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+__all__ = ["built_in_recipes", "source_of", "summary_of"]
+
+RECIPES = "monarch.recipes"
+
+
+def built_in_recipes() -> dict[str, str]:
+    """The recipes that are installed: the module of each, by name."""
+    points = importlib.metadata.entry_points(group=RECIPES)
+    return {point.name: point.value for point in sorted(points, key=lambda point: point.name)}
+
+
+def source_of(module: str) -> Path | None:
+    """The file that a module is written in, found without importing it."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
+
+
+def summary_of(module: str) -> str:
+    """The first line of a module's docstring, without importing it."""
+    path = source_of(module)
+    try:
+        source = path.read_text(encoding="utf-8") if path else ""
+        return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    except (OSError, ValueError, SyntaxError):
+        return ""

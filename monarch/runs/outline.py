@@ -1,0 +1,152 @@
+"""A recipe's config and its check, read from its source without what only a training needs.
+
+A recipe imports torch, which takes seconds; its config is a dataclass of numbers and words. So
+those statements of its module are run that the config depends on, or ``check``, and no others.
+Where that cannot be told from the source, or fails, there is no outline: the recipe is to be
+imported, and says itself what is wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from monarch.config_file import LoadedConfig
+from monarch.config_file.types import is_config
+from monarch.runs.catalog import built_in_recipes, source_of
+
+__all__ = ["Outline", "outline_of"]
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Outline:
+    """``config_class`` has the fields of the recipe's own, but is another class."""
+
+    def __init__(self, tree: ast.Module, path: Path, module: str, annotation: ast.expr) -> None:
+        self.path = path
+        self.doc = ast.get_docstring(tree) or ""
+        self._tree = tree
+        self._ran: set[ast.stmt] = set()
+        self._module = ModuleType(f"{module} (outline)")
+        package = module.rpartition(".")[0]
+        self._module.__dict__.update(__file__=str(path), __package__=package)
+        # Where dataclasses and typing look for the names in a class's annotations.
+        sys.modules[self._module.__name__] = self._module
+        self._run(_names_in([annotation]))
+        code = compile(ast.Expression(annotation), str(path), "eval")
+        self.config_class: type[Any] = eval(code, self._module.__dict__)
+
+    def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
+        """Ask the recipe's ``check`` whether a config fits so many procs, as ``Recipe`` does."""
+        self._run({"check"})
+        check = getattr(self._module, "check", None)
+        if callable(check):
+            with loaded.locating_errors():
+                check(loaded.config, num_hosts, procs_per_host)
+
+    def forget(self) -> None:
+        """Take it out of ``sys.modules``, before somebody takes it for the recipe."""
+        sys.modules.pop(self._module.__name__, None)
+
+    def _run(self, names: set[str]) -> None:
+        wanted = _statements_for(self._tree, names)
+        needed = [each for each in wanted if each not in self._ran or _is_future(each)]
+        self._ran.update(needed)
+        code = compile(ast.Module(needed, type_ignores=[]), str(self.path), "exec")
+        exec(code, self._module.__dict__)
+
+
+def outline_of(wanted: str) -> Outline | None:
+    """Of the recipe that ``wanted`` names: a built-in one, a file, a module, or ``module:name``."""
+    place, _, attribute = wanted.partition(":")
+    path: Path | None
+    if Path(place).suffix == ".py":
+        path, module = Path(place), Path(place).stem
+        other = source_of(module)
+        if other is not None and not (path.exists() and path.samefile(other)):
+            return None  # The name of another module, which an import would give instead.
+    else:
+        module = built_in_recipes().get(place, place)
+        path = source_of(module)
+    if path is None or path.suffix != ".py":
+        return None
+    try:
+        tree = ast.parse(path.read_bytes())
+        annotation = _annotation(tree, attribute or "run")
+        outline = Outline(tree, path, module, annotation) if annotation else None
+    except Exception:
+        return None
+    return outline if outline and is_config(outline.config_class) else None
+
+
+def _annotation(tree: ast.Module, entry: str) -> ast.expr | None:
+    """What the entry's config is said to be: the first parameter of a function, the second of a
+    class's ``__init__``."""
+    for statement in tree.body:
+        if isinstance(statement, _FUNCTIONS) and statement.name == entry:
+            return _of_parameter(statement, 0)
+        if isinstance(statement, ast.ClassDef) and statement.name == entry:
+            for method in statement.body:
+                if isinstance(method, _FUNCTIONS) and method.name == "__init__":
+                    return _of_parameter(method, 1)
+    return None
+
+
+def _of_parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, index: int) -> ast.expr | None:
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    annotation = parameters[index].annotation if len(parameters) > index else None
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return ast.parse(annotation.value, mode="eval").body
+    return annotation
+
+
+def _statements_for(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
+    """The statements that bind or change ``names``, and what those need, in their order."""
+    bound = {statement: _bound_by(statement) for statement in tree.body}
+    taken: set[ast.stmt] = set()
+    while True:
+        more = {each for each in bound if each not in taken and bound[each] & names}
+        if not more:
+            return [each for each in tree.body if each in taken or _is_future(each)]
+        taken |= more
+        names |= _names_in(more)
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    """The names that a statement of a module binds, or whose contents it assigns to."""
+    if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+        return {statement.name}
+    bound: set[str] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.alias):
+            if node.name == "*":
+                raise ImportError("what `import *` binds is not to be seen in the source")
+            bound.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            bound.add(node.name)
+        elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and not isinstance(
+            node.ctx, ast.Load
+        ):
+            bound |= _names_in([node])
+    return bound
+
+
+def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """All names in them, those in annotations that are strings as well."""
+    found: set[str] = set()
+    for root in nodes:
+        for node in ast.walk(root):
+            if isinstance(node, ast.Name):
+                found.add(node.id)
+            elif isinstance(node, ast.Constant) and str(node.value).isidentifier():
+                found.add(str(node.value))
+    return found
