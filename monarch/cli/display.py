@@ -52,6 +52,9 @@ class LiveDisplay:
     def message(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)
 
+    def alarm(self, text: str) -> None:
+        self._console.print(text, style="red", highlight=False, markup=False)
+
     def phase(self, text: str) -> None:
         with self._lock:
             self._end_phase()
@@ -123,6 +126,9 @@ class PlainDisplay:
         # In one piece: another thread may have something to tell in this moment, too.
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
+
+    def alarm(self, text: str) -> None:
+        self.message(text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if step % _LINE_EVERY == 0 or step == num_steps:

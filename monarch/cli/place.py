@@ -21,6 +21,7 @@ from monarch.runs.code import RunCode
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.pushing.past import Past
+from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncReport
 
 __all__ = ["Place", "count", "find_place"]
@@ -62,7 +63,11 @@ class Place:
         generation = report.generation
         some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
         past = Past(client().node, some, _PATIENCE_SECONDS)
-        return hosts, RunCode(past, project.make_workspace(), generation), generation
+        workspace = project.make_workspace()
+        code = RunCode(past, workspace, generation)
+        session, addresses = session_of(client()), hosts._sync_hosts()
+        code.roll_back = lambda wanted: session.roll_back(addresses, workspace, wanted)
+        return hosts, code, generation
 
     def allocation(self, project: Project, tell: Callable[[str], object]) -> RunAllocation | None:
         """What keeps the hosts of a run; nothing on this machine alone."""

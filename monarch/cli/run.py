@@ -32,6 +32,7 @@ from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.runs import Record
 from monarch.runs.allocation import AllocationLost
 from monarch.runs.ending import end_text
+from monarch.runs.edits import OnEditError
 from monarch.runs.folder import RUNS, RunFolder, find_run, new_run
 from monarch.runs.identity import config_of, find_unfinished, what_changed
 from monarch.runs.logs import RunLogs
@@ -70,6 +71,12 @@ _INTERRUPTED_SECONDS = 1.0
     help="go on with a run, by its name or the beginning of it [default: the latest]",
 )
 @click.option("--new", is_flag=True, help="begin anew, though such a run was left unfinished")
+@click.option(
+    "--on-edit-error",
+    type=click.Choice(["hold", "rollback", "end"]),
+    help="what to do where new code fails: wait for a mend [default in a terminal], go back to "
+    "the code that worked [default elsewhere], or end",
+)
 def run(
     recipe: str | None,
     overrides: tuple[str, ...],
@@ -80,6 +87,7 @@ def run(
     show_origin: bool,
     resume: str | None,
     new: bool,
+    on_edit_error: OnEditError | None,
 ) -> None:
     """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
 
@@ -135,6 +143,8 @@ def run(
                 overrides, os.environ, place.procs_per_host, code, generation,
             )  # fmt: skip
             record = session.record
+            if on_edit_error is not None:
+                record.edits.policy = on_edit_error
             record.allocation = place.allocation(project, record.message)
             display.message(f"{order.recipe} on {place.text}")
             with session, _logs_of(session.folder, found.name):

@@ -156,6 +156,9 @@ class _Labelled(Display):
     def message(self, text: str) -> None:
         click.echo(f"[{self._label}] {text}")
 
+    def alarm(self, text: str) -> None:
+        click.secho(f"[{self._label}] {text}", fg="red")
+
     def phase(self, text: str) -> None:
         """Nobody looks at one run among several."""
 

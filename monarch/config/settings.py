@@ -47,6 +47,8 @@ class Settings:
     hang_timeout_seconds: float = 12.0
     host_answer_seconds: float = 15.0
     reload_timeout_seconds: float = 30.0
+    on_edit_error: str = "auto"
+    edit_patience_seconds: float = 30.0
     log_tail_lines: int = 20
     log_file_bytes: int = 64 * 2**20
     log_dir: str = ""

@@ -9,13 +9,13 @@ import contextlib
 import difflib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from monarch.errors import MonarchError
 from monarch.runtime.workspace.pushing.past import HeldChanges
-from monarch_sync import Workspace
+from monarch_sync import SyncReport, Workspace
 from monarch_sync.entry import Entry
 from monarch_sync.errors import SyncError
 from monarch_sync.manifest import Change
@@ -53,13 +53,17 @@ class RunCode:
     def __init__(self, past: _Past, workspace: Workspace, generation: int) -> None:
         self._past = past
         self._workspace = workspace
+        # Has the hosts go back to a generation, where somebody knows how.
+        self.roll_back: Callable[[int], SyncReport] | None = None
         self.generation = generation
         self.digest = ""
         self.move_to(generation)
 
     def another(self) -> RunCode:
         """The same for another run beside this one."""
-        return RunCode(self._past, self._workspace, self.generation)
+        other = RunCode(self._past, self._workspace, self.generation)
+        other.roll_back = self.roll_back
+        return other
 
     def move_to(self, generation: int) -> CodeChange | None:
         """What is new in this generation; ``None`` where nothing is, or no host can tell, so that

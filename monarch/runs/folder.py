@@ -29,8 +29,11 @@ __all__ = ["RUNS", "RunFolder", "find_run", "new_run", "runs_in", "steps_of"]
 
 RUNS = Path("runs")
 CONFIG = "config.toml"
+# Of a run's events, those that say how it stands.
+_ENDS = ("begun", "ended")
+_TURNS = (*_ENDS, "held", "mended", "begun_again")
 
-Status = Literal["running", "finished", "stopped", "failed", "killed", "empty"]
+Status = Literal["running", "held", "finished", "stopped", "failed", "killed", "empty"]
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,7 @@ class RunFolder:
         return int(last["pid"])
 
     def _last_turn(self) -> dict[str, Any] | None:
-        turns = ("begun", "ended")
-        return next((e for e in reversed(self.events()) if e["kind"] in turns), None)
+        return next((e for e in reversed(self.events()) if e["kind"] in _ENDS), None)
 
     @property
     def status(self) -> Status:
@@ -103,7 +105,10 @@ class RunFolder:
         if last["kind"] == "ended":
             status: Status = last.get("status", "failed")
             return status
-        return "running" if _is_alive(last) else "killed"
+        if not _is_alive(last):
+            return "killed"
+        kinds = [event["kind"] for event in self.events() if event["kind"] in _TURNS]
+        return "held" if kinds[-1] == "held" else "running"
 
     @property
     def is_lost(self) -> bool:

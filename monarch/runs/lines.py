@@ -27,6 +27,10 @@ class LineDisplay:
         """Write which step."""
         self.message(f"saved step {step}")
 
+    def alarm(self, text: str) -> None:
+        """Write ``text``."""
+        self.message(text)
+
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         """Write ``values`` if it is their turn."""
         if step % self.log_every == 0 or step == num_steps:

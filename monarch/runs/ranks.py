@@ -48,7 +48,7 @@ Unless = Callable[[], bool]
 def ask_all(
     endpoint: Any,
     *args: Any,
-    seconds: float,
+    seconds: float | Callable[[], float],
     witnesses: Any,
     doing: str,
     unless: Unless | None = None,
@@ -57,20 +57,24 @@ def ask_all(
 
     Raises what the first rank raised, without waiting for those that wait for it: ``ActorError``,
     ``SupervisionError``. Raises ``RankHangs`` after ``seconds``; ``doing`` says what hangs then.
-    Raises ``KeyboardInterrupt`` as soon as ``unless`` is true: where there is nothing to save,
+    ``seconds`` may be a function that says how many are left. Raises ``KeyboardInterrupt`` as soon
+    as ``unless`` is true: where there is nothing to save,
     whoever wants to stop need not wait.
     """
-    deadline = time.monotonic() + seconds
+    started = time.monotonic()
+    deadline = math.inf if callable(seconds) else started + seconds
+    looks = callable(seconds) or unless is not None
     answers = []
     for future in endpoint.stream(*args):
         while not future.done():
             if unless is not None and unless():
                 raise KeyboardInterrupt
-            left = deadline - time.monotonic()
+            left = seconds() if callable(seconds) else deadline - time.monotonic()
             if left <= 0:
-                raise RankHangs(tell_hang(stacks_of(witnesses), doing, seconds))
+                waited = round(time.monotonic() - started, 1)
+                raise RankHangs(tell_hang(stacks_of(witnesses), doing, waited))
             with contextlib.suppress(TimeoutError):  # It may be the endpoint's own: see below.
-                future.get(timeout=left if unless is None else min(left, _LOOK_SECONDS))
+                future.get(timeout=min(left, _LOOK_SECONDS) if looks else left)
         answers.append(future.get())
     return answers
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from monarch.actor import HostMesh
 from monarch.runs.code import RunCode
+from monarch.runs.edits import Edits
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.rows import EVENTS, METRICS, RowFile
 from monarch.runs.start import seconds_since_start
@@ -28,6 +29,9 @@ class Display(Protocol):
 
     def message(self, text: str) -> None:
         """Something happened that is worth a line."""
+
+    def alarm(self, text: str) -> None:
+        """Something that somebody is to do something about."""
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         """The numbers of a step. Steps count from 1; one step may report more than once."""
@@ -64,6 +68,7 @@ class Record:
         self.config_file: LiveConfig[Any] | None = None
         self.code: RunCode | None = None
         self.allocation: Allocation | None = None
+        self.edits = Edits()
         self._generation: float | None = None
         self._stop = threading.Event()
         self._metrics = RowFile(self.folder / METRICS)
@@ -102,6 +107,10 @@ class Record:
     def message(self, text: str) -> None:
         """Something happened that is worth a line."""
         self._show(self.display.message, text)
+
+    def alarm(self, text: str) -> None:
+        """Something that somebody is to do something about."""
+        self._show(self.display.alarm, text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         """The numbers of a step. Steps count from 1; one step may report more than once.

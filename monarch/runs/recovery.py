@@ -17,7 +17,14 @@ from monarch.runs.record import Record
 from monarch.runs.restarts import Restarts
 from monarch.runs.words import in_words
 
-__all__ = ["RanksLost", "StepMade", "noticing_losses", "procs_to_lose", "with_restarts"]
+__all__ = [
+    "BeginAgain",
+    "RanksLost",
+    "StepMade",
+    "noticing_losses",
+    "procs_to_lose",
+    "with_restarts",
+]
 
 T = TypeVar("T")
 StepMade = Callable[[int], None]
@@ -27,6 +34,10 @@ _DOUBT_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
 _STUCK_SECONDS = 1.0
 _LOST_WORDS = ("gloo/transport", "NCCL", "Connection closed by peer")
+
+
+class BeginAgain(Exception):
+    """What ran is to be begun again in new procs, on purpose: it costs no restart."""
 
 
 class RanksLost(Exception):
@@ -51,18 +62,28 @@ def with_restarts(
     left, and ``KeyboardInterrupt`` where the record is stopping: what was lost cannot be saved.
     """
     lost_at: float | None = None
+    last_step = 0
 
     def step_made(step: int) -> None:
-        nonlocal lost_at
+        nonlocal lost_at, last_step
         if lost_at is not None:
             seconds, lost_at = time.monotonic() - lost_at, None
             text = f"all ranks train again, {seconds:.1f} s later, from step {step}"
+            if step <= last_step:
+                text += f"; {_steps(step, last_step)} made again"
             record.event("respawned", text, seconds=seconds, step=step)
+        last_step = step
 
     with Deaths():  # Also those that come between two attempts.
         while True:
             try:
                 return attempt(step_made)
+            except BeginAgain as mended:
+                lost_at = time.monotonic()
+                text = f"{mended}: all begin again in new processes, from the last checkpoint"
+                record.event("begun_again", text)
+                if record.is_stopping:
+                    raise KeyboardInterrupt from mended
             except RanksLost as lost:
                 lost_at = time.monotonic()
                 try:
@@ -81,6 +102,10 @@ def with_restarts(
                 record.phase(f"restart {restarts.num_counted} of {restarts.most}")
                 if record.wait_until_stopping(wait_seconds):
                     raise KeyboardInterrupt from lost
+
+
+def _steps(first: int, last: int) -> str:
+    return f"step {first} is" if first == last else f"steps {first} to {last} are"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 
 from monarch.actor import Actor, endpoint
 
-__all__ = ["RankStack", "Witness", "stacks_of", "tell_hang", "tell_stacks"]
+__all__ = ["RankStack", "Witness", "stacks_of", "tell_hang", "tell_stacks", "waits_for_others"]
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
@@ -59,8 +59,7 @@ class Witness(Actor):
             frames = [f for f in traceback.extract_stack(frame) if not _is_runtime(f.filename)]
             if thread == here or all(_is_background(f.filename) for f in frames):
                 continue
-            places = [f.filename for f in frames if not f.filename.endswith(_OPERATOR)]
-            is_waiting = is_waiting or any(part in places[-1] for part in _WAITS)
+            is_waiting = is_waiting or waits_for_others(frames)
             lines = traceback.format_list(frames[-_SHOWN_FRAMES:])
             texts.append(f"thread {names.get(thread, thread)}:\n" + "".join(lines))
         return "".join(texts).rstrip() or _IDLE, is_waiting
@@ -100,6 +99,12 @@ def tell_stacks(stacks: Sequence[RankStack]) -> str:
             state = "does not answer: it is stopped, or holds the GIL"
         parts.append(f"rank {stack.rank} {state}" + (f"\n{stack.text}" if stack.text else ""))
     return "\n".join(parts)
+
+
+def waits_for_others(frames: Sequence[traceback.FrameSummary]) -> bool:
+    """Whether a thread with these frames, the innermost last, is in a collective."""
+    places = [frame.filename for frame in frames if not frame.filename.endswith(_OPERATOR)]
+    return bool(places) and any(part in places[-1] for part in _WAITS)
 
 
 def _is_background(path: str) -> bool:

@@ -32,7 +32,8 @@ from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
 from monarch.runs.attempts import Attempt, with_attempts
-from monarch.runs.ranks import asking, check_num_ranks, when_up
+from monarch.runs.holding import Holding
+from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import checkpoint_path, save_checkpoint, set_random_state
@@ -222,17 +223,7 @@ class DDPTrainer(Actor):
         """
         config = self.config
         self.device = use_device(config.device, int(os.environ["LOCAL_RANK"]), config.num_threads)
-        if store is not None:
-            meet_at(*store)
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        dist.init_process_group(
-            pick_backend(self.device, int(os.environ["LOCAL_WORLD_SIZE"])),
-            # Whoever waits for a rank that hangs is asked for its stack first, and gives up later.
-            timeout=timedelta(seconds=2 * config.collective_timeout_seconds + 10),
-        )
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-
+        self.meet(store)
         self.data = part(config.task, load_data)(config)
         self.batch = split_batch(
             config.global_batch_size, self.world_size, config.max_micro_batch_size
@@ -251,10 +242,7 @@ class DDPTrainer(Actor):
         torch.manual_seed(config.seed + 1 + self.rank)
         resumed_from, skipped = self.resume()
         # Wrapped last, so that rank 0's weights reach everybody, resumed or fresh.
-        device_ids = [self.device.index] if self.device.type == "cuda" else None
-        self.parallel_model = DistributedDataParallel(self.model, device_ids=device_ids)
-        # Rank 0's buffers, as BatchNorm's statistics, reach everybody here; later means over ranks.
-        self.parallel_model.broadcast_buffers = False
+        self.wrap()
         self.buffers = Buffers(self.model)
         return Plan(
             first_step=self.num_steps_done,
@@ -265,6 +253,36 @@ class DDPTrainer(Actor):
             resumed_from=resumed_from,
             skipped=skipped,
         )
+
+    @endpoint
+    def rejoin(self, store: tuple[str, int]) -> None:
+        """Join a new process group, where the old one was broken up; all else stays."""
+        self.meet(store)
+        self.wrap(is_same_everywhere=True)
+
+    def meet(self, store: tuple[str, int] | None) -> None:
+        """Be in a process group with the others, in no other one."""
+        config = self.config
+        if store is not None:
+            meet_at(*store)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        dist.init_process_group(
+            pick_backend(self.device, int(os.environ["LOCAL_WORLD_SIZE"])),
+            # Whoever waits for a rank that hangs is asked for its stack first, and gives up later.
+            timeout=timedelta(seconds=2 * config.collective_timeout_seconds + 10),
+        )
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+
+    def wrap(self, is_same_everywhere: bool = False) -> None:
+        """Have the gradients averaged over all ranks, which get the weights of rank 0 first, unless
+        they have them."""
+        device_ids = [self.device.index] if self.device.type == "cuda" else None
+        self.parallel_model = DistributedDataParallel(
+            self.model, device_ids=device_ids, init_sync=not is_same_everywhere
+        )
+        # Rank 0's buffers, as BatchNorm's statistics, reach everybody here; later means over ranks.
+        self.parallel_model.broadcast_buffers = False
 
     @endpoint
     def step(self) -> StepResult:
@@ -419,11 +437,19 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
     resume = config.resume if attempt.saved_step is None else "auto"
     first_config = dataclasses.replace(config, resume=resume)
     trainers = procs.spawn("trainer", DDPTrainer, first_config, record.checkpoint_dir.absolute())
+    open_store = trainers.flatten("rank").slice(rank=0).open_store
     # Who stops before the first step has learned nothing, and need not wait.
-    store = when_up(trainers.flatten("rank").slice(rank=0).open_store, record)
+    store = when_up(open_store, record)
     setup_torch_elastic_env(procs)
-    ask = asking(procs, config.collective_timeout_seconds)
-    setting_up = ask(trainers.setup, store, doing="setting up", unless=lambda: record.is_stopping)
+    holding = Holding(
+        procs, trainers, record, seconds=config.collective_timeout_seconds,
+        rejoin=lambda: trainers.rejoin.call(open_store.call_one().get()).get(),
+    )  # fmt: skip
+    ask = holding.ask
+    setting_up = ask(
+        trainers.setup, store,
+        doing="setting up", unless=lambda: record.is_stopping, in_place=False,
+    )  # fmt: skip
     plan: Plan = setting_up[0]
     record.message(
         f"{plan.num_parameters:,} parameters on {counted(len(trainers), 'rank')}, "
@@ -435,27 +461,31 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
     def save(must: bool = False) -> None:
         saving.save(step, lambda: ask(trainers.save, doing="saving a checkpoint")[0], must=must)
 
+    def tell(results: Sequence[StepResult]) -> None:
+        record.metrics(step, plan.num_steps, measured(results))
+
     def evaluate() -> dict[str, float]:
         found: dict[str, float] = ask(trainers.evaluate, doing="the evaluation")[0]
         record.metrics(step, plan.num_steps, held_out_names(found))
         return found
 
     step = plan.first_step
-    while step < plan.num_steps and not record.is_stopping:
-        wanted = record.live(config)
-        if wanted != config:
-            config = wanted
-            ask(trainers.configure, config, doing="changing the config")
-        results: list[StepResult] = ask(trainers.step, doing=f"step {step + 1}")
-        step = results[0].step
-        attempt.step_made(step)
-        is_end = step >= plan.num_steps
-        if is_end or is_due(step, config.log_every):
-            record.metrics(step, plan.num_steps, measured(results))
-        if not is_end and is_due(step, config.evaluate_every):
-            evaluate()
-        if not is_end and is_due(step, config.checkpoint_every):
-            save()
+    with holding.until_stopped():
+        while step < plan.num_steps and not record.is_stopping:
+            wanted = record.live(config)
+            if wanted != config:
+                config = wanted
+                ask(trainers.configure, config, doing="changing the config")
+            results: list[StepResult] = ask(trainers.step, doing=f"step {step + 1}")
+            step = results[0].step
+            attempt.step_made(step)
+            is_end = step >= plan.num_steps
+            if is_end or is_due(step, config.log_every):
+                holding.run("metrics", functools.partial(tell, results))
+            if not is_end and is_due(step, config.evaluate_every):
+                evaluate()
+            if not is_end and is_due(step, config.checkpoint_every):
+                save()
 
     held_out = evaluate() if step >= plan.num_steps else None
     if held_out is not None or step > plan.first_step:

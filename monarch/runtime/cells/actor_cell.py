@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -35,6 +35,8 @@ from monarch.wire.message import PING, Call, StopActor
 __all__ = ["ActorCell", "CellHost"]
 
 _log = logging.getLogger("monarch.actor")
+
+Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 _PING_SPEC = EndpointSpec(lambda instance: None, instrument=False)
 
@@ -104,6 +106,25 @@ class ActorCell:
     async def _settle(self, result: Awaitable[Any] | Any, seconds: float | None = None) -> Any:
         """The value of what user code returned, awaited for ``seconds`` at most."""
         raise NotImplementedError
+
+    def surround(self, wrap: Wrap) -> None:
+        """Have each endpoint run as what ``wrap`` makes of it, which is given its name. From any
+        thread."""
+        plain = self._endpoint
+
+        def surrounded(call: Call) -> EndpointSpec:
+            if call.method == PING:
+                return plain(call)
+            try:
+                spec = plain(call)
+            except AttributeError as error:
+                # Whoever surrounds is to see that, too.
+                missing = error
+                spec = EndpointSpec(lambda *args, **kwargs: _raise(missing))
+            return replace(spec, method=wrap(call.method, spec.method))
+
+        # Shadowed, so that a call costs nothing more where nobody asked for it.
+        self._endpoint = surrounded  # type: ignore[method-assign]
 
     def judge(self, judge: Judge) -> None:
         """Ask ``__supervise__`` when the message in hand is done. From any thread."""
@@ -354,3 +375,7 @@ class ActorCell:
     async def _judge(self, judge: Judge) -> None:
         if self.failure is None:
             judge.verdict(*await self.hooks.supervise(self.instance, judge.failure))
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -106,6 +106,22 @@ class WorkspaceSession:
         report.notes += notes
         return report
 
+    def roll_back(
+        self, hosts: Sequence[ProcAddress], workspace: Workspace, generation: int
+    ) -> SyncReport:
+        """Have ``hosts``, and the processes of this program there, go back to a generation.
+
+        As ``rollback.roll_back``, which says what it raises. Blocks, also until whoever pushes at
+        this moment has finished.
+        """
+        from monarch.runtime.workspace.pushing.past import Past
+        from monarch.runtime.workspace.pushing.rollback import roll_back
+
+        whole = self._surroundings_of(workspace)[0].whole()
+        past = Past(self._agent.node, {str(host.uid): host for host in hosts})
+        with self.reload.pushing(), self.reload.alone:
+            return roll_back(past, self._agent.node, whole, generation, hosts, owners=[self.reload])
+
     def _came_to(self, plan: ReloadPlan) -> None:
         """Somebody, maybe elsewhere, has brought hosts and our processes to a state."""
         self._agent.workspaces.pushed(plan.covers, plan.generation, plan.digest)

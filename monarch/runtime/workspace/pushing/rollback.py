@@ -9,6 +9,7 @@ from monarch.errors import MonarchError
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.pushing.attempt import Attempt
 from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.runtime.workspace.pushing.past import Past
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.entry import Entry
@@ -52,6 +53,7 @@ def roll_back(
     generation: int,
     hosts: Sequence[ProcAddress],
     *,
+    owners: Sequence[Owner] | None = None,
     best_effort: bool = False,
     silent: Mapping[Uid, str] | None = None,
     names: Mapping[Uid, str] | None = None,
@@ -59,7 +61,8 @@ def roll_back(
     """Have all hosts, and the processes there, go back to a generation, or none of them.
 
     ``past`` is of those of ``hosts`` that answer; ``best_effort`` leaves the others behind, which
-    are ``silent``, and names them, as ``names`` says where they never did. It becomes the next
+    are ``silent``, and names them, as ``names`` says where they never did. ``owners`` of the procs
+    there are the clients that the hosts name, unless given. It becomes the next
     generation. The author's files stay as they are. Contents come from the hosts' stores, and from
     another host where one lacks them. Blocks. Raises ``GenerationUnknown``, ``ContentGone``, and
     ``MonarchError`` for a lost host.
@@ -76,7 +79,7 @@ def roll_back(
     memory.scanner = _PastScanner(landing, wanted.manifest, contents)
     memory.last = memory.run = _same_state(past.states().values())
     try:
-        attempt = Attempt(memory, node, None, "auto", best_effort=best_effort, silent=silent)
+        attempt = Attempt(memory, node, owners, "auto", best_effort=best_effort, silent=silent)
         return attempt.run(hosts, None)
     except PushRefused as error:
         raise MonarchError(str(error)) from None

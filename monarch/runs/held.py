@@ -1,0 +1,140 @@
+"""Telling of a run that holds: in its terminal, in its folder, and wherever somebody watches."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from monarch.actor import ProcMesh
+from monarch.errors import MonarchError
+from monarch.runs.edits import Failure
+from monarch.runs.ranks import RunFailed
+from monarch.runs.record import Record
+from monarch.runtime import process
+from monarch.runtime.hosts.bulletins import post
+from monarch.wire.bulletin import Bulletin
+from monarch_sync.errors import SyncError
+
+__all__ = ["Held"]
+
+
+class Held:
+    """Of the run of ``record``, whose procs are on hosts that others may watch."""
+
+    def __init__(self, record: Record | None, procs: ProcMesh) -> None:
+        self._record = record
+        self._hosts = procs._sync_hosts()
+        self._since: float | None = None
+        self._name = record.folder.name if record is not None else "this program"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether what failed has not gone well since."""
+        return self._since is not None
+
+    def begin(self, failure: Failure, *, in_place: bool) -> None:
+        """It holds from here on, or still."""
+        self._since = self._since or time.monotonic()
+        state = (
+            "no rank has changed anything by it, and weights and optimizer are as they were"
+            if in_place
+            else "the ranks cannot be put back: after the mend it goes on from the last checkpoint"
+        )
+        what_now = (
+            f"The run holds: {state}.\n"
+            f"Save a mend, and {failure.doing} is made again, on all ranks, with the new code; or "
+            "`monarch sync rollback`.\nCtrl-C saves what was learned, and stops."
+        )
+        self._alarm("held", failure, failure.told(what_now), in_place=in_place)
+        if self._record is not None:
+            self._record.phase("holding: waiting for a save")
+
+    def mended(self, generation: int) -> None:
+        """There is newer code to try."""
+        self._show(f"trying again, with generation {generation}")
+
+    def over(self, doing: str, generation: int) -> None:
+        """What had failed has gone well."""
+        if self._since is None:
+            return
+        seconds, self._since = time.monotonic() - self._since, None
+        text = (
+            f"{doing} went well on generation {generation}: the run goes on, after {seconds:.1f} s"
+        )
+        if self._record is not None:
+            self._record.event("mended", text, generation=generation, seconds=seconds)
+        else:
+            self._show(text)
+        self._post(Bulletin(self._key, "mended", f"{self._name}: {text}", generation))
+
+    def roll_back(self, failure: Failure) -> int:
+        """Have all hosts go back to the generation that went well; the number that it has now."""
+        self._since = self._since or time.monotonic()
+        good = failure.good
+        code = self._record.code if self._record is not None else None
+        text = failure.told(f"Nobody is there to mend it: going back to generation {good}.")
+        self._alarm("failed_edit", failure, text)
+        before = process.current().generation
+        if before > failure.generation:
+            return 0  # Somebody has pushed meanwhile: that is tried first.
+        if code is None or code.roll_back is None:
+            raise RunFailed(self.end_words(failure))
+        try:
+            report = code.roll_back(good)
+        except (MonarchError, SyncError) as error:
+            raise RunFailed(f"{self.end_words(failure)}\nThe rollback failed: {error}") from error
+        if not report.ok:
+            why = "; ".join(report.errors)
+            raise RunFailed(f"{self.end_words(failure)}\nThe rollback failed: {why}")
+        if self._record is not None:
+            self._record.event(
+                "rolled_back", f"generation {report.generation} is what {good} was; going on",
+                generation=report.generation, good=good,
+            )  # fmt: skip
+        return process.current().generation
+
+    def end_words(self, failure: Failure) -> str:
+        """Why a run ends, though an edit can be mended."""
+        return failure.told(
+            f"It was the first on code that was saved since generation {failure.good} went well. "
+            f"`monarch sync rollback {failure.good}` goes back to that"
+            + (f"\n{failure.details}" if failure.details else "")
+        )
+
+    def tell(self, text: str) -> None:
+        """Something that happens while it holds."""
+        if self._record is not None:
+            self._record.event("held_still", text)
+        else:
+            self._show(text)
+
+    @property
+    def _key(self) -> str:
+        return f"run {self._name}"
+
+    def _alarm(self, kind: str, failure: Failure, text: str, **data: Any) -> None:
+        about = {
+            "error": failure.error, "file": failure.file, "line": failure.line,
+            "ranks": list(failure.ranks), "good": failure.good, "doing": failure.doing, **data,
+        }  # fmt: skip
+        if self._record is not None:
+            self._record.alarm(text)
+            self._record.note(
+                kind, text, generation=failure.generation, traceback=failure.details, **about
+            )
+        else:
+            self._show(text)
+        stands = kind == "held"
+        told = Bulletin(self._key, kind, f"{self._name}: {text}", failure.generation, stands, about)
+        self._post(told)
+
+    def _show(self, text: str) -> None:
+        if self._record is not None:
+            self._record.message(text)
+        else:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    def _post(self, bulletin: Bulletin) -> None:
+        post(process.current().node, self._hosts, bulletin)

@@ -1,0 +1,328 @@
+"""New code on trial, in each process: a copy of the state before, and a way back to it.
+
+A ``Trial`` stands beside an actor in its process. Whatever endpoint of the actor is called the
+first time on code that is newer than that with which it last went well, the actor's state is
+copied before. The copy is dropped when the next endpoint is called, as nobody calls one before the
+last has gone well on all ranks; until then it can be put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import inspect
+import os
+import socket
+import stat
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from monarch.actor import Actor, context, endpoint
+from monarch.runs.kept import Undo, keep
+from monarch.runs.witness import waits_for_others
+from monarch.runtime import process
+
+__all__ = ["Connection", "Interrupted", "Trial", "TrialReport", "place_of"]
+
+_INTERRUPT_AGAIN_SECONDS = 0.2
+_MAX_FRAMES = 30
+
+Address = tuple[str, int]
+Connection = tuple[Address, Address]  # ours, theirs
+
+
+class _Interrupt(BaseException):
+    """Raised in a thread that is to come back."""
+
+
+class Interrupted(RuntimeError):
+    """An endpoint was cut short, because it took too long or another rank had failed."""
+
+
+@dataclass(frozen=True)
+class TrialReport:
+    """What one rank says of the endpoint that it was asked for last.
+
+    ``good`` is the generation with which that endpoint last went well; ``None`` if it never did.
+    ``error`` and its ``traceback`` are empty where nothing was raised; ``file`` and ``line`` are
+    where it was, or where the rank is. ``is_waiting``: it is in a collective.
+    ``num_calls`` counts those that this process was asked for, in this life of it.
+    """
+
+    rank: int
+    method: str = ""
+    generation: int = 0
+    good: int | None = None
+    is_running: bool = False
+    is_waiting: bool = False
+    error: str = ""
+    traceback: str = ""
+    file: str = ""
+    line: int = 0
+    num_calls: int = 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the code is newer than what went well."""
+        return self.good is not None and self.generation > self.good
+
+
+@dataclass
+class _Call:
+    """An endpoint that was called."""
+
+    method: str
+    generation: int
+    good: int | None
+    thread: int
+    is_running: bool = True
+    has_failed: bool = False
+    error: str = ""
+    traceback: str = ""
+    file: str = ""
+    line: int = 0
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Trial(Actor):
+    """Of the actor with this uid, in this process. ``good`` says with which generation each
+    endpoint went well in processes before this one; under "", the first of the run.
+
+    A sync actor, with a thread of its own: it answers while the other is stuck.
+    """
+
+    def __init__(self, uid: str, good: Mapping[str, int]) -> None:
+        self.rank = context().actor_instance.rank.rank
+        self._good = dict(good)
+        self._kept: Undo | None = None
+        self._why_not_kept = ""
+        self._last: _Call | None = None
+        self._num_calls = 0
+        self._lock = threading.Lock()
+        self._cell = next(cell for cell in process.current().cells if cell.record.uid == uid)
+        self._cell.surround(self._surround)
+
+    # In the actor's thread
+
+    def _surround(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def tried(instance: object, *args: Any, **kwargs: Any) -> Any:
+            call = self._begin(name, instance)
+            try:
+                with self._watched(call):
+                    result = method(instance, *args, **kwargs)
+            except _Interrupt:
+                self._end(call)
+                raise Interrupted(f"{name} was interrupted") from None
+            except SystemExit as error:
+                # It would end the actor: a slip of an edit is to be told, and mended.
+                raise RuntimeError(f"SystemExit: {error}") from error
+            if inspect.iscoroutine(result):
+                return self._awaited(call, result)
+            return result
+
+        return functools.wraps(method)(tried)
+
+    async def _awaited(self, call: _Call, result: Any) -> Any:
+        call.is_running, call.has_failed = True, False
+        call.done.clear()
+        with self._watched(call):
+            return await result
+
+    def _begin(self, name: str, instance: object) -> _Call:
+        last, generation = self._last, process.current().generation
+        if last is not None and not last.has_failed:
+            self._good.setdefault("", last.generation)
+            self._good[last.method] = last.generation
+            self._kept = None
+        good = self._good.get(name, self._good.get(""))
+        call = _Call(name, generation, good, threading.get_ident())
+        if good is not None and generation > good and self._kept is None:
+            try:
+                self._kept, self._why_not_kept = keep(instance), ""
+            except Exception as error:  # as where there is no room for it
+                self._why_not_kept = f"{type(error).__name__}: {error}"
+        self._last = call
+        self._num_calls += 1
+        return call
+
+    @contextlib.contextmanager
+    def _watched(self, call: _Call) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            call.has_failed = True
+            if not isinstance(error, _Interrupt):
+                _note(call, error)
+            raise
+        finally:
+            self._end(call)
+
+    def _end(self, call: _Call) -> None:
+        """From here on the thread is not interrupted any more."""
+        with self._lock:
+            call.is_running = False
+            _raise_in(call.thread, None)
+        call.done.set()
+
+    # Asked from elsewhere
+
+    @endpoint
+    def report(self) -> TrialReport:
+        """Of the endpoint that was asked for last."""
+        call = self._last
+        if call is None:
+            return TrialReport(self.rank)
+        file, line, is_waiting = call.file, call.line, False
+        is_inside = call.is_running and not call.error
+        frame = sys._current_frames().get(call.thread) if is_inside else None
+        if frame is not None:
+            frames = traceback.extract_stack(frame)
+            file, line = _users_place(frames)
+            is_waiting = waits_for_others(frames)
+        return TrialReport(
+            self.rank, call.method, call.generation, call.good, call.is_running, is_waiting,
+            call.error, call.traceback, file, line, self._num_calls,
+        )  # fmt: skip
+
+    @endpoint
+    def connections(self) -> list[Connection]:
+        """What connects this process with others over TCP, but for what the runtime and the
+        rendezvous need."""
+        ours = {urlsplit(url).port for url in process.current().node.address.urls if "tcp:" in url}
+        ours.add(int(os.environ.get("MASTER_PORT") or 0))
+        return [
+            (here, there)
+            for _, here, there in _tcp_connections()
+            if here[1] not in ours and there[1] not in ours
+        ]
+
+    @endpoint
+    def cut(self, connections: Collection[Connection]) -> None:
+        """End these, as if the other side had gone; and the process groups, as NCCL's abort does.
+
+        Whoever waits for another rank in a collective hears of it at once: gloo looks at its
+        connections alone.
+        """
+        wanted = {tuple(map(tuple, one)) for one in connections}
+        for number, here, there in _tcp_connections():
+            if (here, there) in wanted:
+                with contextlib.suppress(OSError), _duplicate(number) as end:
+                    end.shutdown(socket.SHUT_RDWR)
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_initialized():
+            with contextlib.suppress(Exception):
+                distributed.distributed_c10d._abort_process_group()
+
+    @endpoint
+    def come_back(self, seconds: float, patience_seconds: float) -> bool:
+        """Wait until the endpoint in hand has ended; after ``patience_seconds`` it is interrupted.
+        Whether it has, within ``seconds``."""
+        call = self._last
+        if call is None:
+            return True
+        deadline = time.monotonic() + seconds
+        if call.done.wait(min(seconds, patience_seconds)):
+            return True
+        while (left := deadline - time.monotonic()) > 0:
+            with self._lock:
+                if call.is_running:
+                    _raise_in(call.thread, _Interrupt)
+            if call.done.wait(min(left, _INTERRUPT_AGAIN_SECONDS)):
+                return True
+        return False
+
+    @endpoint
+    def restore(self) -> str:
+        """Put the state back from before the endpoint that was asked for last; why not, if so."""
+        call = self._last
+        if call is None:
+            return ""
+        call.has_failed = True  # The next one must not take it for one that went well.
+        if self._kept is None:
+            return self._why_not_kept or "no copy of the state was made"
+        gc.collect()  # What the failed call left behind, as graphs with hooks, is to be gone.
+        try:
+            self._kept()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+
+def _note(call: _Call, error: BaseException) -> None:
+    """Keep the words, not the error: its frames hold tensors, and graphs with hooks."""
+    call.error = f"{type(error).__name__}: {error}".removesuffix(": ")
+    where = error.__traceback__
+    while where is not None and where.tb_frame.f_code.co_filename.startswith(_OURS):
+        where = where.tb_next
+    lines = traceback.format_exception(type(error), error, where, limit=-_MAX_FRAMES)
+    call.traceback = "".join(lines).rstrip()
+    call.file, call.line = place_of(error)
+
+
+def place_of(error: BaseException) -> tuple[str, int]:
+    """Where the user's code is that raised; nowhere where nobody knows."""
+    while error.__cause__ is not None:
+        error = error.__cause__  # Who words an error for a reader is not who made it.
+    if isinstance(error, SyntaxError) and error.filename:
+        return _in_short(error.filename), error.lineno or 0
+    return _users_place(traceback.extract_tb(error.__traceback__))
+
+
+def _users_place(frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
+    """The innermost frame of no installed package."""
+    for frame in reversed(frames):
+        if not _is_installed(frame.filename):
+            return _in_short(frame.filename), frame.lineno or 0
+    return "", 0
+
+
+def _in_short(path: str) -> str:
+    """As it is named in the workspace, wherever that lies on this host."""
+    folders = [os.path.join(folder, "") for folder in sys.path if folder]
+    folder = max((one for one in folders if path.startswith(one)), key=len, default="")
+    return path.removeprefix(folder)
+
+
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def _is_installed(path: str) -> bool:
+    return path.startswith((_LIBRARY, _OURS, "<frozen")) or "site-packages" in path
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an error in a thread at its next step; ``None`` takes back what it has not noticed."""
+    raised = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+
+
+def _tcp_connections() -> Iterator[tuple[int, Address, Address]]:
+    """The descriptor and both ends of each."""
+    for name in os.listdir("/proc/self/fd"):
+        number = int(name)
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with _duplicate(number) as end:
+                if end.family in (socket.AF_INET, socket.AF_INET6) and end.type == _STREAM:
+                    yield number, _plain(end.getsockname()), _plain(end.getpeername())
+
+
+_STREAM = socket.SOCK_STREAM
+
+
+def _duplicate(number: int) -> socket.socket:
+    return socket.socket(fileno=os.dup(number))
+
+
+def _plain(address: Any) -> Address:
+    return str(address[0]).removeprefix("::ffff:"), int(address[1])
