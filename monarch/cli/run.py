@@ -31,8 +31,8 @@ from monarch.config_file import (
 from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.runs import Record
 from monarch.runs.allocation import AllocationLost
-from monarch.runs.ending import end_text
 from monarch.runs.edits import OnEditError
+from monarch.runs.ending import end_text
 from monarch.runs.folder import RUNS, RunFolder, find_run, new_run
 from monarch.runs.identity import config_of, find_unfinished, what_changed
 from monarch.runs.logs import RunLogs

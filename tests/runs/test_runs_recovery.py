@@ -37,7 +37,7 @@ def test_what_is_lost_is_begun_again_and_told(record: Record) -> None:
     assert hung["kind"] == "hung"
     assert hung["text"] == "step 5 hangs; restart 1 of 2\nrank 0 waits"
     assert (respawned["kind"], respawned["step"]) == ("respawned", 3)
-    assert respawned["text"].endswith("s later, from step 3")
+    assert respawned["text"].endswith("s later, from step 3; steps 3 to 4 are made again")
 
 
 def test_without_progress_it_gives_up(record: Record) -> None:
