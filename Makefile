@@ -44,6 +44,10 @@ format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: reference
+reference: $(STAMP) ## write docs/reference.md anew, from the code
+	@$(BIN)/python tools/reference.py
+
 .PHONY: soak
 soak: $(STAMP) ## shake the runtime for SOAK_SECONDS (600), with SOAK_SEED
 	@$(BIN)/python -m tests.soak.main

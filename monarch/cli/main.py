@@ -24,6 +24,7 @@ _OUR_FOLDER = ".monarch"
 # In the order of the help: the module of each, under `monarch.cli`, and what the help says of it,
 # which is the beginning of what the command says of itself.
 _COMMANDS = {
+    "init": ("init", "Begin a project: write a monarch.toml, a task to edit, and a config."),
     "apply": ("allocation", "Bring the allocation up, or find it running."),
     "status": ("allocation", "Hosts, procs, and the generation of code that each host has."),
     "kill": ("allocation", "End the allocation and all that runs on it."),

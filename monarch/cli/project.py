@@ -40,11 +40,13 @@ _COMING_UP_SECONDS = 30.0
 
 @dataclass
 class JobSection:
-    """The allocation. ``hosts`` gives the number of hosts by mesh name."""
+    """The allocation: what `monarch apply` brings up."""
 
-    kind: Literal["process", "local"] = "process"
+    kind: Literal["process", "local"] = "process"  # local: none that outlives its command
+    # how many hosts each mesh has, by its name
     hosts: dict[str, int] = field(default_factory=lambda: {"hosts": 1})
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)  # variables that all processes there get
+    # modules that a host imports once, so that its processes begin in milliseconds
     preload: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -54,14 +56,12 @@ class JobSection:
 
 @dataclass
 class WorkspaceSection:
-    """The folders that hosts get a copy of, relative to ``monarch.toml``.
+    """The folders that hosts get a copy of."""
 
-    ``editable``: editable installs of this environment come along.
-    """
-
-    dirs: list[str] = field(default_factory=lambda: ["."])
+    dirs: list[str] = field(default_factory=lambda: ["."])  # relative to this file
+    # patterns as in .gitignore of what stays here; what git ignores does so anyway
     ignore: list[str] = field(default_factory=list)
-    editable: bool = True
+    editable: bool = True  # packages that are installed here as editable come along
 
 
 @dataclass

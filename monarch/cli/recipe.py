@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from monarch.cli.project import load_project
-from monarch.config_file import live_keys, load_config, to_toml
+from monarch.config_file import live_keys, load_config
+from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError
 from monarch.runs.catalog import built_in_recipes, summary_of
 from monarch.runs.outline import Outline, outline_of
@@ -39,21 +40,20 @@ def ls() -> None:
 
 @recipe.command("show")
 @click.argument("name", metavar="RECIPE")
-def show(name: str) -> None:
+@click.option("--toml", "is_toml", is_flag=True, help="only the config, as a file to begin with")
+def show(name: str, is_toml: bool) -> None:
     """Show what a recipe does, and its config with all defaults.
 
-    What is printed after the description is a config file; keys marked live may change while a
-    run goes on.
+    What is printed after the description is a config file with what each key means; keys marked
+    (live) may change while a run goes on: edit the file that the run was given, and save.
     """
     found = outline_here(name) or recipe_here(name)
+    if is_toml:
+        click.echo(_config_file(found, name), nl=False)
+        return
     click.echo(found.doc or f"{name} says nothing of itself")
     click.echo()
-    live = set(live_keys(found.config_class))
-    table = ""
-    for line in to_toml(_defaults(found)).splitlines():
-        table = line.strip("[]") + "." if line.startswith("[") else table
-        is_live = table + line.partition(" = ")[0] in live
-        click.echo(f"{line}  # live" if is_live else line)
+    click.echo(to_commented_toml(_defaults(found)), nl=False)
 
 
 @recipe.command("cp")
@@ -71,8 +71,9 @@ def cp(name: str, file: Path | None, force: bool) -> None:
         raise JobError(f"{target} is there already; --force writes over it")
     if target.suffix == ".toml":
         with writing(target):
-            write_whole(target, to_toml(_defaults(found)))
-        click.echo(f"monarch run {name} --config {target}")
+            write_whole(target, _config_file(found, name, target))
+        click.echo(f"wrote {target}, all keys of {name} with their defaults. Run it:")
+        click.echo(f"    monarch run {name} --config {target}")
         return
     if found.path is None:
         raise JobError(f"{name} is written in no file")
@@ -82,7 +83,8 @@ def cp(name: str, file: Path | None, force: bool) -> None:
         )
     with writing(target):
         write_whole(target, found.path.read_text(encoding="utf-8"))
-    click.echo(f"monarch run {target}")
+    click.echo(f"wrote {target}, the whole recipe, to be made your own. Run it:")
+    click.echo(f"    monarch run {target}")
 
 
 @recipe.command("validate")
@@ -152,6 +154,16 @@ def _import_from_workspace() -> None:
     for folder in load_project(None).make_workspace().folders:
         if str(folder.local) not in sys.path:
             sys.path.insert(0, str(folder.local))
+
+
+def _config_file(found: Recipe | Outline, name: str, target: Path | str = "FILE.toml") -> str:
+    """A config file to begin with: all keys, what they mean, and how to run it."""
+    head = f"# monarch run {name} --config {target}\n# Keys that you leave out have these values."
+    if live_keys(found.config_class):
+        head += (
+            "\n# Those marked (live) may change while the run goes on: edit this file, and save."
+        )
+    return f"{head}\n\n{to_commented_toml(_defaults(found))}"
 
 
 def _defaults(found: Recipe | Outline) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -126,10 +127,14 @@ def to_toml_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(to_toml_value(item) for item in value)}]"
     if isinstance(value, dict):
-        items = (f"{json.dumps(key)} = {to_toml_value(item)}" for key, item in value.items())
-        return f"{{{', '.join(items)}}}"
+        items = [f"{_key(key)} = {to_toml_value(item)}" for key, item in value.items()]
+        return f"{{ {', '.join(items)} }}" if items else "{}"
     # JSON's strings are TOML's, but for one character that TOML wants escaped.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
 
 def _is_union(hint: Any) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from monarch.config_file.keys import leaves
+from monarch.config_file.live import live_keys
+from monarch.config_file.notes import Note, notes_of
 from monarch.config_file.origin import Origin
 from monarch.config_file.types import to_toml_value
 
-__all__ = ["to_toml"]
+__all__ = ["to_commented_toml", "to_toml"]
+
+_WIDTH = 80
 
 
 def to_toml(config: Any, origins: Mapping[str, Origin] | None = None) -> str:
@@ -19,10 +24,50 @@ def to_toml(config: Any, origins: Mapping[str, Origin] | None = None) -> str:
         table, _, name = key.rpartition(".")
         line = f"{name} = {to_toml_value(value)}"
         if origins and key in origins:
-            # A comment may hold neither line breaks nor control characters; an override may.
-            shown = "".join(c if c.isprintable() else " " for c in origins[key].text)
-            line += f"  # {shown}"
+            line += f"  # {_on_a_line(origins[key].text)}"
         tables.setdefault(table, []).append(line)
     tops = tables.pop("", [])
     parts = [tops, *([f"[{table}]", *lines] for table, lines in tables.items())]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def to_commented_toml(config: Any) -> str:
+    """The same, with what the config's class says of its keys; fits 80 columns where it can."""
+    notes, live = notes_of(type(config)), set(live_keys(type(config)))
+    tables: dict[str, list[str]] = {}
+    for key, value in leaves(config):
+        table, _, name = key.rpartition(".")
+        note = notes[key]
+        if key in live:
+            note = note._replace(text=f"{note.text} (live)".lstrip())
+        lines = tables.setdefault(table, [])
+        if note.heading and lines:
+            lines.append("")
+        lines += _lines(f"{name} = {to_toml_value(value)}", note)
+    tops = tables.pop("", [])
+    parts = [tops] if tops else []
+    for table, lines in tables.items():
+        about = [*_comment(notes[table].heading), *_comment(notes[table].text)]
+        parts.append([*about, f"[{table}]", *lines])
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _lines(assignment: str, note: Note) -> Iterator[str]:
+    yield from _comment(note.heading)
+    beside = f"{assignment}  # {_on_a_line(note.text)}"
+    if not note.text:
+        yield assignment
+    elif len(beside) <= _WIDTH:
+        yield beside
+    else:
+        yield from _comment(note.text)
+        yield assignment
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(_on_a_line(text), _WIDTH - 2)]
+
+
+def _on_a_line(text: str) -> str:
+    # A comment may hold neither line breaks nor control characters; an override may.
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -1,0 +1,91 @@
+"""``monarch init``: the files that a project begins with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from monarch.cli.project import PROJECT_FILE, JobSection, ProjectFile, WorkspaceSection
+from monarch.config_file.writer import to_commented_toml
+from monarch.errors import JobError
+from monarch.runs.whole_file import write_whole, writing
+
+__all__ = ["init"]
+
+_HOSTS = 2
+
+_TASK = '''"""What to train. Edit it while a run goes on, and save: all ranks take it up between
+two steps. `monarch recipe show ddp` tells of the other functions that may stand here."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+def build_model(config) -> nn.Module:
+    """Images (N, 1, 8, 8) of handwritten digits to logits (N, 10)."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, 4 * config.num_channels),
+        nn.ReLU(),
+        nn.Dropout(config.dropout),
+        nn.Linear(4 * config.num_channels, 10),
+    )
+
+
+def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The mean loss of a batch."""
+    return functional.cross_entropy(logits, labels)
+'''
+
+_CONFIG = """# The config of a run: monarch run ddp --config ddp.toml
+# `monarch recipe show ddp --toml` prints all keys, with what they mean.
+task = "task"  # the module with your model and loss: task.py
+num_epochs = 200
+
+# May be edited while the run goes on, like the code.
+learning_rate = 0.004
+"""
+
+
+@click.command()
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option("--hosts", type=click.IntRange(min=1), help=f"how many hosts [default: {_HOSTS}]")
+def init(folder: Path | None, hosts: int | None) -> None:
+    """Begin a project: write a monarch.toml, a task to edit, and a config.
+
+    In FOLDER, or here. What is there already is left as it is, and nothing is written then.
+    """
+    folder = folder or Path()
+    names = (PROJECT_FILE, "task.py", "ddp.toml")
+    there = [str(folder / name) for name in names if (folder / name).exists()]
+    if there:
+        raise JobError(f"{' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already")
+    if hosts is None and sys.stdin.isatty() and sys.stdout.isatty():
+        hosts = click.prompt(
+            "How many hosts? All are on this machine, each with a copy of this folder",
+            default=_HOSTS, type=click.IntRange(min=1),
+        )  # fmt: skip
+    texts = (_project_text(hosts or _HOSTS), _TASK, _CONFIG)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in zip(names, texts, strict=True):
+            write_whole(folder / name, text)
+    click.echo(f"wrote {folder / PROJECT_FILE}: which hosts there are, and what they get a copy of")
+    click.echo(f"wrote {folder / 'task.py'}: your model and loss")
+    click.echo(f"wrote {folder / 'ddp.toml'}: the config of a run")
+    click.echo("\nNow:")
+    if folder != Path():
+        click.echo(f"    cd {folder}")
+    click.echo(
+        "    monarch dev ddp --config ddp.toml    # hosts, a watch and a run in one terminal"
+    )
+    click.echo("then edit task.py while it trains, and save")
+
+
+def _project_text(num_hosts: int) -> str:
+    job = JobSection(hosts={"hosts": num_hosts}, preload=["torch"])
+    workspace = WorkspaceSection(ignore=["runs/"])
+    return to_commented_toml(ProjectFile(job, workspace))

@@ -1,0 +1,97 @@
+"""What the author of a config wrote beside its fields: comments, headings, docstrings.
+
+They are read from the source, so that nobody has to write them twice::
+
+    # The optimizer.                    a heading: a comment behind a blank line
+    learning_rate: float = 4e-3  # the highest
+    beta: float = 0.9
+    \"\"\"Of the first moment.\"\"\"         or a docstring below its field
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import textwrap
+import tokenize
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+from monarch.config_file.types import describe, is_config
+
+__all__ = ["Note", "notes_of"]
+
+
+class Note(NamedTuple):
+    """``text`` is of one key; ``heading`` of it and those that follow, up to the next heading."""
+
+    text: str = ""
+    heading: str = ""
+
+
+def notes_of(config_class: type[Any], above: str = "") -> dict[str, Note]:
+    """By dotted key. A key that nothing was written about has an empty one; a table's own key has
+    what its class says of itself."""
+    written: dict[str, Note] = {}
+    for cls in reversed(config_class.__mro__):
+        for name, note in _notes_in(cls).items() if dataclasses.is_dataclass(cls) else ():
+            # What a subclass declares again, as with another default, means what it meant.
+            written[name] = note if note.text else note._replace(text=written.get(name, note).text)
+    hints = get_type_hints(config_class)
+    found: dict[str, Note] = {}
+    for field in dataclasses.fields(config_class):
+        key, hint = f"{above}{field.name}", hints[field.name]
+        note = written.get(field.name, Note())
+        if is_config(hint):
+            found[key] = Note(_own_words(hint) or note.text, note.heading)
+            found |= notes_of(hint, f"{key}.")
+            continue
+        if get_origin(hint) is Literal and not all(str(one) in note.text for one in get_args(hint)):
+            note = note._replace(text=f"{note.text}; {describe(hint)}".removeprefix("; "))
+        found[key] = note
+    return found
+
+
+def _own_words(cls: type[Any]) -> str:
+    said = cls.__dict__.get("__doc__") or ""
+    is_made_up = said.startswith(f"{cls.__name__}(")  # by dataclasses, for want of any
+    return "" if is_made_up else _in_a_row(inspect.cleandoc(said).split("\n\n")[0])
+
+
+def _notes_in(cls: type[Any]) -> dict[str, Note]:
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+        tree = ast.parse(source).body[0]
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError):
+        return {}  # made by a program
+    if not isinstance(tree, ast.ClassDef):
+        return {}
+    lines = source.splitlines()
+    comments = {
+        token.start[0]: token.string.lstrip("#").strip()
+        for token in tokens
+        if token.type == tokenize.COMMENT and not token.string.startswith("# type:")
+    }
+    found = {}
+    for statement, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        parts = [comments[number] for number in range(first, last + 1) if number in comments]
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            parts.append(str(after.value.value))
+        over: list[str] = []
+        while first > 1 and lines[first - 2].lstrip().startswith("#"):
+            first -= 1
+            over.insert(0, comments.get(first, ""))
+        before = lines[first - 2].strip()
+        is_heading = not before or before.startswith("class ")
+        text = _in_a_row(" ".join(parts if is_heading else [*over, *parts]))
+        found[statement.target.id] = Note(text, _in_a_row(" ".join(over)) if is_heading else "")
+    return found
+
+
+def _in_a_row(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,74 @@
+"""Writes docs/reference.md: every key of monarch.toml and of each recipe, from the code.
+
+python tools/reference.py           writes it
+python tools/reference.py --check   ends with 1 where it is out of date
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from monarch.cli.project import ProjectFile
+from monarch.config_file import live_keys, load_config
+from monarch.config_file.keys import leaves
+from monarch.config_file.notes import notes_of
+from monarch.config_file.types import to_toml_value
+from monarch.runs.recipe import built_in_recipes, find_recipe
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/reference.md"
+_HEAD = """# Reference of the keys
+
+Made from the code by `make reference`; do not edit. The same, as files to begin with:
+`monarch init`, `monarch recipe show RECIPE --toml`, `monarch recipe cp RECIPE my.toml`.
+
+Keys of a recipe are given in a TOML file (`monarch run ddp --config ddp.toml`), in the environment
+(`MONARCH_CONFIG_LEARNING_RATE=1e-3`), or on the command line (`learning_rate=1e-3`), the later over
+the earlier. `"none"` stands for nothing, which TOML lacks. Those marked (live) may be edited in the
+file while a run goes on.
+"""
+
+
+def reference() -> str:
+    """The page."""
+    parts = [_HEAD, "## monarch.toml\n", _table(ProjectFile)]
+    for name in built_in_recipes():
+        recipe = find_recipe(name)
+        parts += [f"## {name}\n", f"{recipe.summary}\n", _table(recipe.config_class)]
+    return "\n".join(parts)
+
+
+def _table(config_class: type[Any]) -> str:
+    notes, live = notes_of(config_class), set(live_keys(config_class))
+    rows = ["| key | default | |", "| --- | --- | --- |"]
+    last = ""
+    for key, value in leaves(load_config(config_class).config):
+        table, note = key.rpartition(".")[0], notes[key]
+        headings = [note.heading] if note.heading else []
+        if table != last:
+            last = table
+            headings.insert(0, f"[{table}] {notes[table].text}".strip())
+        rows += [f"| **{_cell(heading)}** | | |" for heading in headings]
+        text = f"{note.text} (live)".strip() if key in live else note.text
+        rows.append(f"| `{key}` | `{_cell(to_toml_value(value))}` | {_cell(text)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def main(arguments: list[str]) -> int:
+    """Write it, or say that it is out of date."""
+    if arguments == ["--check"]:
+        if PAGE.read_text(encoding="utf-8") == reference():
+            return 0
+        sys.stderr.write(f"{PAGE.name} is out of date: `make reference` writes it anew\n")
+        return 1
+    PAGE.write_text(reference(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
