@@ -6,10 +6,9 @@ Run it with `python examples/actors/distributed.py`, or with `older` for the old
 import asyncio
 import sys
 
-from monarch.utils import setup_env_for_distributed
-
 from monarch.actor import Actor, current_rank, endpoint, proc_mesh, this_host
 from monarch.spmd import setup_torch_elastic_env
+from monarch.utils import setup_env_for_distributed
 
 
 class Reducer(Actor):

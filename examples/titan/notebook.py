@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 
 import torch
+
 from monarch._rust_bindings.monarch_hyperactor.alloc import AllocConstraints, AllocSpec
+from monarch.actor import Actor, ProcMesh, current_rank, endpoint, this_host
 from monarch.actor.alloc import LocalAllocator
 from monarch.utils import setup_env_for_distributed
-
-from monarch.actor import Actor, ProcMesh, current_rank, endpoint, this_host
 from monarch_recipes.titan_cpu import import_torchtitan
 from monarch_recipes.titan_tiny import prepare
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from monarch.utils import setup_env_for_distributed
 
 from monarch.actor import Actor, current_rank, endpoint
 from monarch.job import JobTrait, ProcessJob
+from monarch.utils import setup_env_for_distributed
 from monarch_recipes.titan_cpu import import_torchtitan
 from monarch_recipes.titan_tiny import prepare
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from monarch._src.actor.code_sync.auto_reload import AutoReloader, SysAuditImportHook
 
 NAME = "auto_reloaded"

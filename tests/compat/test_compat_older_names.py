@@ -10,15 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
-from monarch._rust_bindings.monarch_hyperactor.alloc import AllocConstraints, AllocSpec
-from monarch.actor.alloc import (
-    LocalAllocator,
-    ProcessAllocator,
-    RemoteAllocator,
-    StaticRemoteAllocInitializer,
-)
 
 import monarch.actor
+from monarch._rust_bindings.monarch_hyperactor.alloc import AllocConstraints, AllocSpec
 from monarch.actor import (
     Actor,
     BindSpec,
@@ -30,6 +24,12 @@ from monarch.actor import (
     local_proc_mesh,
     proc_mesh,
     this_host,
+)
+from monarch.actor.alloc import (
+    LocalAllocator,
+    ProcessAllocator,
+    RemoteAllocator,
+    StaticRemoteAllocInitializer,
 )
 from monarch.actor.concurrent import concurrent_endpoint
 from tests.actors import Echo

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from monarch.utils import setup_env_for_distributed
 
 from monarch.actor import Actor, ActorError, ProcMesh, endpoint, this_host
 from monarch.job import ProcessJob
 from monarch.spmd import SPMDActor, setup_torch_elastic_env, setup_torch_elastic_env_async
+from monarch.utils import setup_env_for_distributed
 
 NAMES = (
     "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
