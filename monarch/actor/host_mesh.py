@@ -125,6 +125,7 @@ class HostMesh(Syncable, MeshTrait):
 
         def check(error: MonarchError | None) -> None:
             if error is not None:
+                agent.heard_of([one.address.uid for one in links if one.is_lost])
                 raise error
 
         done = gather([one.ready for one in links], check)

@@ -194,6 +194,10 @@ class ProcMesh(Syncable, MeshTrait):
 
     def _check_up(self, outcome: Outcome) -> None:
         if outcome.error:
+            agent = process.current()
+            if running.get() is None:
+                uids = [proc.uid for proc in self._procs]
+                agent.heard_of([uid for uid in uids if agent.node.failure_of(uid) is not None])
             raise SupervisionError(f"a proc of {self._name} is not there: {outcome.error}")
         spoiled = outcome.body.get("spoiled")
         if spoiled:

@@ -7,10 +7,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, overload
 
+from monarch.actor.mesh_ref import MeshRef
 from monarch.core.call_table import Collector
 from monarch.errors import MeshFailure, SupervisionError
 from monarch.mesh import Shape, ValueMesh
+from monarch.runtime import process
 from monarch.runtime.answers import RawReply
+from monarch.runtime.context import running
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 
@@ -25,6 +28,18 @@ __all__ = [
 ]
 
 R = TypeVar("R")
+
+
+def _heard(callee: Callee, error: SupervisionError) -> SupervisionError:
+    """The error, of which the program is told with this: what has failed is its to handle."""
+    if isinstance(callee, MeshRef) and running.get() is None:
+        agent = process.current()
+        failed = error.failure.crashed_ranks if error.failure is not None else ()
+        keys = [uid for uid in callee.proc_uids if agent.node.failure_of(uid) is not None]
+        keys += [f"{callee.uid}[{rank}]" for rank in failed]
+        others = [f"{callee.uid}[{rank}]" for rank in callee.shape.ndslice]
+        agent.heard_of(keys, [*callee.proc_uids, *others])
+    return error
 
 
 def value_of(reply: RawReply) -> Any:
@@ -167,15 +182,24 @@ def resolve_call(
 
     def resolve(collector: Collector[RawReply]) -> ValueMesh[Any]:
         if collector.failure is not None:
-            raise died(callee, method, collector.failure)
+            raise _heard(callee, died(callee, method, collector.failure))
         replies = [reply for reply in collector.answers if reply is not None]
         # A dead member first: the others may not have answered yet.
         for reply in sorted(replies, key=lambda reply: not reply.refused):
             if reply.failed:
-                value_of(reply)
+                _value(callee, reply)
         return ValueMesh(shape, LazyValues(replies))
 
     return resolve
+
+
+def _value(callee: Callee, reply: RawReply) -> Any:
+    try:
+        return value_of(reply)
+    except SupervisionError as error:
+        if reply.refused:
+            _heard(callee, error)
+        raise
 
 
 def resolve_one(callee: Callee, method: str) -> Callable[[RawReply | MeshFailure], Any]:
@@ -183,7 +207,7 @@ def resolve_one(callee: Callee, method: str) -> Callable[[RawReply | MeshFailure
 
     def resolve(answer: RawReply | MeshFailure) -> Any:
         if isinstance(answer, MeshFailure):
-            raise died(callee, method, answer)
-        return value_of(answer)
+            raise _heard(callee, died(callee, method, answer))
+        return _value(callee, answer)
 
     return resolve

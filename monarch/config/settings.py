@@ -44,6 +44,7 @@ class Settings:
     cleanup_timeout_seconds: float = 3.0
     stop_timeout_seconds: float = 10.0
     exit_timeout_seconds: float = 1.0
+    fault_patience_seconds: float = 5.0
     hang_timeout_seconds: float = 12.0
     host_answer_seconds: float = 15.0
     reload_timeout_seconds: float = 30.0

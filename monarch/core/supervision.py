@@ -20,7 +20,7 @@ Events are methods; each returns the effects to carry out, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -59,9 +59,14 @@ class FailActor(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Nobody handled it: the root's fault hook is next."""
+    """Nobody handled it: the root's fault hook is next.
+
+    ``keys`` are what has failed, for whoever has heard of some of it on another way: uids of procs,
+    ``actor mesh[rank]``, the origin.
+    """
 
     failure: MeshFailure
+    keys: frozenset[str] = frozenset()
 
 
 class StopMesh(NamedTuple):
@@ -176,7 +181,7 @@ class Supervision:
             effect
             for mesh, failure in reports
             if not (is_known and mesh.owner == ROOT)
-            for effect in self._tell(mesh, failure)
+            for effect in self._tell(mesh, failure, deaths)
         ]
 
     def actor_failed(
@@ -190,14 +195,15 @@ class Supervision:
         if mesh is None or rank in mesh.dead:
             return []
         mesh.dead.add(rank)
-        origin = cause.origin if cause is not None else f"{mesh_uid}[{rank}]"
+        itself = f"{mesh_uid}[{rank}]"
+        origin = cause.origin if cause is not None else itself
         if mesh.owner == ROOT and origin in self._faulted:
             return []
         failure = MeshFailure(
             mesh.name, (rank,), reason, "actor", members=(mesh.member(rank),),
             origin=origin, cause=cause,
         )  # fmt: skip
-        return self._tell(mesh, failure)
+        return self._tell(mesh, failure, (itself,))
 
     def supervised(
         self, owner: str, failure: MeshFailure, handled: bool, error: str = ""
@@ -250,10 +256,10 @@ class Supervision:
             members=members, lost_actors=lost, origin=origin, log_file=log_file,
         )  # fmt: skip
 
-    def _tell(self, mesh: _Mesh, failure: MeshFailure) -> list[Effect]:
+    def _tell(self, mesh: _Mesh, failure: MeshFailure, failed: Iterable[str]) -> list[Effect]:
         if mesh.owner == ROOT:
             self._faulted.add(failure.origin)
-            return [Fault(failure)]
+            return [Fault(failure, frozenset((*failed, failure.origin)))]
         return [] if mesh.owner in self._ended else [Supervise(mesh.owner, failure)]
 
 

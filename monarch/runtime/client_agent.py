@@ -9,13 +9,15 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from monarch.config import settings
-from monarch.errors import JobError, MeshFailure
+from monarch.core.supervision import Fault
+from monarch.errors import JobError
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
-from monarch.runtime.ends.unhandled_faults import UnhandledFaults
+from monarch.runtime.ends.end_program import prepare_to_end
+from monarch.runtime.ends.unhandled_faults import Lost, UnhandledFaults
 from monarch.runtime.hosts.directory import new_directory
 from monarch.runtime.hosts.given_workspaces import given_workspaces
 from monarch.runtime.hosts.host_agent import HostAgent
@@ -82,6 +84,7 @@ class ClientAgent(ProcAgent):
         self.links: dict[str, HostLink] = {}
         self._find_process: dict[str, FindProcess] = {}
         self.faults = UnhandledFaults(self.printer.flush)
+        node.partings.on_peer_again.append(lambda again: self.faults.forget(again.uid))
         self._is_closed = False
         self._imported = ImportedTexts()
         self._imported.look()
@@ -121,6 +124,7 @@ class ClientAgent(ProcAgent):
             self.links[url] = link
             link.ready.on_set(functools.partial(self._attached, link))
             self.supervisor.lives_again(link.address.uid)
+            self.faults.forget(link.address.uid)
         return link
 
     def expect_process(self, url: str, find: FindProcess) -> None:
@@ -221,8 +225,14 @@ class ClientAgent(ProcAgent):
         assert isinstance(envelope.message, Notice)
         _log.warning("%s", envelope.message.text)
 
-    def fault(self, failure: MeshFailure) -> None:
-        self.faults.tell(failure)
+    def fault(self, fault: Fault) -> None:
+        links = {link.address.uid: link for link in self.links.values()}
+        link = links.get(fault.failure.origin)
+        is_own_child = link is not None and link.is_own_child
+        self.faults.tell(Lost(fault.failure, fault.keys, link is not None, is_own_child))
+
+    def heard_of(self, keys: Collection[str], others: Collection[str] = ()) -> None:
+        self.faults.heard(keys, others)
 
     def close(self, grace_seconds: float | None = None) -> None:
         """Stop what we run here, leave the hosts we are attached to. Idempotent.
@@ -305,6 +315,7 @@ def client() -> ClientAgent:
 
 def _bootstrap() -> ClientAgent:
     sys.setswitchinterval(min(sys.getswitchinterval(), settings().switch_interval_seconds))
+    prepare_to_end()
     secret = take_secret()
     agent = ClientAgent(Node(new_uid(), JobKeys(secret) if secret else None))
     atexit.register(_at_exit, agent)

@@ -14,7 +14,7 @@ from signal import SIGINT
 from types import FrameType
 from typing import Any
 
-__all__ = ["Uninterrupted"]
+__all__ = ["Uninterrupted", "is_uninterrupted"]
 
 
 class Uninterrupted:
@@ -41,3 +41,8 @@ class Uninterrupted:
             _signal.signal(SIGINT, before)
             if self._pressed is not None:
                 before(*self._pressed)
+
+
+def is_uninterrupted() -> bool:
+    """Whether the main thread is inside such a block."""
+    return getattr(_signal.getsignal(SIGINT), "__func__", None) is Uninterrupted._note

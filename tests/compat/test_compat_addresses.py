@@ -146,7 +146,8 @@ def test_local_hosts_of_a_shape(program: Any) -> None:
     run = program("""
         from monarch._src.actor.host_mesh import create_local_host_mesh, this_host
         from monarch._src.actor.shape import Extent
-                hosts = create_local_host_mesh(Extent(["racks", "hosts"], [2, 1]))
+        from tests.actors import Echo
+        hosts = create_local_host_mesh(Extent(["racks", "hosts"], [2, 1]))
         echo = hosts.spawn_procs().spawn("echo", Echo)
         print(hosts.sizes, len(set(echo.pid.call().get(timeout=30).values())))
         print(create_local_host_mesh() == this_host())

@@ -13,10 +13,18 @@ import os
 import sys
 from types import TracebackType
 
-__all__ = ["fail_at_exit"]
+__all__ = ["EndedByFault", "fail_at_exit"]
 
 _must_fail = False
 _is_leaving = False
+
+
+class EndedByFault(KeyboardInterrupt):
+    """A fault ends the program, with status 1, where its main thread stands.
+
+    For programs that save their work when they are interrupted. Nobody sees a traceback of it: what
+    happened has been told.
+    """
 
 
 def fail_at_exit() -> None:
@@ -31,7 +39,8 @@ def fail_at_exit() -> None:
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         global _is_leaving
-        show(kind, error, trace)
+        if not isinstance(error, EndedByFault):
+            show(kind, error, trace)
         # Only for the main thread's: the others' exceptions go to threading.excepthook.
         _is_leaving = True
         raise SystemExit(1)

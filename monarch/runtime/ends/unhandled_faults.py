@@ -1,20 +1,33 @@
 """What becomes of a failure that nobody has handled: the program's hook is asked about it.
 
-By default that ends the program. So does a hook that raises; and the failure is told on stderr.
+- A hook of the program's own is asked at once, whatever else happens. If it returns, the failure is
+  handled; if it raises, the program ends.
+- Without one, a failure is handled once the program has heard of it: a call of the client itself
+  has raised it as ``SupervisionError``, for the program to catch or to end by. What nobody has
+  heard of after ``fault_patience_seconds``, or at the end of the program, ends the program with
+  status 1. Ranks often fail one after the other of one bug: who has heard of one, by a call to
+  many, has heard of the others that fail within that time.
+- A host that is lost while nobody calls it, at the end of the program, fails nothing. Nor does, at
+  any time, one whose agent is a child of this program that no job looks after: whoever started it
+  may have ended it. That is said.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import os
-import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
+from monarch.config import settings
 from monarch.errors import MeshFailure
+from monarch.runtime.ends.end_program import end_program
 from monarch.runtime.ends.exit_status import fail_at_exit
 from monarch.runtime.ends.late_thread import run_aside
 
@@ -22,18 +35,46 @@ __all__ = ["UnhandledFaults", "set_fault_hook_source"]
 
 FaultHook = Callable[[MeshFailure], object]
 
+_log = logging.getLogger("monarch.host")
 
-def _no_hook() -> FaultHook:
-    return lambda failure: sys.exit(1)
+_LOOK_SECONDS = 0.1
+
+_REMEDIES = """\
+Nobody has handled this, so the program ends with status 1. To go on after such a failure: catch
+SupervisionError around the calls to these actors, or give the actor that spawns them a method
+`__supervise__(self, failure)` that returns True, or set monarch.actor.unhandled_fault_hook to a
+function that returns.
+"""
 
 
-_fault_hook: Callable[[], FaultHook] = _no_hook
+def _end_with_status_1(failure: MeshFailure) -> object:
+    sys.exit(1)
+
+
+_default_hook: FaultHook = _end_with_status_1
+_fault_hook: Callable[[], FaultHook] = lambda: _default_hook  # noqa: E731
 
 
 def set_fault_hook_source(source: Callable[[], FaultHook]) -> None:
-    """Where to look up the hook for unhandled faults, at the moment when one arrives."""
-    global _fault_hook
+    """Where to look up the hook for unhandled faults, at the moment when one arrives.
+
+    What is there now is the default one.
+    """
+    global _fault_hook, _default_hook
     _fault_hook = source
+    _default_hook = source()
+
+
+class Lost(NamedTuple):
+    """``keys`` name what has failed: uids of procs, ``actor mesh[rank]``, the origin.
+
+    ``is_host``: a host was lost. ``is_own_child``: one that this program itself had started.
+    """
+
+    failure: MeshFailure
+    keys: Collection[str]
+    is_host: bool = False
+    is_own_child: bool = False
 
 
 class UnhandledFaults:
@@ -42,38 +83,92 @@ class UnhandledFaults:
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
         self._is_closed = False
+        self._is_ending = False
         self._asking: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        # Until when: a failure that arrives later is another one.
+        self._heard: dict[str, float] = {}
+        self._changed = threading.Condition()
         self.has_ended_program = False
 
     def close(self) -> None:
         """From here on the program ends anyway, and is told of nothing more."""
         self._is_closed = True
 
-    def tell(self, failure: MeshFailure) -> None:
+    def heard(self, keys: Collection[str], others: Collection[str] = ()) -> None:
+        """The program was told of these by the error of a call, which was to ``others`` too."""
+        now = time.monotonic()
+        with self._changed:
+            self._heard = {key: until for key, until in self._heard.items() if until > now}
+            for key in others:
+                self._heard.setdefault(key, now + settings().fault_patience_seconds)
+            self._heard.update(dict.fromkeys(keys, math.inf))
+            self._changed.notify_all()
+
+    def forget(self, uid: str) -> None:
+        """A process of this uid is there again: its next end is another one."""
+        with self._changed:
+            self._heard.pop(uid, None)
+
+    def tell(self, lost: Lost) -> None:
         """On a thread of its own: the hook may take as long as it likes."""
-        thread = run_aside(lambda: self._ask_hook(failure), name="monarch-fault")
+        thread = run_aside(lambda: self._decide(lost), name="monarch-fault")
         self._asking = [one for one in self._asking if one.is_alive()]
         if thread is not None:
             self._asking.append(thread)
 
     def settle(self, seconds: float) -> None:
-        """Wait, for so long at most, until the hook was asked about all that was told so far."""
+        """The program ends, or leaves the network: decide about all that was told so far.
+
+        Waits for that for so long at most.
+        """
         deadline = time.monotonic() + seconds
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
         for thread in self._asking:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _ask_hook(self, failure: MeshFailure) -> None:
+    def _decide(self, lost: Lost) -> None:
+        if _fault_hook() is _default_hook and self._is_heard_in_time(lost):
+            return
+        failure = lost.failure
+        if _fault_hook() is _default_hook and lost.is_host:
+            if self._is_over():
+                return
+            if lost.is_own_child:
+                _log.warning(
+                    "a host that this program had started itself has ended, and calls to what was "
+                    "on it will raise SupervisionError: %s",
+                    failure.report(),
+                )
+                return
         try:
             _fault_hook()(failure)
         except BaseException as error:
-            with self._lock:
+            with self._changed:
                 # The program is about to end: one report, for the first cause.
                 if self.has_ended_program or self._is_closed:
                     return
                 self.has_ended_program = True
             self._end_program(failure, error)
+
+    def _is_heard_in_time(self, lost: Lost) -> bool:
+        arrived = time.monotonic()
+
+        def is_heard() -> bool:
+            return any(self._heard.get(key, 0.0) > arrived for key in lost.keys)
+
+        over = arrived + settings().fault_patience_seconds
+        with self._changed:
+            while not (is_heard() or self._is_over()) and time.monotonic() < over:
+                # The end of the main thread wakes nobody.
+                self._changed.wait(_LOOK_SECONDS)
+            return is_heard()
+
+    def _is_over(self) -> bool:
+        """Whether the program ends, and so will make no more calls."""
+        return self._is_ending or not threading.main_thread().is_alive()
 
     def _end_program(self, failure: MeshFailure, error: BaseException) -> None:
         when = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -82,11 +177,10 @@ class UnhandledFaults:
             f"Unhandled monarch error on the root actor, hostname={socket.gethostname()}, "
             f"PID={os.getpid()} at time {when}:\n{failure.report()}\n"
         )
-        if not isinstance(error, SystemExit):
+        if isinstance(error, SystemExit):
+            sys.stderr.write(_REMEDIES)
+        else:
             traceback.print_exception(error)
         sys.stderr.flush()
         fail_at_exit()
-        # A real signal, because only that wakes a main thread that waits for a lock.
-        main = threading.main_thread()
-        if main.is_alive() and main.ident is not None:
-            signal.pthread_kill(main.ident, signal.SIGINT)
+        end_program()

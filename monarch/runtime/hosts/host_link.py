@@ -12,6 +12,7 @@ from typing import Protocol
 from monarch.config import settings
 from monarch.errors import HostBusy, HostUnreachable, MonarchError
 from monarch.runtime.answers import Outcome
+from monarch.runtime.ends.process_start import parent_of
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
@@ -65,6 +66,8 @@ class HostLink:
         self.address = HostUrl.parse(url).address()
         self.ready: Promise[MonarchError | None] = Promise()
         self.info: dict[str, object] = {}
+        # Its agent was started by this program, and no job looks after it.
+        self.is_own_child = False
         self._error: MonarchError | None = None
         node.known.expect(self.address)
         node.known.peer_up(self.address)
@@ -99,6 +102,8 @@ class HostLink:
         assert isinstance(machine, str)
         host = ProcAddress(self.address.uid, self.address.urls, machine)
         self._node.lives.watch(host, pid, self._process_ended)
+        is_here = machine == self._node.address.machine
+        self.is_own_child = self._process is None and is_here and parent_of(pid) == os.getpid()
         self.ready.set(None)
 
     def _too_late(self) -> None:

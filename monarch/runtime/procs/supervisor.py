@@ -35,7 +35,7 @@ class Supervised(Protocol):
         """An actor fails because of something that it owns."""
         ...
 
-    def fault(self, failure: MeshFailure) -> None:
+    def fault(self, fault: Fault) -> None:
         """Nobody handled a failure, and it has reached the top."""
         ...
 
@@ -142,7 +142,7 @@ class Supervisor:
             elif isinstance(effect, FailActor):
                 self._process.fail(effect.actor, effect.failure, effect.error)
             elif isinstance(effect, Fault):
-                self._process.fault(effect.failure)
+                self._process.fault(effect)
             elif isinstance(effect, StopMesh):
                 stop = self._stops.pop(effect.mesh, None)
                 if stop is not None:
