@@ -42,7 +42,8 @@ class ActorError(Exception):
     """An endpoint raised.
 
     ``exception`` is the original exception; ``str()`` shows its traceback as it was on the
-    remote side.
+    remote side. ``rank`` is which member of its mesh raised, counted from 0 in the mesh as it was
+    spawned; ``None`` where nobody said.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class ActorError(Exception):
         exception: BaseException,
         message: str = "A remote actor call has failed.",
         formatted: str | None = None,
+        rank: int | None = None,
     ) -> None:
         self.exception = exception
+        self.rank = rank
         self.message = message
         self.exception_formatted = formatted or format_remote(exception)
         super().__init__(message)
@@ -60,7 +63,7 @@ class ActorError(Exception):
         return f"{self.message}\n {self.exception_formatted}"
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.exception, self.message, self.exception_formatted)
+        return type(self), (self.exception, self.message, self.exception_formatted, self.rank)
 
 
 def format_remote(exception: BaseException) -> str:

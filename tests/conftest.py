@@ -251,9 +251,16 @@ _OF_PYTEST = {
 }
 
 
+_CLIENTS = "monarch.runtime.ends.end_program"
+
+
 def _handlers() -> dict[int, object]:
-    """What this process does about signals."""
-    return {kind: signal.getsignal(kind) for kind in signal.valid_signals() - _OF_PYTEST}
+    """What this process does about signals, but for the one that a client keeps for its end."""
+    found = {kind: signal.getsignal(kind) for kind in signal.valid_signals() - _OF_PYTEST}
+    return {
+        kind: signal.SIG_DFL if getattr(handler, "__module__", "") == _CLIENTS else handler
+        for kind, handler in found.items()
+    }
 
 
 def _restore(handlers: dict[int, Any]) -> None:

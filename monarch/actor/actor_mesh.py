@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Generator, Sequence
 from typing import Any, Generic, TypeVar
@@ -17,7 +18,7 @@ from monarch.errors import SupervisionError
 from monarch.mesh import MeshTrait, Shape, Slice
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
-from monarch.runtime.cells.endpoint_spec import EndpointSpec
+from monarch.runtime.cells.endpoint_spec import EndpointSpec, endpoint_specs
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import PING, StopActor
 
@@ -62,7 +63,7 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
                     return NotAnEndpoint(self._ref, name, found)
         if name == "get":
             return self._get  # Only where the actors have none of their own: many do.
-        raise AttributeError(f"{self._ref.cls.__qualname__} has no endpoint {name!r}")
+        raise AttributeError(_no_endpoint(self._ref.cls, name))
 
     @property
     def initialized(self) -> Future[None]:
@@ -128,6 +129,16 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
 
     def __repr__(self) -> str:
         return f"ActorMesh({self._ref.name!r}, {self.extent})"
+
+
+def _no_endpoint(cls: type, name: str) -> str:
+    names = sorted(endpoint_specs(cls))
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    known = (
+        f" It has {', '.join(names)}." if names else " It has none: mark methods with @endpoint."
+    )
+    return f"{cls.__qualname__} has no endpoint {name!r}{hint}{known}"
 
 
 def _ping(self: object) -> None: ...

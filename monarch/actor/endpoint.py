@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import random
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -183,7 +185,8 @@ class Endpoint(Generic[P, R]):
 
     def _dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> payload.Payload:
         method = self._spec.method
-        check_arguments(method, 2 if self._spec.explicit_response_port else 1, args, kwargs)
+        num_own = 2 if self._spec.explicit_response_port else 1
+        check_arguments(method, num_own, args, kwargs, f"{self._mesh.name}.{self._name}")
         return payload.dump((args, kwargs))
 
     def _send_all(
@@ -244,11 +247,16 @@ def _bounds(function: Callable[..., Any], num_own: int, *version: object) -> _Bo
 
 
 def check_arguments(
-    function: Callable[..., Any], num_own: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., Any],
+    num_own: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    called: str,
 ) -> None:
     """Raise ``TypeError`` here, at the sender, for arguments that do not fit.
 
-    ``num_own`` arguments (``self``, the response port) are added by the receiver.
+    ``num_own`` arguments (``self``, the response port) are added by the receiver; ``called`` is
+    what is called, in words.
     """
     code = getattr(function, "__code__", None)
     num_defaults = len(getattr(function, "__defaults__", None) or ())
@@ -256,7 +264,27 @@ def check_arguments(
     bounds = _bounds(function, num_own, code, num_defaults, keywords)
     fits = bounds.low <= len(args) <= bounds.high and not bounds.needs_keywords
     if kwargs or not fits:
-        bounds.signature.bind(*[None] * num_own, *args, **kwargs)
+        try:
+            bounds.signature.bind(*[None] * num_own, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(_misfit(called, str(error), bounds.signature, num_own)) from None
+
+
+_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+
+
+def _misfit(called: str, problem: str, signature: inspect.Signature, num_own: int) -> str:
+    """What is wrong with the arguments of a call, and what they should be."""
+    parameters = list(signature.parameters.values())[num_own:]
+    unexpected = _UNEXPECTED.search(problem)
+    names = [one.name for one in parameters]
+    near = difflib.get_close_matches(unexpected[1], names, 1) if unexpected else []
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    taken = signature.replace(parameters=parameters, return_annotation=signature.empty)
+    return f"{called}: {problem}{hint}; it takes {taken}"
+
+
+_ADVERBS = ("broadcast", "call", "call_one", "choose", "rref", "stream")
 
 
 class NotAnEndpoint:
@@ -268,7 +296,15 @@ class NotAnEndpoint:
         self.method = method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(
+        raise RuntimeError(self._in_words())
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ADVERBS:
+            raise AttributeError(self._in_words())
+        raise AttributeError(name)
+
+    def _in_words(self) -> str:
+        return (
             f"Actor {self.mesh.class_name}.{self.name} is not annotated as an endpoint. To call "
             "it as one, add a @endpoint decorator to it, or directly wrap it in one "
             f"as_endpoint(obj.{self.name}).call(...)"

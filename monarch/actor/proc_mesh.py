@@ -137,7 +137,8 @@ class ProcMesh(Syncable, MeshTrait):
     def _spawn(self, uid: Uid, name: str, cls: type, *args: Any, **kwargs: Any) -> ActorMesh[Any]:
         check_actor_class(cls, lambda endpoint: hasattr(ActorMesh, endpoint))
         if "__init__" in {name for base in cls.__mro__[:-1] for name in vars(base)}:
-            check_arguments(cls.__init__, 1, args, kwargs)  # type: ignore[misc]
+            init = cls.__init__  # type: ignore[misc]
+            check_arguments(init, 1, args, kwargs, f"{cls.__qualname__}()")
         elif args or kwargs:
             raise TypeError(f"{cls.__qualname__}() takes no arguments")
         data = payload.dump((cls, args, kwargs)).for_many(len(self._procs))

@@ -102,4 +102,5 @@ def push(
 def _report(result: SyncReport | Exception) -> SyncReport:
     if isinstance(result, Exception):
         raise result
+    result.owe()
     return result

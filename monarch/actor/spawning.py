@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ class Plan(NamedTuple):
         bad = {label: size for label, size in per_host.items() if size < 1}
         if bad:
             raise ValueError(f"per_host sizes must be at least 1: {bad}")
+        _warn_of_multiplied(hosts, per_host)
         num_per_host = Extent(list(per_host), list(per_host.values())).nelements
         if bootstrap is not None and not callable(bootstrap):
             raise TypeError(
@@ -176,3 +178,20 @@ def _command(
 def _pickled(bootstrap: Callable[[], Any]) -> bytes:
     data, buffers = payload.dump(bootstrap)
     return msgspec.msgpack.encode([data, *buffers])
+
+
+_MOST_GPUS = 8  # of common machines
+
+
+def _warn_of_multiplied(hosts: Shape, per_host: dict[str, int]) -> None:
+    """Say where a number of GPUs looks like that of all hosts together: it is for each of them."""
+    num_hosts = len(hosts.ndslice)
+    for label in ("gpus", "gpu"):
+        size = per_host.get(label, 0)
+        if num_hosts > 1 and size > _MOST_GPUS and size % num_hosts == 0:
+            warnings.warn(
+                f"spawn_procs({per_host}) on {num_hosts} hosts makes {size * num_hosts} {label}: "
+                f"the number is for each host. For {size} in all, give "
+                f"{{{label!r}: {size // num_hosts}}}",
+                stacklevel=4,
+            )

@@ -53,6 +53,7 @@ class Settings:
     log_tail_lines: int = 20
     log_file_bytes: int = 64 * 2**20
     log_dir: str = ""
+    prefix_with_rank: bool = True
     switch_interval_seconds: float = 0.0005
     max_message_bytes: int = 10 * 2**30
     max_frame_bytes: int = 64 * 2**20

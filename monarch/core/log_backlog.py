@@ -9,11 +9,15 @@ __all__ = ["Backlog", "Block"]
 
 
 class Block(NamedTuple):
-    """Whole lines of one stream; ``num_dropped`` lines that came before them are missing."""
+    """Whole lines of one stream; ``num_dropped`` lines that came before them are missing.
+
+    ``label`` says who printed them.
+    """
 
     stream: int
     lines: bytes
     num_dropped: int
+    label: str = ""
 
 
 class Backlog:
@@ -24,14 +28,14 @@ class Backlog:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._blocks: deque[tuple[int, bytes]] = deque()
+        self._blocks: deque[tuple[int, bytes, str]] = deque()
         self.num_bytes = 0
         self._num_dropped = 0
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def put(self, stream: int, lines: bytes) -> None:
+    def put(self, stream: int, lines: bytes, label: str = "") -> None:
         """Add whole lines; each ends with a newline."""
         if len(lines) > self._max_bytes:
             cut = lines.index(b"\n", len(lines) - self._max_bytes - 1) + 1
@@ -39,20 +43,20 @@ class Backlog:
                 self._drop_all()
                 self._num_dropped += lines.count(b"\n", 0, cut)
                 lines = lines[cut:]
-        self._blocks.append((stream, lines))
+        self._blocks.append((stream, lines, label))
         self.num_bytes += len(lines)
         while self.num_bytes > self._max_bytes and len(self._blocks) > 1:
             self._drop_first()
 
     def take(self) -> Block:
         """The oldest lines. Raises ``IndexError`` when there are none."""
-        stream, lines = self._blocks.popleft()
+        stream, lines, label = self._blocks.popleft()
         self.num_bytes -= len(lines)
         num_dropped, self._num_dropped = self._num_dropped, 0
-        return Block(stream, lines, num_dropped)
+        return Block(stream, lines, num_dropped, label)
 
     def _drop_first(self) -> None:
-        _, lines = self._blocks.popleft()
+        _, lines, _ = self._blocks.popleft()
         self.num_bytes -= len(lines)
         self._num_dropped += lines.count(b"\n")
 

@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import contextvars
 import faulthandler
-import functools
 import inspect
 import logging
 import math
@@ -29,13 +28,14 @@ from monarch.runtime import process
 from monarch.runtime.context import ActorRecord, Running, running
 from monarch.runtime.ends.stacks import offer_stacks
 from monarch.runtime.node import Node
-from monarch.runtime.output.log_stream import mark_label
+from monarch.runtime.output.labels import Labels, label_of
 from monarch.runtime.procs.binding import bind_process
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.runtime.workspace.project_roots import project_roots
 from monarch.runtime.workspace.session import open_session
 from monarch.wire import payload
+from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
@@ -64,7 +64,9 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     roots = [*config.workspace_path, *project_roots(config.path)]
     open_session(agent, roots, f"{config.name} {config.rank}")
     outputs = [os.dup(1), os.dup(2)]  # Actors may redirect theirs; these stay.
-    mark_output(agent, functools.partial(mark_label, outputs))
+    labels = Labels(outputs)
+    mark_output(agent, labels.mark, labels.expect)
+    labels.follow()
     _follow_log_level(agent, config)
     faulthandler.enable(sys.stderr, all_threads=False)
     offer_stacks(f"{config.listen[0].removeprefix('ipc://')}.stacks")
@@ -183,15 +185,21 @@ def _settle_in(config: ProcConfig) -> None:
 _WATCHES_OTHERS = "monarch.runs."  # beside the actors of a run, and prints nothing
 
 
-def mark_output(agent: ProcAgent, mark: Callable[[str], object]) -> None:
-    """Say in the output, before an actor can print, that what follows is its."""
+def mark_output(
+    agent: ProcAgent,
+    mark: Callable[[str], object],
+    expect: Callable[[Uid, str], object] = lambda uid, label: None,
+) -> None:
+    """Say in the output, before an actor can print, that what follows is its; and to ``expect``
+    what its label is."""
 
     def spawned(envelope: Envelope) -> None:
         spawn = envelope.message
         assert isinstance(spawn, SpawnActor)
         if not spawn.class_name.startswith(_WATCHES_OTHERS):
-            width = len(str(math.prod(spawn.sizes) - 1))
-            mark(f"{spawn.name} {spawn.rank:>{width}}")
+            label = label_of(spawn.name, spawn.rank, math.prod(spawn.sizes))
+            mark(label)
+            expect(spawn.actor, label)
         agent.on_spawn(envelope)
 
     agent.node.handle(SpawnActor, spawned, on_any_thread=True)

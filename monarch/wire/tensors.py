@@ -103,8 +103,8 @@ class TensorReducer:
     def _tensor(self, tensor: Any) -> Any:
         if tensor.device.type == "cuda":
             raise TypeError(
-                f"a tensor on {tensor.device} cannot travel in a message: send tensor.cpu(), or an "
-                "RDMABuffer of it, from which the receiver reads into its own GPU memory"
+                f"a tensor on {tensor.device} cannot travel in a message: send tensor.cpu(), and "
+                "have the receiver move it to its own device"
             )
         is_plain = (
             tensor.device.type == "cpu"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +78,9 @@ class Refusal:
         return "\n".join([*lines, self.message])
 
 
+_OWED = "_owed"
+
+
 @dataclass
 class SyncReport:
     """One push, over all hosts. ``print(report)`` gives a table, ``to_dict()`` all of it as data.
@@ -114,7 +118,24 @@ class SyncReport:
     @property
     def ok(self) -> bool:
         """Whether every host and every process has the new state."""
+        self._seen()
         return not self.errors
+
+    def owe(self) -> None:
+        """From here on a refusal is told on stderr, should nobody ever look at this report."""
+        if self.errors:
+            vars(self)[_OWED] = True
+
+    def _seen(self) -> None:
+        vars(self).pop(_OWED, None)
+
+    def __del__(self) -> None:
+        if vars(self).get(_OWED) and not sys.is_finalizing():
+            sys.stderr.write(f"{self}\n")
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What a notebook shows of it."""
+        printer.text(str(self))
 
     @property
     def is_whole(self) -> bool:
@@ -133,6 +154,7 @@ class SyncReport:
 
     def raise_for_errors(self) -> None:
         """Raise ``SyncFailed`` if the push was refused."""
+        self._seen()
         if self.errors:
             raise SyncFailed(tuple(self.errors))
 
@@ -208,6 +230,7 @@ class SyncReport:
 
     def table(self, width: int | None = None, *, ascii_only: bool = False) -> str:
         """The line, a row a host, the seconds, and whatever is worth a word."""
+        self._seen()
         lines = [self.one_line(width, ascii_only=ascii_only)]
         lines += host_rows([host for host in self.hosts if self.ok and not host.error])
         lines += [f"  {line}" for line in self.behind_lines()]

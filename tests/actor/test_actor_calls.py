@@ -780,8 +780,8 @@ def test_arguments_are_checked_against_the_newest_defaults() -> None:
     def method(self: object, plain: int, *, named: int) -> None: ...
 
     with pytest.raises(TypeError, match="named"):
-        check_arguments(method, 1, (1,), {})
+        check_arguments(method, 1, (1,), {}, "method")
     method.__kwdefaults__ = {"named": 1}
-    check_arguments(method, 1, (1,), {})
+    check_arguments(method, 1, (1,), {}, "method")
     method.__defaults__ = (1,)
-    check_arguments(method, 1, (), {})
+    check_arguments(method, 1, (), {}, "method")

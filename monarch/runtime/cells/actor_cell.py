@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from monarch.core.mailbox import Delivery, Mailbox, Reached
 from monarch.errors import ActorError, MeshFailure, SupervisionError, format_remote
+from monarch.mesh import Extent, Point
 from monarch.net.io_loop import IoLoop
 from monarch.runtime import telemetry
 from monarch.runtime.cells import actor_log
@@ -264,7 +265,11 @@ class ActorCell:
         message = f"Actor call {self.record.name}.{call.method} {ending}"
         waits = call.port and not (spec is not None and spec.explicit_response_port)
         if waits and is_ordinary:
-            self.answers.raised(call, ActorError(error, message))
+            record = self.record
+            if record.labels:
+                where = Point(record.rank, Extent(record.labels, record.sizes))
+                message = f"{message} It was rank {record.rank} {where}."
+            self.answers.raised(call, ActorError(error, message, rank=record.rank))
             return
         self._mark_failed(f"{message}\n{format_remote(error)}")
         if self._tasks.has_any or hasattr(self.instance, "__cleanup__"):

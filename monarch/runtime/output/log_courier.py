@@ -84,7 +84,7 @@ class LogCourier:
     def label(self, uid: Uid) -> str:
         """Who prints there, at the moment."""
         source = self._sources.get(uid)
-        return source.stream.label if source is not None else ""
+        return source.stream.labels[1] if source is not None else ""
 
     def end(self, uid: Uid) -> LastWords:
         """The proc is dead: send what it left in its pipes, and say what its last lines were."""
@@ -114,7 +114,7 @@ class LogCourier:
     def _on_lines(self, source: _Source, stream: int, written: Written) -> None:
         source.file.write(written.raw)
         if written.shown and source.is_streamed:
-            source.backlog.put(stream, written.shown)
+            source.backlog.put(stream, written.shown, source.stream.labels[stream])
             self._waiting[source.uid] = source
             self._send_waiting()
 
@@ -138,7 +138,7 @@ class LogCourier:
         self._room -= len(block.lines)
         path = source.file.path
         log = Log(
-            source.uid, source.stream.label, block.stream, self._node.uid, block.num_dropped,
+            source.uid, block.label, block.stream, self._node.uid, block.num_dropped,
             path, self._host_name,
         )  # fmt: skip
         self._node.send(client, log, block.lines)

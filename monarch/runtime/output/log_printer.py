@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from monarch.config import settings
 from monarch.core.log_aggregation import Source
 from monarch.core.log_lines import clean
 from monarch.core.log_text import Style, aggregate_text, drop_text, line_text
@@ -131,7 +132,10 @@ class LogPrinter:
             split = text[:-1].split("\n")
             self._windows.add(log.uid, log.host, log.stream, source, split, time.time())
         else:
-            self._write(log.stream, lambda style: line_text(log.label, text, style))
+            label = log.label
+            if not settings().prefix_with_rank:
+                label = label.rpartition(" ")[0].rstrip() or label
+            self._write(log.stream, lambda style: line_text(label, text, style))
         self._printed(log.host, len(lines))
 
     def _set_window(self, window: LogWindow) -> None:

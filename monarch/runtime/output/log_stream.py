@@ -7,12 +7,12 @@ import fcntl
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from monarch.core.log_lines import LineBuffer, Written, clean
 from monarch.net.loop import Loop
 
-__all__ = ["LogStream", "label_mark", "mark_label"]
+__all__ = ["LogStream", "label_mark"]
 
 _READ_BYTES = 256 * 1024
 _PIPE_BYTES = 256 * 1024
@@ -24,13 +24,6 @@ _MAX_TAIL_LINE = 500
 _MARK, _MARK_END = b"\x1b_monarch-label;", b"\x1b\\"
 
 
-def mark_label(fds: Sequence[int], label: str) -> None:
-    """What is printed to ``fds`` from here on is ``label``'s. Called in the proc."""
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.write(fd, label_mark(label))
-
-
 def label_mark(label: str) -> bytes:
     """What to write where the output of ``label`` begins."""
     name = label.encode()[:200].replace(b"\x1b", b"").replace(b"\n", b" ")
@@ -40,8 +33,8 @@ def label_mark(label: str) -> bytes:
 class LogStream:
     """The stdout and stderr of one proc, as the host agent reads them. All on ``loop``.
 
-    ``on_lines(stream, written)`` gets whole lines, ``stream`` being 1 or 2; ``label`` is
-    whose they are.
+    ``on_lines(stream, written)`` gets whole lines, ``stream`` being 1 or 2; ``labels`` says of
+    each stream whose they are.
     """
 
     def __init__(self, loop: Loop, label: str, on_lines: Callable[[int, Written], None]) -> None:
@@ -52,7 +45,7 @@ class LogStream:
         self._ends: dict[int, int] = {}
         self._tail: deque[bytes] = deque()
         self._num_tail_bytes = 0
-        self.label = label
+        self.labels = {1: label, 2: label}
 
     def open(self) -> tuple[int, int]:
         """The write ends for stdout and stderr; to be passed on and closed. On any thread."""
@@ -92,7 +85,7 @@ class LogStream:
                 data, self._torn[stream] = data[:start], data[start:]
                 break
             self._feed(stream, data[:start])
-            self.label = data[start + len(_MARK) : end].decode("utf-8", "replace")
+            self.labels[stream] = data[start + len(_MARK) : end].decode("utf-8", "replace")
             data = data[end + len(_MARK_END) :]
         begun = data.rfind(b"\x1b", max(0, len(data) - len(_MARK)))
         if begun >= 0 and not self._torn[stream] and _MARK.startswith(data[begun:]):

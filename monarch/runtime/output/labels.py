@@ -1,0 +1,113 @@
+"""In a proc: says in the output whose it is, so that each line is shown under who printed it.
+
+What Python prints is the running actor's, or that of the actor whose code has started the thread.
+What others write to the descriptors (libraries in C, children) stands under whoever printed last.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from monarch.runtime.context import running
+from monarch.runtime.output.log_stream import label_mark
+from monarch.wire.address import Uid
+
+__all__ = ["Labels", "label_of"]
+
+
+def label_of(name: str, rank: int, num_ranks: int) -> str:
+    """``trainer  3``: ranks of one mesh take the same room."""
+    return f"{name} {rank:>{len(str(num_ranks - 1))}}"
+
+
+class Labels:
+    """Writes a mark where the output of another actor begins. ``fds`` are stdout and stderr."""
+
+    def __init__(self, fds: Sequence[int]) -> None:
+        self._fds = fds
+        self._last: dict[int, str] = {}
+        self._labels: dict[Uid, str] = {}
+        self._lock = threading.Lock()
+
+    def follow(self) -> None:
+        """Look at who prints, from here on."""
+        out, err = self._fds
+        sys.stdout, sys.stderr = self._opened(out, sys.stdout), self._opened(err, sys.stderr)
+        _remember_who_starts_threads()
+
+    def _opened(self, fd: int, before: Any) -> io.TextIOWrapper:
+        before.flush()
+        raw = _Labelled(self, fd, before.fileno())
+        return io.TextIOWrapper(
+            io.BufferedWriter(raw), before.encoding, before.errors, line_buffering=True
+        )
+
+    def mark(self, label: str) -> None:
+        """What is printed from here on is ``label``'s, until somebody else prints."""
+        with self._lock:
+            for fd in self._fds:
+                self._mark(fd, label)
+
+    def expect(self, uid: Uid, label: str) -> None:
+        """An actor of this uid is made here."""
+        self._labels[uid] = label
+
+    def _mark(self, fd: int, label: str) -> None:
+        if self._last.get(fd) == label:
+            return
+        self._last[fd] = label
+        try:
+            os.write(fd, label_mark(label))
+        except OSError:
+            pass  # Nobody reads any more.
+
+    def write(self, fd: int, to: int, data: Any) -> int:
+        """Write to ``to``, with a mark before it if the writer is another one than before."""
+        now = running.get() or vars(threading.current_thread()).get(_STARTED_BY)
+        label = self._labels.get(now.record.uid) if now is not None else None
+        if label is None or self._last.get(fd) == label:
+            return os.write(to, data)
+        with self._lock:
+            self._mark(fd, label)
+            return os.write(to, data)
+
+
+class _Labelled(io.RawIOBase):
+    """A descriptor under its usual number, which actors may have redirected to a file."""
+
+    def __init__(self, labels: Labels, fd: int, number: int) -> None:
+        self._labels = labels
+        self._fd = fd
+        self._number = number
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._number
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> int:
+        return self._labels.write(self._fd, self._number, data)
+
+
+_STARTED_BY = "_monarch_started_by"
+
+
+def _remember_who_starts_threads() -> None:
+    start = threading.Thread.start
+
+    def start_noted(self: threading.Thread) -> None:
+        by = running.get() or vars(threading.current_thread()).get(_STARTED_BY)
+        if by is not None:
+            vars(self)[_STARTED_BY] = by
+        start(self)
+
+    threading.Thread.start = start_noted  # type: ignore[method-assign]
