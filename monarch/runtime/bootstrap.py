@@ -51,7 +51,7 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     """
     _settle_in(config)
     io = IoLoop(lends=True)
-    loop = asyncio.SelectorEventLoop(LentSelector(io, lambda: agent.has_async_actors))
+    loop = asyncio.SelectorEventLoop(LentSelector(io, lambda: agent.has_async_actor))
     asyncio.set_event_loop(loop)
     keys = JobKeys(bytes.fromhex(config.secret)) if config.secret else None
     node = Node(config.uid, keys, loop=io, life=config.life)

@@ -263,9 +263,6 @@ class ClientAgent(ProcAgent):
         self._leave_notebook()
         self.printer.close()
         shutil.rmtree(self.directory, ignore_errors=True)
-        loop = self._loop
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
 
     def _end_procs(self, grace_seconds: float) -> None:
         """Let the actors on this machine clean up, and end their procs."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from monarch.core.mailbox import Lift
 from monarch.net.loop import Loop
 from monarch.runtime.bootstrap import come_up, make_agent, mark_output, set_up
+from monarch.runtime.cells.actor_loops import ActorLoop
 from monarch.runtime.hosts.launcher import OnExited, OnForked
 from monarch.runtime.node import Node
 from monarch.runtime.output.log_stream import label_mark
@@ -59,7 +60,13 @@ class InProcessAgent(ProcAgent):
         super().__init__(*args, **kwargs)
         self.node.handle(Call, self._take_scripted, on_any_thread=True)
 
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def actor_loop(self, name: str) -> ActorLoop:
+        return ActorLoop(self.asyncio_loop(), lambda: None)
+
     def asyncio_loop(self) -> asyncio.AbstractEventLoop:
+        """One for all: the world's clock knows when it has nothing to do."""
         with self._lock:
             if self._loop is None:
                 self._loop = self.world.new_event_loop()

@@ -1,4 +1,4 @@
-"""The two ways to run an actor: on a thread of its own, or on the process's asyncio loop.
+"""The two ways to run an actor: on a thread of its own, or on an asyncio loop of its own.
 
 The mailbox belongs to whichever of the two runs the actor; others only put events into its inbox.
 A sync actor's thread drives the cell's coroutines by hand: its endpoints never await, so each
@@ -20,6 +20,7 @@ from monarch.core.mailbox import Reached
 from monarch.net.cork import flush
 from monarch.net.guest import invite, wait_until
 from monarch.runtime.cells.actor_cell import ActorCell, CellHost
+from monarch.runtime.cells.actor_loops import ActorLoop
 from monarch.runtime.cells.cell_work import Event, Fail, Judge
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.promise import Promise
@@ -94,13 +95,12 @@ class SyncCell(ActorCell):
 
 
 class AsyncCell(ActorCell):
-    """An actor whose endpoints are coroutines: it runs on the process's asyncio loop."""
+    """An actor whose endpoints are coroutines: it runs on an asyncio loop."""
 
-    def __init__(
-        self, record: ActorRecord, host: CellHost, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, record: ActorRecord, host: CellHost, own: ActorLoop) -> None:
         super().__init__(record, host)
-        self._loop = loop
+        self._loop = own.loop
+        self._release = own.release
         self._inbox: deque[Event] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._is_scheduled = False
@@ -108,7 +108,7 @@ class AsyncCell(ActorCell):
         self._judging = asyncio.Lock()
         self._judges: set[asyncio.Task[None]] = set()
         self._unheard: deque[Judge] = deque()
-        loop.call_soon_threadsafe(self._start)
+        own.loop.call_soon_threadsafe(self._start)
 
     def deliver(self, event: Event) -> None:
         self._inbox.append(event)
@@ -134,19 +134,27 @@ class AsyncCell(ActorCell):
             await asyncio.wait(waiters, timeout=settings().cleanup_timeout_seconds)
 
     def _start(self) -> None:
-        self._main = self._loop.create_task(self._run(), name=f"actor {self.record.name}")
+        self._main = self._loop.create_task(self._live(), name=f"actor {self.record.name}")
 
     def _awaken(self) -> None:
         self._is_scheduled = False
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
+    async def _live(self) -> None:
+        try:
+            await self._run()
+            if self._judges:
+                await asyncio.wait(self._judges, timeout=settings().cleanup_timeout_seconds)
+        finally:
+            self._release()
+
     async def _run(self) -> None:
         began = time.monotonic()
         while not self.is_ended:
             while self._unheard or time.monotonic() - began > _TURN_SECONDS:
-                # Endpoints that never wait would keep the loop from the process's other actors, and
-                # this one from hearing of failures before its next message.
+                # Endpoints that never wait would keep this actor from hearing of failures before
+                # its next message, and its own tasks from running.
                 await asyncio.sleep(0)
                 began = time.monotonic()
             while self._inbox:
@@ -214,9 +222,9 @@ def make_cell(
     record: ActorRecord,
     spawn: SpawnActor,
     host: CellHost,
-    loop: Callable[[], asyncio.AbstractEventLoop],
+    loop: Callable[[str], ActorLoop],
 ) -> ActorCell:
-    """The kind of cell that the class's endpoints ask for; ``loop`` gives the process's loop."""
+    """The kind of cell that the class's endpoints ask for; ``loop`` gives one to an actor."""
     if spawn.is_async:
-        return AsyncCell(record, host, loop())
+        return AsyncCell(record, host, loop(f"actor {record.name} {record.rank}"))
     return SyncCell(record, host)

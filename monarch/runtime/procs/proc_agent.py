@@ -20,6 +20,7 @@ from monarch.core.supervision import Fault
 from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.cells.actor_cell import ActorCell
+from monarch.runtime.cells.actor_loops import ActorLoop, ActorLoops
 from monarch.runtime.cells.cell_runners import make_cell
 from monarch.runtime.cells.cell_table import CellTable
 from monarch.runtime.cells.cell_work import Fail, Judge
@@ -77,8 +78,7 @@ class ProcAgent:
         self._held: list[Envelope] | None = None
         self._root: ProcAddress | None = None
         self.on_demand = self._cells.on_demand
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.has_async_actors = False
+        self._loops = ActorLoops()
         self._lock = threading.Lock()
         self.fences = Fences(self._cells.all, self._cells.lock)
         self._owned_procs: dict[Uid, ProcAddress] = {}
@@ -97,19 +97,17 @@ class ProcAgent:
         node.handle(AskOrigin, self._on_ask_origin)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The asyncio loop of this process, on which async actors run."""
-        self._loop = loop
+        """The asyncio loop of this process's main thread."""
+        self._loops.use_main(loop)
 
-    def asyncio_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop for async actors; a client gets one on a thread of its own when needed."""
-        self.has_async_actors = True
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=_run_and_close, args=(self._loop,), name="monarch-asyncio", daemon=True
-                ).start()
-            return self._loop
+    @property
+    def has_async_actor(self) -> bool:
+        """Whether one runs on the loop of the main thread."""
+        return self._loops.is_main_taken
+
+    def actor_loop(self, name: str) -> ActorLoop:
+        """An asyncio loop for an actor of that name."""
+        return self._loops.take(name, self.io_loop)
 
     @property
     def is_root(self) -> bool:
@@ -235,7 +233,7 @@ class ProcAgent:
             spawn.owner, spawn.owner_actor, spawn.ancestors,
         )  # fmt: skip
         self.supervisor.actor_begins(record.uid)
-        cell = make_cell(record, spawn, self, self.asyncio_loop)
+        cell = make_cell(record, spawn, self, self.actor_loop)
         self._cells.enter(cell, envelope, lambda: self.fences.begins(cell, spawn.owner.uid))
 
     def _on_returned(self, envelope: Envelope) -> None:
@@ -341,10 +339,3 @@ class ProcAgent:
 
     def fence_reached(self, cell: ActorCell, item: Reached) -> None:
         self.fences.reached(cell, item)
-
-
-def _run_and_close(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()

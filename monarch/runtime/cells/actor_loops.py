@@ -1,0 +1,182 @@
+"""The asyncio loops of a process's async actors: one for each, so that none can hold up another.
+
+The first has the loop of the process's main thread, where there is one; each of the others has a
+thread. Their loops cost no descriptor as long as the actor opens none: there may be thousands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from monarch.config import settings
+from monarch.net.cork import flush
+from monarch.net.io_loop import IoLoop
+from monarch.net.lent_selector import LentSelector
+
+__all__ = ["ActorLoop", "ActorLoops"]
+
+
+class ActorLoop(NamedTuple):
+    """``release`` is called on the loop when the actor has ended."""
+
+    loop: asyncio.AbstractEventLoop
+    release: Callable[[], None]
+
+
+class ActorLoops:
+    """Gives each actor a loop that nobody else is on. From any thread."""
+
+    def __init__(self) -> None:
+        self._main: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self.is_main_taken = False
+
+    def use_main(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop that the main thread runs."""
+        self._main = loop
+
+    def take(self, name: str, io: IoLoop | None) -> ActorLoop:
+        """A loop for an actor called ``name``. While it has nothing to do, it polls for ``io``."""
+        with self._lock:
+            if self._main is not None and not self.is_main_taken:
+                self.is_main_taken = True
+                return ActorLoop(self._main, self._give_main_back)
+        loop = _QuietLoop(io)
+        threading.Thread(target=_run, args=(loop,), name=name, daemon=True).start()
+        return ActorLoop(loop, loop.stop)
+
+    def _give_main_back(self) -> None:
+        self.is_main_taken = False
+
+
+class _QuietLoop(asyncio.SelectorEventLoop):
+    """Is woken without a pipe to itself."""
+
+    _selector: _QuietSelector
+
+    def __init__(self, io: IoLoop | None) -> None:
+        super().__init__(_QuietSelector(io))
+
+    # In the place of what the base class does with a pair of sockets.
+
+    def _make_self_pipe(self) -> None:
+        pass
+
+    def _close_self_pipe(self) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        selector = self._selector
+        if selector is not None:  # The loop has been closed meanwhile.
+            selector.wake()
+
+
+class _QuietSelector(selectors.BaseSelector):
+    """Waits on a lock, or as the guest of an I/O loop; with epoll from the first descriptor on."""
+
+    def __init__(self, io: IoLoop | None) -> None:
+        self._io = io
+        self._is_woken = False
+        self._is_serving = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._poll: selectors.EpollSelector | None = None
+        self._wake_fd = -1
+        self._wake_lock = threading.Lock()
+
+    def wake(self) -> None:
+        """End the wait that is, or the next one. From any thread."""
+        self._is_woken = True
+        with self._wake_lock:
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
+                return
+            if self._gate.locked():
+                self._gate.release()
+        if self._is_serving and self._io is not None:
+            self._io.nudge()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._poll is not None:
+            events = self._poll.select(timeout)
+            return [event for event in events if event[0].fd != self._wake_fd or self._heard()]
+        if timeout is None or timeout > 0:
+            self._wait(timeout)
+        self._is_woken = False
+        self._gate.acquire(blocking=False)
+        return []
+
+    def _wait(self, timeout: float | None) -> None:
+        flush()
+        until = None if timeout is None else time.monotonic() + timeout
+        if self._io is not None:
+            self._is_serving = True
+            self._io.serve(lambda: self._is_woken, timeout)
+            self._is_serving = False
+        if self._is_woken:
+            return
+        if until is None:
+            self._gate.acquire()
+        else:
+            self._gate.acquire(timeout=max(0.0, until - time.monotonic()))
+
+    def _heard(self) -> bool:
+        os.eventfd_read(self._wake_fd)
+        return False
+
+    def _opened(self) -> selectors.EpollSelector:
+        if self._poll is None:
+            self._poll = selectors.EpollSelector() if self._io is None else LentSelector(self._io)
+            with self._wake_lock:
+                self._wake_fd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._poll.register(self._wake_fd, selectors.EVENT_READ)
+        return self._poll
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._opened().register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._opened().unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._opened().modify(fileobj, events, data)
+
+    def get_map(self) -> Any:
+        return {} if self._poll is None else self._poll.get_map()
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        if self._poll is None:
+            raise KeyError(f"{fileobj!r} is not registered")
+        return self._poll.get_key(fileobj)
+
+    def close(self) -> None:
+        with self._wake_lock:
+            fd, self._wake_fd = self._wake_fd, -1
+        if self._poll is not None:
+            self._poll.close()
+            os.close(fd)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_wind_up())
+    finally:
+        loop.close()
+
+
+async def _wind_up() -> None:
+    """End what the actor has left running on its loop."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=settings().cleanup_timeout_seconds)
+    await asyncio.get_running_loop().shutdown_asyncgens()
