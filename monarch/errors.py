@@ -5,6 +5,7 @@
     └── RuntimeError
         └── MonarchError           something of the runtime, not of the user's code
             ├── SupervisionError   a member of the mesh is dead or failed
+            │   └── MessageTooLarge    a message is beyond the limit; a ValueError too
             ├── HostUnreachable    no host agent answers at an address
             ├── HostBusy           a host agent serves another client already
             ├── GenerationBehind   a rank runs older code than the call that came to it
@@ -28,6 +29,7 @@ __all__ = [
     "HostUnreachable",
     "JobError",
     "MeshFailure",
+    "MessageTooLarge",
     "MonarchError",
     "ReloadRefused",
     "SupervisionError",
@@ -179,6 +181,10 @@ class SupervisionError(MonarchError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class MessageTooLarge(SupervisionError, ValueError):
+    """A message is beyond ``max_message_bytes``, and was not sent."""
 
 
 class HostUnreachable(MonarchError):

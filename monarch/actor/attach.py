@@ -37,8 +37,9 @@ def run_worker_loop_forever(
 
     Serves one client at a time: when one leaves or dies, its procs are stopped, and the next
     may come. Beyond loopback a job secret is needed (``MONARCH_JOB_SECRET``), unless
-    ``insecure``: then whoever can reach the port can run code here. ``ca`` and ``private_key``
-    are accepted for upstream's sake and ignored.
+    ``insecure``: then whoever can reach the port can run code here. ``tcp://HOST:fdN`` takes over
+    an inherited socket that listens. ``ca`` and ``private_key`` are accepted for upstream's sake
+    and ignored.
     """
     _warn(ca, insecure)
     # Imported when used: only a host agent needs the sync engine, and it costs 20 ms.
@@ -58,7 +59,8 @@ def start_worker_loop_forever(
     Raises ``ValueError`` at once for an address that is none; what else goes wrong, the future
     raises.
     """
-    HostUrl.parse(address)
+    if ":fd" not in address:
+        HostUrl.parse(address)
     done: Promise[BaseException | None] = Promise()
 
     def serve() -> None:

@@ -47,7 +47,12 @@ class _Registry(Actor):
         return True
 
 
-def get_or_spawn_controller(name: str, cls: type, *args: Any, **kwargs: Any) -> Future[Any]:
+def get_or_spawn_controller(
+    name: str,
+    Class: type,
+    *args: Any,
+    **kwargs: Any,
+) -> Future[Any]:
     """The actor called ``name`` that this program has one of, made when there is none yet.
 
     It lives in the client's process, and may be asked for in any proc. Raises ``ActorError``
@@ -56,7 +61,7 @@ def get_or_spawn_controller(name: str, cls: type, *args: Any, **kwargs: Any) -> 
     root = process.current().root
     ref = MeshRef(f"{root.uid}.{_NAME}", _NAME, _Registry, Shape.unity(), [root])
     registry: ActorMesh[Any] = ActorMesh(ref)
-    return registry.get_or_spawn.call_one(name, cls, args, kwargs)  # type: ignore[no-any-return]
+    return registry.get_or_spawn.call_one(name, Class, args, kwargs)  # type: ignore[no-any-return]
 
 
 def _spawn_registry(agent: client_agent.ClientAgent) -> None:

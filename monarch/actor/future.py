@@ -29,8 +29,12 @@ class Future(Generic[R]):
     _lock: threading.Lock
     _outcome: tuple[R | None, BaseException | None] | None
 
-    def __init__(self) -> None:
-        raise TypeError("futures are made by calls, not by hand")
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = f", and take no {', '.join(f'{name}=' for name in kwargs)}" if kwargs else ""
+        raise TypeError(
+            f"Future objects are returned by Monarch operations{given}: they are made by calls, "
+            "not by hand"
+        )
 
     def get(self, timeout: float | None = None) -> R:
         """Wait for the answer, at most ``timeout`` seconds.

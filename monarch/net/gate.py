@@ -24,7 +24,7 @@ from monarch.net.loop import Loop
 from monarch.net.rare_log import RareLog
 from monarch.wire.keys import JobKeys
 
-__all__ = ["Gate", "is_loopback"]
+__all__ = ["Gate", "adopt", "is_loopback"]
 
 _HANDSHAKE_MS = 5_000
 _BACKLOG = 1024
@@ -36,6 +36,14 @@ _ZAP_URL = "inproc://zeromq.zap.01"
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")
 _log = logging.getLogger("monarch.net")
+
+
+_adopted: dict[str, int] = {}
+
+
+def adopt(url: str, fd: int) -> None:
+    """``fd`` is a socket that listens at ``url`` already: whoever binds there takes it."""
+    _adopted[url] = fd
 
 
 class Gate:
@@ -62,6 +70,9 @@ class Gate:
             listener.setsockopt(zmq.CURVE_SERVER, 1)
             listener.setsockopt(zmq.CURVE_PUBLICKEY, keys.listener.public)
             listener.setsockopt(zmq.CURVE_SECRETKEY, keys.listener.private)
+        fd = _adopted.pop(url, None)
+        if fd is not None:
+            listener.setsockopt(zmq.USE_FD, fd)
         listener.bind(_numeric(url))
         bound: bytes = listener.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
         self._loop.run_on_loop(lambda: self._watch(listener, bound.rstrip(b"\0").decode()))

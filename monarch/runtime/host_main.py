@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,6 +12,7 @@ import sys
 import threading
 
 from monarch.config import settings
+from monarch.net.gate import adopt, is_loopback
 from monarch.runtime.hosts.directory import new_directory
 from monarch.runtime.hosts.host_service import HostService
 from monarch.runtime.node import Node
@@ -20,14 +23,18 @@ from monarch.wire.keys import JobKeys
 
 __all__ = ["main", "serve_host"]
 
+_log = logging.getLogger("monarch.host")
+
 
 def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
     """Be the host agent at ``address`` until a client shuts it down, or SIGTERM comes.
 
     Without a ``name`` it is the machine's, with the port: one machine may have several.
     """
-    url = HostUrl.parse(address)
+    url = _adopted(address) or HostUrl.parse(address)
     secret = take_secret()
+    if secret is None and not insecure:
+        url = _narrowed(url)
     node = Node(url.uid, JobKeys(secret) if secret else None)
     if insecure:
         node.allow_insecure()
@@ -49,6 +56,35 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
         replica.close()
         service.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+_INHERITED = re.compile(r"tcp://([^@]+):fd(\d+)")
+
+
+def _adopted(address: str) -> HostUrl | None:
+    """The address of a socket that was inherited, and listens: ``tcp://HOST:fdN``."""
+    match = _INHERITED.fullmatch(address)
+    if match is None:
+        return None
+    listener = socket.socket(fileno=os.dup(int(match[2])))
+    host, port = listener.getsockname()[:2]
+    url = HostUrl.parse(f"tcp://{match[1]}:{port}@tcp://{host}:{port}")
+    adopt(url.bind, listener.detach())
+    return url
+
+
+def _narrowed(url: HostUrl) -> HostUrl:
+    """Without a secret nobody from beyond this machine may come in, nor need they where the name
+    that is given to clients is this machine's own: listen at that alone."""
+    beyond = url.bind.startswith("tcp://") and not is_loopback(url.bind)
+    if beyond and url.advertise.startswith("tcp://") and is_loopback(url.advertise):
+        _log.warning(
+            "listening at %s only, not at %s: there is no job secret, and clients are told the "
+            "first one. To let other machines in, set MONARCH_JOB_SECRET on both sides",
+            url.advertise, url.bind,
+        )  # fmt: skip
+        return HostUrl(url.advertise, url.advertise)
+    return url
 
 
 def _name_at(url: HostUrl) -> str:

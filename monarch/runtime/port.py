@@ -32,9 +32,9 @@ class Port(Generic[T]):
         """Send a value; it is pickled now, and arrives in order of this sender's sends."""
         self._send(payload.dump(obj), failed=False)
 
-    def exception(self, exc: Exception) -> None:
+    def exception(self, obj: Exception) -> None:
         """Send an exception, which is raised where the value is awaited."""
-        self._send(dump_error(exc), failed=True)
+        self._send(dump_error(obj), failed=True)
 
     def _send(self, data: payload.Payload, *, failed: bool) -> None:
         node = current_node()
@@ -61,6 +61,7 @@ def dump_error(error: BaseException) -> payload.Payload:
     except Exception:
         if isinstance(error, ActorError):
             plain = RuntimeError(f"{type(error.exception).__name__}: {error.exception}")
-            return payload.dump(ActorError(plain, error.message, error.exception_formatted))
+            formatted = error.exception_formatted
+            return payload.dump(ActorError(plain, error.message, formatted, error.rank))
         return payload.dump(SupervisionError(f"{type(error).__name__}: {error}"))
     return data

@@ -196,10 +196,9 @@ def test_one_that_ends_ends_its_tasks_and_its_thread(tmp_path: Any) -> None:
     goes.stop().get(timeout=SECONDS)
     with pytest.raises(SupervisionError):
         goes.echo.call_one(1).get(timeout=SECONDS)
+    cancelled = tmp_path / "cancelled"
     deadline = time.monotonic() + SECONDS
-    while (
-        stays.num_threads.call_one().get(timeout=SECONDS) or not cancelled.exists()
-    ):
+    while stays.num_threads.call_one().get(timeout=SECONDS) or not cancelled.exists():
         assert time.monotonic() < deadline
 
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from monarch.config import settings
 from monarch.core.reassembly import chunks_of
+from monarch.errors import MessageTooLarge
 from monarch.net.loop import Loop
 from monarch.net.segment_door import door_path, hand_over
 from monarch.net.transport import Frames
@@ -105,10 +106,10 @@ class BulkSender:
             self.forget(uid)
 
     def check(self, size: int) -> None:
-        """Raise ``ValueError`` if a message of so many bytes is beyond the limit."""
+        """Raise ``MessageTooLarge`` if a message of so many bytes is beyond the limit."""
         why = self.why_not(size)
         if why:
-            raise ValueError(why)
+            raise MessageTooLarge(why)
 
     def why_not(self, size: int) -> str:
         """Why a message of so many bytes cannot be sent; "" if it can."""
