@@ -13,7 +13,7 @@ import click
 
 from monarch.actor import HostMesh, ProcMesh
 from monarch.cli.phases import phase
-from monarch.cli.project import PROJECT_FILE, Project, find_job
+from monarch.cli.project import PROJECT_FILE, Project, find_job, noted_job
 from monarch.errors import JobError
 from monarch.job import JobTrait, LocalJob
 from monarch.runs.allocation import RunAllocation
@@ -92,7 +92,7 @@ def find_place(procs: int | None, attach: bool | None) -> Place:
 
     Raises ``JobError`` for ``attach=True`` where no allocation is up.
     """
-    job = None if attach is False else find_job()
+    job = None if attach is False else find_job() or _brought_up_again()
     if job is None:
         if attach:
             raise JobError("no allocation is up for this folder: start one with `monarch apply`")
@@ -105,6 +105,21 @@ def find_place(procs: int | None, attach: bool | None) -> Place:
         name, hosts = next(iter(job._state()._hosts.items()))
         num_hosts = hosts.size()
     return Place(job, name, num_hosts, procs or (_LOCAL_PROCS if num_hosts == 1 else 1))
+
+
+def _brought_up_again() -> JobTrait | None:
+    """The allocation that is short of a host, whole again; none where nothing is left of it."""
+    job = noted_job()
+    if job is None or job.ending is not None or job.num_running() == 0:
+        return None
+    why = job.why_ended()
+    try:
+        names = job.repair()
+    except JobError:
+        return None
+    if names:
+        click.echo(f"{why}\nbrought up again: {', '.join(names)}")
+    return job
 
 
 def has_workspace(project: Project) -> bool:

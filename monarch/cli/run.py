@@ -14,7 +14,7 @@ from monarch.actor import HostMesh
 from monarch.cli.display import run_display
 from monarch.cli.place import Place, find_place
 from monarch.cli.plan import plan_text
-from monarch.cli.project import find_job, load_project
+from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import outline_here, recipe_here
 from monarch.cli.stopping import stop_on_interrupt
 from monarch.cli.users import check_free, in_use_text
@@ -115,7 +115,7 @@ def run(
             outline.forget()
     if not (plan or show_origin):
         # Before the recipe and all that it needs is imported, which takes much longer.
-        check_free(find_job() if attach is not False else None, order.command)
+        check_free(noted_job() if attach is not False else None, order.command)
     found = recipe_here(order.recipe)
     loaded = order.load(found, left)
     if show_origin:
@@ -236,7 +236,7 @@ def _unfinished(
     if changed:
         click.echo(
             f"{left.path} was left unfinished, but {', '.join(changed)} changed since: this is a "
-            "new run; --resume goes on with the old one"
+            f"new run, from step 0; --resume={left.name} goes on with what the old one has learned"
         )
         return None, loaded
     # What was changed live in the run's own file holds, unless somebody says otherwise now.

@@ -15,7 +15,7 @@ import click
 
 from monarch.actor import HostMesh
 from monarch.cli.place import Place, count, find_place
-from monarch.cli.project import find_job, load_project
+from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import recipe_here
 from monarch.cli.runs import comparison
 from monarch.cli.stopping import stop_on_interrupt
@@ -55,7 +55,7 @@ def sweep(
     mesh: each has some of the hosts, or, where there are fewer hosts than slices, some of a
     host's procs. Each is a run of its own in runs/.
     """
-    check_free(find_job())
+    check_free(noted_job())
     recipe = recipe_here(name)
     choices = choices_of(recipe.config_class, overrides)
     place = find_place(procs, None)

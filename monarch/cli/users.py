@@ -75,6 +75,8 @@ def ask_before(question: str, is_agreed: bool) -> bool:
     asked. Raises ``click.Abort`` for a no."""
     if is_agreed:
         return True
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return False
-    return click.confirm(question, abort=True)
+    return _is_terminal() and click.confirm(question, abort=True)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()

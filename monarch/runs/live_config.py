@@ -36,7 +36,11 @@ class ConfigChange:
         if self.applied:
             parts.append("now " + _listed(self.applied))
         if self.waiting:
-            parts.append(f"{_listed(self.waiting)} needs a restart: stop, and run again")
+            parts.append(
+                f"{_listed(self.waiting)} needs a restart: after Ctrl-C the same command begins a "
+                "new run, at step 0; with --resume it goes on with what this one has learned, "
+                "where that still fits"
+            )
         return f"{self.path} was changed: " + "; ".join(parts or ["nothing that matters"])
 
     def data(self) -> dict[str, Any]:

@@ -324,7 +324,7 @@ class ReplicaTrainer(Actor):
         started = time.perf_counter()
         assert self.manager is not None
         manager = self.manager
-        manager.least_step = order.least_step
+        manager.least_step, manager.least_groups = order.least_step, order.least_groups
         if self.config.learning_rate != order.learning_rate:
             self.config = dataclasses.replace(self.config, learning_rate=order.learning_rate)
         suffer(order.fault, self.seat.rank, "before")

@@ -6,7 +6,7 @@ The rules:
   group is ended and started again, and no other; after a budget of restarts the run goes on
   without it.
 - A group that is started again heals from a living one. Where none lives, all begin again from
-  the last checkpoint.
+  the last checkpoint, together: each waits for the others before its first step, as at the start.
 - A lighthouse that dies is started again on its port. As it knows nothing of the one before, all
   groups join it anew, together.
 - An error of the model's or the data's code ends the run: it would be raised again.
@@ -34,7 +34,7 @@ from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.crew import Crew, GroupsError, Limits
 from monarch_recipes.replicas.ending import conclude, save_the_end
-from monarch_recipes.replicas.gathering import Gathering
+from monarch_recipes.replicas.gathering import Gathering, gather
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLate, GroupLost
 from monarch_recipes.replicas.lighthouse import LighthouseError
 from monarch_recipes.replicas.lighthouse_keeper import LighthouseKeeper
@@ -179,21 +179,35 @@ class Controller(Actor):
             except GroupLate:
                 return
             except (GroupLost, Disconnected) as lost:
-                # Nobody is to wait for it.
-                self.set_up.arrive(group.number)
-                self.joined.arrive(group.number)
+                group.is_training = False
+                self.let_others_wait(group)
                 details = lost.details if isinstance(lost, GroupLost) else ""
                 await self.crew.lose(group, str(lost), details)
             if self.crew.is_over() or not await self.crew.may_restart(group):
+                self.set_up.lose(group.number)
+                self.joined.lose(group.number)
                 return
+
+    def let_others_wait(self, lost: Group) -> None:
+        """Nobody waits for a group that is lost, but where no other trains: all that was learned
+        since the last checkpoint is lost then, and a group that went ahead alone would learn from
+        its own share of the batches only."""
+        if any(group.is_training or group.has_finished for group in self.crew.groups):
+            self.set_up.lose(lost.number)
+            self.joined.lose(lost.number)
+            return
+        everybody = [group.number for group in self.crew.groups if not group.is_given_up]
+        before = self.set_up, self.joined
+        self.set_up, self.joined = Gathering(everybody), Gathering(everybody)
+        for gathering in before:
+            gathering.give_way()
 
     # One group.
 
     async def drive(self, group: Group) -> None:
         """To the last step, through as many lighthouses as it takes."""
-        # At first all begin together; later a group is not waited for.
-        self.set_up.arrive(group.number)
-        await self.set_up.wait()
+        # At first all begin together; a group that is lost while others train is not waited for.
+        await gather(lambda: self.set_up, group.number)
         self.skip_faults(group.step)
         while group.step < self.last_step:
             if self.crew.is_over():
@@ -215,16 +229,16 @@ class Controller(Actor):
         meet = Rendezvous(host, port, self.keeper.url, self.peers)
         await self.crew.ask(group, group.trainers.join.call(meet))
         # Who asks for a quorum before all are known at the lighthouse might get one alone.
-        self.joined.arrive(group.number)
-        await self.joined.wait(self.limits.times.join_timeout)
+        await gather(lambda: self.joined, group.number, self.limits.step_timeout_seconds)
         if group.lighthouse_number != self.keeper.number:
             raise Disconnected("the lighthouse has died")
-        group.is_training = True
+        group.is_training, group.num_met = True, len(self.joined.members)
 
     def join_anew(self) -> None:
         """The lighthouse has died: let go of all who wait for it, to meet again at the next."""
         training = self.crew.training()
-        self.joined = Gathering(group.number for group in training)
+        before, self.joined = self.joined, Gathering(group.number for group in training)
+        before.give_way()
         for group in training:
             group.bells.lighthouse_is_gone.broadcast()
 
@@ -237,7 +251,9 @@ class Controller(Actor):
                 last_step=self.last_step,
                 learning_rate=self.learning_rate,
                 fault=self.take_fault(group),
+                least_groups=group.num_met,
             )
+            group.num_met = 1
             results: list[StepResult] = await self.crew.ask(group, group.trainers.step.call(order))
             if group.accused_of is not None:
                 raise GroupLost(group.accused_of)

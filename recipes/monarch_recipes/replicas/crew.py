@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
-from monarch.errors import MonarchError
+from monarch.runs.ranks import RunLost
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import shown
 from monarch.runs.witness import stacks_of, tell_stacks
@@ -21,6 +21,7 @@ from monarch_recipes.replicas.group import (
     GroupLate,
     GroupLost,
     end_procs,
+    first_cause,
 )
 from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseTimes
 from monarch_recipes.replicas.lighthouse_keeper import LighthouseKeeper
@@ -34,7 +35,7 @@ _LOOK_SECONDS = 0.2
 _STACK_SECONDS = 1.0
 
 
-class GroupsError(MonarchError):
+class GroupsError(RunLost):
     """The groups cannot go on."""
 
 
@@ -227,7 +228,7 @@ class Crew:
                 if why is not None:
                     raise GroupLost(why, await _stacks(group))
         except SupervisionError as error:
-            raise GroupLost(_first_cause(error)) from None
+            raise GroupLost(first_cause(error)) from None
         except ActorError as error:
             raise self.meaning_of(group, error.exception) from None
         finally:
@@ -281,10 +282,3 @@ async def _stacks(group: Group) -> str:
     """Where each rank of a group is; it is asked in a thread, because others must not wait."""
     found = await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS)
     return tell_stacks(found)
-
-
-def _first_cause(error: SupervisionError) -> str:
-    """Why, in one line, without who."""
-    if error.failure is not None:
-        return error.failure.root_cause.reason.strip().splitlines()[0]
-    return str(error).strip().splitlines()[0]

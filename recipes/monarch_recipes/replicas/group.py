@@ -9,6 +9,7 @@ from typing import Any
 
 from monarch.actor import Actor, HostMesh, ProcMesh
 from monarch.config import configured
+from monarch.errors import MonarchError, SupervisionError
 from monarch.runs.restarts import Restarts
 from monarch.runs.witness import Witness
 from monarch_recipes.replicas.messages import Seat
@@ -17,6 +18,7 @@ from monarch_recipes.replicas.torchft_cures import Bell
 
 __all__ = [
     "ENVIRONMENT", "PRELOAD", "Disconnected", "Group", "GroupLate", "GroupLost", "end_procs",
+    "first_cause",
 ]  # fmt: skip
 
 PRELOAD = ("monarch_recipes.replicas.preload",)
@@ -50,7 +52,8 @@ class Group:
     ``lighthouse_number`` is of the lighthouse that it has joined, of those one after the other.
     ``step`` is what it has committed as far as is known; ``ahead_since`` the time since when
     others are further than a group that takes part can be. ``discarded_at`` is when it last made
-    the step after that in vain.
+    the step after that in vain. ``num_met`` groups were at the lighthouse
+    when it joined, for its first step there.
     """
 
     number: int
@@ -62,6 +65,7 @@ class Group:
     witnesses: Any = None
     lighthouse_number: int = 0
     is_training: bool = False
+    num_met: int = 1
     has_finished: bool = False
     is_given_up: bool = False
     num_starts: int = 0
@@ -117,6 +121,13 @@ class Group:
         self.is_training = self.has_finished = False
         self.accused_of = self.ahead_since = self.discarded_at = None
         return procs
+
+
+def first_cause(error: MonarchError) -> str:
+    """Why, in one line, without who."""
+    failure = error.failure if isinstance(error, SupervisionError) else None
+    why = str(error) if failure is None else failure.root_cause.reason
+    return why.strip().splitlines()[0]
 
 
 async def end_procs(*meshes: ProcMesh | None) -> None:

@@ -12,9 +12,10 @@ from torchft.coordination import LighthouseServer
 
 from monarch.actor import Actor, endpoint
 from monarch.errors import MonarchError
+from monarch.runs.ranks import RunLost
 from monarch.tools.network import address_for
 
-__all__ = ["Lighthouse", "LighthouseError", "LighthouseTimes", "check_reachable"]
+__all__ = ["Lighthouse", "LighthouseError", "LighthouseLost", "LighthouseTimes", "check_reachable"]
 
 _BUSY = "Address already in use"
 _POLL_SECONDS = 0.05
@@ -22,6 +23,10 @@ _POLL_SECONDS = 0.05
 
 class LighthouseError(MonarchError):
     """No lighthouse can be had."""
+
+
+class LighthouseLost(LighthouseError, RunLost):
+    """It has died too often."""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from monarch.actor import ActorError, HostMesh, ProcMesh
+from monarch.actor import ActorError, HostMesh, ProcMesh, SupervisionError
 from monarch.errors import MonarchError
 from monarch.runs.restarts import Restarts
 from monarch.spmd.surroundings import hosts_beyond
 from monarch_recipes.replicas.chronicle import LIGHTHOUSE, Chronicle
-from monarch_recipes.replicas.group import ENVIRONMENT, PRELOAD, end_procs
-from monarch_recipes.replicas.lighthouse import Lighthouse, LighthouseError, LighthouseTimes
+from monarch_recipes.replicas.group import ENVIRONMENT, PRELOAD, end_procs, first_cause
+from monarch_recipes.replicas.lighthouse import Lighthouse, LighthouseLost, LighthouseTimes
 
 __all__ = ["LighthouseKeeper"]
 
@@ -49,31 +49,35 @@ class LighthouseKeeper:
         self._is_down = asyncio.Event()
 
     async def begin(self) -> None:
-        """Start it; LighthouseError when that is not possible."""
+        """Start it, again where it dies meanwhile; LighthouseError when that is not possible."""
         if self._is_ours:
-            await self._start(self._port, patience_seconds=0.0)
+            try:
+                await self._start(self._port, patience_seconds=0.0)
+            except SupervisionError as error:
+                await self._start_again(self._port, _why_not(error))
         self._is_up.set()
 
     async def keep(self, when_lost: Callable[[], None]) -> None:
-        """Start it again, on the same port, whenever it dies; LighthouseError after too many."""
+        """Start it again, on the same port, whenever it dies; LighthouseLost after too many."""
         while True:
             await self._is_down.wait()
             self._is_up.clear()
             self.number += 1
             when_lost()
-            await self._restart()
+            port = int(self.url.rsplit(":", 1)[1])
+            await self._start_again(port, "its process has died")
             self._chronicle.recovery.ready(LIGHTHOUSE, time.monotonic())
             self._is_up.set()
 
-    async def _restart(self) -> None:
-        port = int(self.url.rsplit(":", 1)[1])
-        why = "its process has died"
+    async def _start_again(self, port: int, why: str) -> None:
         while True:
             self._chronicle.died(LIGHTHOUSE, self._chronicle.newest_step, why)
             await end_procs(self._procs)
+            # The client may have to bring its host up again.
+            await self._chronicle.written()
             delay = self._restarts.next_wait_seconds(time.monotonic())
             if delay is None:
-                raise LighthouseError(
+                raise LighthouseLost(
                     f"the lighthouse is given up after {self._restarts.most} restarts "
                     f"within {self._restarts.window_seconds:g} s: {why}"
                 )
@@ -82,7 +86,7 @@ class LighthouseKeeper:
                 await self._start(port, _PORT_PATIENCE_SECONDS)
                 return
             except MonarchError as error:
-                why = f"it cannot be started: {str(error).splitlines()[0]}"
+                why = _why_not(error)
 
     async def _start(self, port: int, patience_seconds: float) -> None:
         # Its death may have been told more than once.
@@ -120,3 +124,7 @@ class LighthouseKeeper:
     async def end(self) -> None:
         """End ours."""
         await end_procs(self._procs)
+
+
+def _why_not(error: MonarchError) -> str:
+    return f"it cannot be started: {first_cause(error)}"

@@ -84,13 +84,15 @@ class Order:
 
     ``least_step`` is what others have committed: a group that is behind that and does not heal
     is alone, and must not train. ``last_step`` is where the run ends. ``learning_rate`` is the
-    highest of the schedule.
+    highest of the schedule. ``least_groups`` are alive and about to make it too, as far as is
+    known: one that meets fewer has come before the lighthouse has heard of the others.
     """
 
     least_step: int
     last_step: int
     learning_rate: float
     fault: Fault | None = None
+    least_groups: int = 1
 
 
 @dataclass(frozen=True)

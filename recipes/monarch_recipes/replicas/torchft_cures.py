@@ -36,6 +36,9 @@ __all__ = [
 ]
 
 _PAUSE_SECONDS = 0.1
+# A lighthouse hears of a member ten times a second. Counted, so that all ranks of a group give up
+# in the same try: a quorum is had by all of them together.
+_NUM_TRIES = 20
 
 
 class LeftBehind(RuntimeError):
@@ -71,6 +74,8 @@ class CarefulManager(Manager):  # type: ignore[misc]
       the manager would raise that first error for ever.
     - A group that comes back when all others have finished would train alone from where it
       is. Here the quorum raises LeftBehind.
+    - A quorum of fewer than ``least_groups`` is asked for again, a few times: a lighthouse that has
+      not heard of the others yet would let one go ahead without them.
     - Its server listens at ``hostname`` alone. As it is, it lets in whoever connects to any of this
       machine's interfaces.
     - It tells of heals and commits: ``has_healed``, ``has_committed``, since the last quorum began.
@@ -86,6 +91,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
             super().__init__(use_async_quorum=False, **arguments)
         self.patience_seconds = patience_seconds
         self.least_step = 0
+        self.least_groups = 1
         self.has_healed = False
         self.has_committed = False
         self.is_given_up = False
@@ -100,18 +106,21 @@ class CarefulManager(Manager):  # type: ignore[misc]
     def start_quorum(self, *arguments: Any, **options: Any) -> None:
         """Wait for the others; afterwards the newest parameters are here."""
         self.has_healed = self.has_committed = False
-        deadline = time.monotonic() + self.patience_seconds
+        deadline, num_tries = time.monotonic() + self.patience_seconds, 0
         while True:
             try:
                 super().start_quorum(*arguments, **options)
-                break
+                num_tries += 1
+                are_enough = self.num_participants() >= self.least_groups
+                if are_enough or self.errored() is not None or num_tries >= _NUM_TRIES:
+                    break
             except (RuntimeError, TimeoutError) as error:
                 if self.is_given_up:
                     raise LighthouseGone("the lighthouse has died") from error
                 self._quorum_future = None
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_PAUSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
         if self.errored() is None and self.current_step() < self.least_step:
             raise LeftBehind(
                 f"alone at step {self.current_step()}, where others had committed {self.least_step}"
