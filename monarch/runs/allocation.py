@@ -14,7 +14,7 @@ from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.job import JobTrait, job_load
 from monarch.runs.ranks import RunLost
 from monarch.runtime.client_agent import client
-from monarch_sync.words import counted, some
+from monarch_sync.words import counted
 
 __all__ = ["AllocationLost", "RunAllocation"]
 
@@ -136,4 +136,5 @@ class RunAllocation:
             ) from None
         if names:
             first = why.partition("\n")[0].partition(";")[0]
-            self._tell(f"{some(names)} had ended ({first}), and is brought up again")
+            others = f", as {counted(len(names) - 1, 'other host')} did" if names[1:] else ""
+            self._tell(f"{first}{others}: brought up again")

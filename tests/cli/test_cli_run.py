@@ -216,7 +216,8 @@ def test_editing_the_file_of_a_run_changes_what_may_change(
     told = next(line for line in running.lines if line.startswith("counting.toml was changed"))
     assert told == (
         "counting.toml was changed: now amount = 5.0 (was 1.0); size = 16 (was 8) needs a "
-        "restart: stop, and run again"
+        "restart: after Ctrl-C the same command begins a new run, at step 0; with --resume it goes "
+        "on with what this one has learned, where that still fits"
     )
     assert [row["total"] for row in folder.rows("metrics.jsonl")] == [2.0, 2.0, 10.0, 10.0]
     assert "amount = 5.0" in (folder.runs[0] / "config.toml").read_text()
