@@ -885,7 +885,7 @@ MODULES = [
                     ]
                 },
                 "assert (m.X, n.Y, m.REG, a()) == (1, 2, [a], 1) and not hasattr(m, 'b')",
-                refused="half way",
+                refused="name 'reg' is not defined",
             ),
             Step(
                 {

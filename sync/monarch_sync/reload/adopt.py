@@ -81,7 +81,10 @@ class Adoption:
         self.classes.refused = self.refused.setdefault(name, {})
         edit = plan.edit
         definitions = {}
-        lasting = {bound: i for i, statement in enumerate(edit.new) for bound in statement.binds}
+        left = self._left_alone(name, edit)
+        lasting = {
+            bound: i for i, one in enumerate(edit.new) for bound in one.binds - left.get(i, set())
+        }
         strangers: set[str] = set()  # what the live module has under the name is another's
         for index in sorted(plan.run | plan.twin):
             statement = edit.new[index]
@@ -98,10 +101,12 @@ class Adoption:
                         self.functions.function(before, after)
                     else:
                         self.functions.pair(after, before)
-            stranger = statement.is_definition and has_another_heir(edit, statement, origin)
+            stranger = statement.is_definition and has_another_heir(
+                edit, statement, origin, {i for i, bound in left.items() if statement.name in bound}
+            )
             if stranger and module is not None and old is not None:
                 self._same_place(module, old, self._stage.defined.get((name, index)))
-            names: Iterable[str] = sorted(statement.binds)
+            names: Iterable[str] = sorted(statement.binds - left.get(index, set()))
             if "*" in statement.binds:
                 names = [n for n in staged if n[:2] != "__" and lasting.get(n, -1) < index]
                 names = [name for name in names if name not in definitions]
@@ -141,6 +146,17 @@ class Adoption:
             elif old.is_function and was_one_of_several(edit, index):
                 found = made_by(old, module)
                 self.gone += [one for one in found if registers_itself(old, one)]
+
+    def _left_alone(self, name: str, edit: ModuleEdit) -> Mapping[int, set[str]]:
+        """Names that statements may bind and left to definitions above them."""
+        above: set[str] = set()
+        found: dict[int, set[str]] = {}
+        for index, statement in enumerate(edit.new):
+            left = above & self._stage.left_alone.get((name, index), set())
+            if left:
+                found[index] = left
+            above |= statement.defines
+        return found
 
     def _same_place(self, module: LiveModule, old: Statement, value: Any) -> None:
         """The live function is found by where it stands, not by its name."""

@@ -81,7 +81,10 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
     """What is registered with the staged class arrives where the live one keeps it."""
     for name in names:
         own = live.__dict__.get(name, MISSING)
-        if own is not MISSING and name in staged.__dict__ and not _is_layout(own):
+        if own is MISSING or name not in staged.__dict__ or _is_layout(own):
+            continue
+        # A proxy says for its instances what their class is: `__class__ = Lookup()`.
+        if name != "__class__":
             type.__setattr__(staged, name, own)
 
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 from .alignment import Alignment, align, changed_functions, moved_lines
 from .flips import Attribute
 from .graph import Kind, ModuleEdit, imports_of
+from .guards import executed
 from .hidden import Functions, Place
 from .kinds import is_a, own_names
 from .lambdas import Lambdas
@@ -116,7 +117,7 @@ def unedited(
 
     `anew` are names to be made again, each with the class that it is in or nothing.
     """
-    new = source.statements
+    new = executed(source.statements, vars(module))
     old = as_if(new, anew)
     alignment = align(old, new) if anew else _identity(len(old))
     if b"import *" in source.text:
@@ -131,8 +132,9 @@ def edited(
 ) -> ModuleEdit:
     known = live.source.witnessed or live.runs_its_source()
     package = _package(live.module)
-    old = as_if(live.source.statements, anew) if known else ()
-    statements = new.statements
+    namespace = vars(live.module)
+    old = as_if(executed(live.source.statements, namespace), anew) if known else ()
+    statements = executed(new.statements, namespace)
     # Not by their names: what an unchanged statement binds and reads is known from before.
     if b"import *" in live.source.text or b"import *" in new.text:
         old = exports.split_before(old, package)
@@ -189,6 +191,7 @@ def _edit(
         kinds={key: kind_of(value) for key, value in dict(live).items()},
         types={key: types for key, value in dict(live).items() if (types := _types(value))},
         keep=frozenset(_kept_names(new) & live.keys()),
+        is_script=live.get("__name__") == "__main__",
         is_program=_is_program(live, old),
         compiled=frozenset(key for key, value in dict(live).items() if is_compiled(value)),
         modules={k: v.__name__ for k, v in dict(live).items() if type(v) is ModuleType},

@@ -138,8 +138,22 @@ class NeedsRespawn(ReloadError):
     @classmethod
     def of_verdicts(cls, verdicts: Sequence[Verdict]) -> NeedsRespawn:
         """From the verdicts that ask for a new process, at least one."""
-        reasons = (f"{v.module} cannot be patched in place: {v.reason}" for v in verdicts)
+        by_reason: dict[str, list[str]] = {}
+        for verdict in verdicts:
+            by_reason.setdefault(verdict.reason, []).append(verdict.module)
+        reasons = (
+            f"{_listed(modules)} cannot be patched in place: {why}"
+            for why, modules in by_reason.items()
+        )
         return cls("\n".join(reasons), phase="run", path=verdicts[0].path, verdicts=verdicts)
+
+
+def _listed(modules: Sequence[str]) -> str:
+    more = len(modules) - _MOST_LISTED
+    return ", ".join(modules[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+_MOST_LISTED = 3
 
 
 def _rebuilt(cls: type[ReloadError], message: str, fields: dict[str, Any]) -> ReloadError:

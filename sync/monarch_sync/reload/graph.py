@@ -42,6 +42,7 @@ class ModuleEdit:
     keep: frozenset[str] = frozenset()
     rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
     compiled: frozenset[str] = frozenset()  # names of what a compiler made
+    is_script: bool = False  # it is `__main__`, whose main guard has run
     is_program: bool = False  # its top level is still running, as that of a plain script does
     types: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """Of names that hold instances: the module and name of their class and of its bases."""
@@ -65,7 +66,9 @@ class ModuleEdit:
 
     def never_runs(self, statement: Statement) -> bool:
         """What a program does it does once."""
-        return statement.is_main_guard or (self.is_program and not statement.is_harmless)
+        return (self.is_script and statement.is_main_guard) or (
+            self.is_program and not statement.is_harmless
+        )
 
     @cached_property
     def binders(self) -> Mapping[str, Sequence[int]]:
@@ -89,13 +92,25 @@ class ModuleEdit:
         statement = self.new[index]
         origin = self.alignment.source_of(index)
         if statement.is_definition and origin is not None:
-            origin = self.last_binders.get(statement.name or "", origin)
+            name = statement.name or ""
+            origin = self.last_binders.get(name, origin)
+            if self.old[origin].name != name:  # a branch that was not taken, perhaps
+                definers = (i for i, one in enumerate(self.old) if one.name == name)
+                origin = max(definers, default=origin)
         return None if origin is None else self.old[origin]
 
     @cached_property
     def gone(self) -> frozenset[str]:
         before = {name for statement in self.old for name in statement.binds}
         return frozenset(before - {name for s in self.new for name in s.binds} - self.keep - {"*"})
+
+    @cached_property
+    def gone_definitions(self) -> frozenset[str]:
+        before, after = (
+            {defined for statement in statements for defined in statement.defines}
+            for statements in (self.old, self.new)
+        )
+        return frozenset(before - after)
 
     @cached_property
     def displaced(self) -> frozenset[str]:
@@ -253,6 +268,8 @@ def _modules_of(source: Origin) -> tuple[str, ...]:
 def _sources(edit: ModuleEdit) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     for statement in edit.new:
+        if isinstance(statement.node, ast.Delete):
+            continue  # What stands above it has read what was imported.
         for name in statement.binds:
             found.pop(name, None)
         for name, source in imports_of(statement, edit.package):

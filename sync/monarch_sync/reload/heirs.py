@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -20,13 +20,18 @@ def made_by(definition: Statement, module: LiveModule | None) -> Iterator[Functi
             yield from module.wrappers_of(function)
 
 
-def has_another_heir(edit: ModuleEdit, statement: Statement, origin: int | None) -> bool:
+def has_another_heir(
+    edit: ModuleEdit, statement: Statement, origin: int | None, left_alone: Collection[int]
+) -> bool:
     """Whether the definition that the live module has under its name lives on in another one.
 
-    `def _` may stand there many times, each with a decorator that registers it.
+    `def _` may stand there many times, each with a decorator that registers it. `left_alone` are
+    new statements that may bind the name, and do not.
     """
     last = edit.last_binders.get(statement.name or "")
     if last is None or last == origin:
+        return False
+    if any(edit.alignment.source_of(index) == last for index in left_alone):
         return False
     return last in edit.alignment.inherited or edit.old[last].is_decorated
 

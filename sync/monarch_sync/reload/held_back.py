@@ -53,6 +53,12 @@ class Snapshot:
     def has_news(self) -> bool:
         return self._seen is not self._before
 
+    def spoken_of(self) -> Iterator[Any]:
+        """What its entries speak of."""
+        held = self._before.values() if isinstance(self._before, dict) else self._before
+        for entry in held:
+            yield from parts_of_entry(entry)
+
     def look(self) -> Difference | None:
         """What happened since the last look."""
         if is_same(self._seen, self._registry.container):

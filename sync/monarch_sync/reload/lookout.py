@@ -10,7 +10,9 @@ import ast
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -36,8 +38,9 @@ class Lookout:
         self._targets: dict[Hashable, Target] = {}
         self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
         self._attributes = [Attributes(one) for one in held if may_be_set(one)]
-        containers = (snapshot.container for snapshot in self._snapshots)
-        self._glance = Glance([*containers, *(one.names for one in self._attributes)])
+        watched: list[Snapshot | Attributes] = [*self._snapshots, *self._attributes]
+        parts = (watched[at : at + _AT_A_GLANCE] for at in range(0, len(watched), _AT_A_GLANCE))
+        self._glances = [(Glance(map(_content_of, part)), part) for part in parts]
 
     @contextlib.contextmanager
     def looking(self, targets: Iterable[Target]) -> Iterator[None]:
@@ -73,7 +76,20 @@ class Lookout:
 
     def withdraw(self, ids: Collection[int]) -> list[Withdrawn]:
         """Take out what is registered of definitions (by their ids), until it is put back."""
-        return [one for s in self._snapshots if ids and (one := s.withdraw(ids)) is not None]
+        if not ids:
+            return []
+        found = {id(one): one for part in ids for one in self._holding.get(part, ())}
+        found.update({id(one): one for one in self._snapshots if one.has_news})
+        return [one for s in found.values() if (one := s.withdraw(ids)) is not None]
+
+    @cached_property
+    def _holding(self) -> Mapping[int, Sequence[Snapshot]]:
+        """By the ids of what they speak of, the containers, as they were before."""
+        found = defaultdict(list)
+        for snapshot in self._snapshots:
+            for part in snapshot.spoken_of():
+                found[id(part)].append(snapshot)
+        return found
 
     def take_out(
         self, is_definition: Callable[[Any], bool]
@@ -82,12 +98,12 @@ class Lookout:
         stores: list[HeldStore | HeldAttribute] = [
             held for held in map(Target.take_out, self._targets.values()) if held
         ]
-        changed = self._glance.has_changed()
+        changed = set(map(id, self._changed()))
         for attributes in self._attributes:
-            if changed or attributes.has_news:
+            if id(attributes) in changed or attributes.has_news:
                 stores += attributes.take_out(is_definition)
         held_back = []
-        snapshots = [one for one in self._snapshots if changed or one.has_news]
+        snapshots = [one for one in self._snapshots if id(one) in changed or one.has_news]
         for snapshot in (*snapshots, *self._loggers.values()):
             self._turns.freshen()
             held = snapshot.take_out(is_definition)
@@ -98,6 +114,13 @@ class Lookout:
     def _is_undisturbed(self, seconds: float) -> bool:
         return self._looked is not None and self._turns.undisturbed_since(self._looked, seconds)
 
-    def _changed(self) -> Iterable[Watched]:
+    def _changed(self) -> Sequence[Watched]:
         """Where to look closer."""
-        return (*self._snapshots, *self._attributes) if self._glance.has_changed() else ()
+        return [one for glance, part in self._glances if glance.has_changed() for one in part]
+
+
+_AT_A_GLANCE = 64
+
+
+def _content_of(watched: Snapshot | Attributes) -> Any:
+    return watched.container if isinstance(watched, Snapshot) else watched.names

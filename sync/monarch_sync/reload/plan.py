@@ -38,18 +38,28 @@ _MAKERS = {
 Importers = Callable[[str, Collection[str]], Iterable[ModuleEdit]]
 
 
-def make_plan(edits: Iterable[ModuleEdit], importers: Importers, known: Collection[str]) -> Plan:
+def make_plan(
+    edits: Iterable[ModuleEdit],
+    importers: Importers,
+    known: Collection[str],
+    check: Callable[[], None] = lambda: None,
+) -> Plan:
     """`importers(module, names)` gives the loaded modules that may take `names` from `module`;
-    `known` are all loaded modules of ours, in import order."""
-    planner = _Planner(edits, importers, known)
+    `known` are all loaded modules of ours, in import order. `check` raises to give it up."""
+    planner = _Planner(edits, importers, known, check)
     planner.spread()
     return planner.plan()
 
 
 class _Planner:
     def __init__(
-        self, edits: Iterable[ModuleEdit], importers: Importers, known: Collection[str]
+        self,
+        edits: Iterable[ModuleEdit],
+        importers: Importers,
+        known: Collection[str],
+        check: Callable[[], None],
     ) -> None:
+        self._check = check
         self._importers = importers
         self._graph = ImportGraph(known)
         self.plans: dict[str, ModulePlan] = {}
@@ -97,6 +107,7 @@ class _Planner:
 
     def _visit(self, name: str) -> bool:
         """Whether anything about the module is new."""
+        self._check()
         plan, members = self.plans[name], self._reach.members
         before = dict(plan.marks), set(plan.run), {k: v for k, v in members.items() if k[0] == name}
         self._mark_all(plan)

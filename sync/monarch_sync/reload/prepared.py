@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Literal
 
 from .adopt import Adoption
+from .budget import Budget
 from .classes import forget_subclass_checks, hooked_classes
 from .closures import follow_edited_makers
 from .data_files import naming
@@ -56,12 +57,17 @@ class Process:
         self.hook = ImportHook(self.sources)
         self.lock = threading.RLock()
         self.generation = 0
+        # Texts by their files, and why they could not be switched to: the next time, they need a
+        # new process from the start.
+        self.unfit: dict[tuple[str, bytes], ReloadError] = {}
 
 
 class Prepared:
     """A reload that can still go either way. Made by `Reloader.prepare`."""
 
-    def __init__(self, process: Process, texts: Mapping[str, bytes | None], mode: Mode) -> None:
+    def __init__(
+        self, process: Process, texts: Mapping[str, bytes | None], mode: Mode, budget: Budget
+    ) -> None:
         self.verdicts: dict[str, Verdict] = {}
         self.arriving: Mapping[str, str] = {}  # files that new code may import; where they lie
         self._process = process
@@ -70,7 +76,8 @@ class Prepared:
         self._mode = mode
         self._sources: dict[str, Source] = {}
         self._plan = Plan({})
-        self._stage = Stage(process.hook)
+        self._budget = budget
+        self._stage = Stage(process.hook, self._budget)
         self._functions = FunctionPatch()
         self._adoption = Adoption(self._stage, self._functions)
         self._places = UndoLog()
@@ -92,8 +99,24 @@ class Prepared:
         """Classes that cannot change in place take new methods nevertheless."""
         self._adoption.classes.is_partial = is_partial
 
+    def respawns(self, names: Collection[str], reason: str) -> None:
+        """Nothing of these modules changes in this process."""
+        for name in names:
+            self.verdicts[name] = Verdict(name, self._process.sources[name].path, "respawn", reason)
+
     def stage_changes(self, changed: Mapping[str, Source], data: Collection[str] = ()) -> None:
-        """`data` are config files that change; on disk they may be as they were."""
+        """`data` are config files that change; on disk they may be as they were.
+
+        Raises ReloadError for what new code raises, OverBudget where it takes too long to decide,
+        and anything else where the reloader itself is at its wits' end. It is aborted then.
+        """
+        try:
+            self._stage_changes(changed, data)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _stage_changes(self, changed: Mapping[str, Source], data: Collection[str]) -> None:
         running, hook = self._process.sources, self._process.hook
         living = functools.cache(Functions.living)
 
@@ -104,18 +127,26 @@ class Prepared:
             plan = self._plan.modules[name]
             return any(plan.edit.new[index].is_decorated for index in plan.run | plan.twin)
 
-        live = {name: look_at(name) for name in changed}
+        live: dict[str, LiveModule] = {}
+        for name in changed:
+            self._budget.check()
+            live[name] = look_at(name)
         for name, source in changed.items():
             if source.path != running[name].path:
                 # New code imports what lies beside it.
                 self._places.apply(reshaped(sys.modules[name], source.path))
         exports = Exports(running, changed)
-        edits = [edited(live[name], source, exports) for name, source in changed.items()]
+        edits: list[ModuleEdit] = []
+        for name, source in changed.items():
+            self._budget.check()
+            edits.append(edited(live[name], source, exports))
         strays = list(self._make_again(edits, live, changed, exports))
         if data:
             edits = self._rereading(edits, data, exports)
         known = [name for name, _ in running.loaded()]
-        self._plan = make_plan(edits, Importers(running, changed, exports), known)
+        self._plan = make_plan(
+            edits, Importers(running, changed, exports), known, self._budget.check
+        )
         self._sources = dict(changed)
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
@@ -135,9 +166,6 @@ class Prepared:
             try:
                 with _ONE_AT_A_TIME, reading_ahead(contents, self._stage.builtins):
                     self._stage.run(self._plan, sources, list(running.loaded()))
-            except BaseException:
-                self.abort()
-                raise
             finally:
                 hook.pending, hook.arriving = {}, {}
         self._adoption.deleted = {
@@ -279,7 +307,10 @@ class Prepared:
                 self._places.rollback()
                 if not isinstance(error, Exception):
                     raise
-                raise ReloadError.of_exception(error, "commit") from error
+                refused = ReloadError.of_exception(error, "commit")
+                for source in self._sources.values():
+                    process.unfit[source.path, source.text] = refused
+                raise refused from error
             self._adoption.forget_twins()
             self._stage.made.clear()
             process.generation += 1

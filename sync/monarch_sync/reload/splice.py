@@ -34,7 +34,7 @@ def spliced(before: Source, text: bytes) -> Source | None:
         if "__future__" in edited or any(one.is_future for one in old[below:]):
             return None
         tree = ast.parse("\n" * (start - 1) + edited + "\n", before.path)
-        fresh = split(tree.body, lines)
+        fresh = split(tree.body, lines, is_head=above == 0)
         classes = {one.name: one for one in old[above:below] if one.is_class}
         for one in fresh:
             if one.is_class and one.name in classes:

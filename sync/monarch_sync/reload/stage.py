@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
+from .budget import Budget
 from .classes import keep_live_values, kept_names
 from .disguises import Disguises
 from .enums import keep_live_members
@@ -49,13 +50,16 @@ _NAMED = (FunctionType, type)
 class Stage:
     """The outcome of running a plan: namespaces, and everything that was made on the way."""
 
-    def __init__(self, hook: ImportHook) -> None:
+    def __init__(self, hook: ImportHook, budget: Budget) -> None:
         self._hook = hook
+        self._budget = budget
         self.namespaces: dict[str, dict[str, Any]] = {}
         self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
         self.made_is_exact = False  # else it holds older objects too
         self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
         self.assigned: dict[str, set[str]] = {}  # from other modules, by module
+        self.left_alone: dict[tuple[str, int], set[str]] = {}
+        """Names that a statement may bind and did not, as in a branch that was not taken."""
         self._plan = Plan({})
         self.disguises = Disguises()
         self._kept: list[tuple[str, str]] = []  # names of kept instances, by module
@@ -137,10 +141,12 @@ class Stage:
                 namespace[key] = self._view(value)
         flags = source.flags
         for index in sorted(plan.run | plan.twin):
+            self._budget.check()
             statement = plan.edit.new[index]
             run = self._runner(plan, index, source.path, flags)
             targets = list(lookout.targets_of(statement.node, namespace))
             later = _take_later(namespace, plan.edit.new, index) if statement.reads_whole else {}
+            bound_to = {bound: namespace.get(bound, MISSING) for bound in statement.binds}
             try:
                 with contextlib.nullcontext() if statement.is_inert else lookout.looking(targets):
                     live = vars(module).get(statement.name or "")
@@ -150,6 +156,9 @@ class Stage:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
                 ) from error
+            if not (statement.is_definition or statement.is_import):
+                now = {b for b, value in bound_to.items() if namespace.get(b, MISSING) is value}
+                self.left_alone[name, index] = now
             namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
             if statement.name is not None:
                 value = namespace.get(statement.name)
@@ -206,7 +215,8 @@ class Stage:
         does what is gone from where it was: an import may bring it from elsewhere.
         """
         try:
-            run(namespace)
+            with self._budget.not_counting():
+                run(namespace)
         except Exception:
             replaced = [(live, module), *self._gone()]
             ids = {id(part) for value, name in replaced for part in parts_of(value, name)}
@@ -220,12 +230,8 @@ class Stage:
     def _gone(self) -> Iterator[tuple[Any, str]]:
         """Live definitions that are no longer where they were, with their modules."""
         for name, plan in self._plan.modules.items():
-            before, after = (
-                {defined for statement in statements for defined in statement.defines}
-                for statements in (plan.edit.old, plan.edit.new)
-            )
             live = vars(sys.modules[name])
-            yield from ((live.get(gone), name) for gone in before - after)
+            yield from ((live.get(gone), name) for gone in plan.edit.gone_definitions)
 
     def _is_definition(self, entry: Any) -> bool:
         """Whether something that was made here, and can be called, is all or part of it."""

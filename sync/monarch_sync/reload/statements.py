@@ -153,11 +153,7 @@ class Statement:
 
     @property
     def is_docstring(self) -> bool:
-        return (
-            isinstance(self.node, ast.Expr)
-            and isinstance(self.node.value, ast.Constant)
-            and isinstance(self.node.value.value, str)
-        )
+        return _is_text(self.node)
 
     @property
     def is_opaque(self) -> bool:
@@ -178,6 +174,8 @@ class Statement:
     def is_harmless(self) -> bool:
         """Whether it only defines, imports or writes down: nothing is called."""
         if self.is_definition or self.is_import or self.is_docstring:
+            return True
+        if isinstance(self.node, ast.Pass):
             return True
         calls = (ast.Call, ast.Await, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)
         is_plain = isinstance(self.node, (ast.Assign, ast.AnnAssign))
@@ -275,10 +273,10 @@ def statements_of(source: bytes, tree: ast.Module) -> tuple[Statement, ...]:
 
 
 def split(
-    nodes: Sequence[ast.stmt], lines: Sequence[str], moved_by: int = 0
+    nodes: Sequence[ast.stmt], lines: Sequence[str], moved_by: int = 0, *, is_head: bool = True
 ) -> tuple[Statement, ...]:
     """The statements of a body; `lines` are those of the whole file, which may have moved since the
-    nodes were read."""
+    nodes were read. `is_head`: from the first one on, which may be a docstring."""
     statements: list[Statement] = []
     end_before = 0
     for index, node in enumerate(nodes):
@@ -287,12 +285,28 @@ def split(
         begins_after = nodes[index + 1].lineno if index + 1 < len(nodes) else last + 1
         alone = first > end_before and begins_after > last
         end_before = last
-        for part in _single_imports(node):
-            whole = part is node and alone
+        parts = (
+            [_pass(node)] if _is_text(node) and (index or not is_head) else _single_imports(node)
+        )
+        for part in parts:
+            whole = len(parts) == 1 and alone
             top, bottom = first + moved_by, last + moved_by
             text = "\n".join(lines[top - 1 : bottom]) if whole else ast.dump(part)
             statements.append(Statement(part, text, top, bottom, lines, moved_by=moved_by))
     return tuple(statements)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _pass(node: ast.stmt) -> ast.stmt:
+    """A text that is not the first statement is no docstring; alone, it would run as one."""
+    return ast.copy_location(ast.Pass(), node)
 
 
 def _single_imports(node: ast.stmt) -> list[ast.stmt]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .budget import Budget, OverBudget
 from .data_files import is_config
 from .errors import NeedsRespawn, ReloadError
 from .prepared import Mode, Prepared, Process
@@ -19,6 +20,7 @@ from .report import ReloadReport, Verdict
 from .reshaping import other_places, other_shape
 from .running_files import RunningFiles
 from .source import Source
+from .spare import NewState, Spare, import_in_subprocess, is_surely_wrong
 from .splice import spliced
 
 PathLike = str | os.PathLike[str]
@@ -30,14 +32,22 @@ class Reloader:
     Make it before the modules are imported where possible: what a module runs is then known
     from its import, and not from a file that may have changed since. Or say it: `imported`
     gives the texts that files had when their modules were imported, by `__file__`.
+
+    What cannot be prepared in place is tried by `spare`, a fresh process: new code that it imports
+    needs one, and is not refused.
     """
 
     def __init__(
-        self, roots: Iterable[PathLike], *, imported: Callable[[], Mapping[str, bytes]] = dict
+        self,
+        roots: Iterable[PathLike],
+        *,
+        imported: Callable[[], Mapping[str, bytes]] = dict,
+        spare: Spare = import_in_subprocess,
     ) -> None:
         if isinstance(roots, str | bytes | os.PathLike):
             raise TypeError(f"roots is a list of folders: [{roots!r}]")
         self._process = Process(imported)
+        self._spare = spare
         self._sources, self._hook = self._process.sources, self._process.hook
         self._lock = self._process.lock
         self._roots: list[str] = []
@@ -101,7 +111,12 @@ class Reloader:
         if mode == "auto":
             _refuse_what_needs_respawn(prepared)
         prepared.report.prepare_seconds = time.perf_counter() - started
-        return prepared.commit()
+        try:
+            return prepared.commit()
+        except ReloadError:
+            # Either says that a new process is needed, or is about the code itself.
+            _refuse_what_needs_respawn(self.prepare(sources, mode=mode))
+            raise
 
     def _resolved(self, paths: Iterable[PathLike]) -> list[str]:
         loaded = {source.path for _, source in self.loaded()}
@@ -139,25 +154,85 @@ class Reloader:
         change in place keeps all it has; `as_far_as_possible`, it takes new methods nevertheless.
         """
         with self._lock, _collector_paused():
+            budget = Budget(self._sources.import_seconds())
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
             arriving = {} if arriving is None else arriving
             moved = self._moved(texts, arriving, [*folders, *filter(None, sys.path)])
             changed = self._compiled(texts, moved)
-            prepared = Prepared(self._process, texts, mode)
-            prepared.arriving = arriving
-            prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
-            prepared.patches_as_far_as_possible(as_far_as_possible)
-            prepared.verdicts.update(self._verdicts_without_a_run(texts, moved))
-            if mode in ("off", "respawn"):
-                for name in changed if mode == "respawn" else ():
-                    path = self._sources[name].path
-                    prepared.verdicts[name] = Verdict(name, path, "respawn", "as asked for")
-            else:
+
+            def begun() -> Prepared:
+                prepared = Prepared(self._process, texts, mode, budget)
+                prepared.arriving = arriving
+                prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
+                prepared.patches_as_far_as_possible(as_far_as_possible)
+                prepared.verdicts.update(self._verdicts_without_a_run(texts, moved))
+                return prepared
+
+            prepared = begun()
+            if mode == "respawn":
+                prepared.respawns(changed, "as asked for")
+            elif mode != "off":
                 sound = {n: s for n, s in changed.items() if n not in prepared.verdicts}
-                prepared.stage_changes(sound, [p for p, t in texts.items() if t and is_config(p)])
+                try:
+                    for source in sound.values():
+                        if (
+                            error := self._process.unfit.get((source.path, source.text))
+                        ) is not None:
+                            raise error
+                    prepared.stage_changes(
+                        sound, [p for p, t in texts.items() if t and is_config(p)]
+                    )
+                except Exception as error:
+                    state = self._new_state(texts, moved, arriving, folders)
+                    reason = self._tried_elsewhere(error, state, changed)
+                    prepared = begun()
+                    prepared.respawns(sound, reason)
             if mode == "patch":
                 _refuse_what_needs_respawn(prepared)
             return prepared
+
+    def _tried_elsewhere(
+        self, error: Exception, state: NewState, changed: Mapping[str, Source]
+    ) -> str:
+        """Why a fresh process is needed, as one imports what could not be prepared in this one.
+
+        Raises ReloadError where the code itself is to blame.
+        """
+        known = error if isinstance(error, ReloadError) else None
+        if known is not None and (is_surely_wrong(known, changed) or "__main__" in changed):
+            raise known
+        refusal = self._spare(state)
+        if refusal is None:
+            if isinstance(error, OverBudget):
+                return str(error)
+            place = f", {known.path}:{known.line}" if known is not None and known.line else ""
+            what = known.message if known is not None else f"{type(error).__name__}: {error}"
+            return f"only a fresh process imports it; in this one it came to {what}{place}"
+        if known is not None and known.message == refusal.message:
+            raise known
+        raise refusal from error
+
+    def _new_state(
+        self,
+        texts: Mapping[str, bytes | None],
+        moved: Mapping[str, list[str]],
+        arriving: Mapping[str, str],
+        folders: Sequence[str],
+    ) -> NewState:
+        """What will be on disk, and the modules that are loaded and will still be there."""
+        files: dict[str, bytes | str | None] = {**arriving, **texts}
+        paths = {name: path for path, names in moved.items() for name in names}
+        modules = [
+            (name, paths.get(name, self._sources[name].path))
+            for name, _ in self._sources.running()
+            if name not in ("__main__", "__mp_main__")
+        ]
+        gone = {path for path, text in texts.items() if text is None}
+        return NewState(
+            {os.path.realpath(path): content for path, content in files.items()},
+            [(name, path) for name, path in modules if path.endswith(".py") and path not in gone],
+            list(dict.fromkeys([*folders, *sys.path])),
+        )
 
     def _runs(self, path: str, text: bytes | None) -> bool:
         """Whether modules were loaded from the file, and run this text."""
