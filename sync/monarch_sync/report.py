@@ -88,7 +88,9 @@ class SyncReport:
     ``seconds`` is the whole, ``seconds_by_step`` its parts. ``errors`` say why a push was
     refused: then no host and no process changed, and ``generation`` is still the old one;
     ``refusals`` have what code was refused, with file, line and column. ``notes`` say what to know
-    beside: what came along unasked, a lock file that changed. ``was_taken_back``: it was refused
+    beside: what came along unasked, a lock file that changed. ``warnings`` are about code that was
+    taken and will fail when it is run, with file and line: names that nowhere exist, calls that do
+    not fit. ``was_taken_back``: it was refused
     when hosts showed it already, which makes two generations.
     ``actors_patched`` is the number of live actors by class. ``needs_respawn`` is what no running
     process could take, as ``module: reason``; ``procs_respawned`` are the procs that were replaced
@@ -113,6 +115,7 @@ class SyncReport:
     errors: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     was_taken_back: bool = False
 
     @property
@@ -240,10 +243,14 @@ class SyncReport:
         lines += [f"  {line}" for line in self.kept_lines()]
         lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  {line}" for line in problem_lines(self.problems)]
+        lines += [f"  {line}" for line in self.warning_lines()]
         for text in (*self.notes, *self.errors):
             shown = [f"  {line}" for line in text.splitlines()]
             lines += _with_carets(shown, width, ascii_only=ascii_only) if width else shown
         return "\n".join(lines)
+
+    def warning_lines(self) -> list[str]:
+        return [f"warning: {printable(text)}" for text in self.warnings]
 
     def behind_lines(self) -> list[str]:
         """A line for each host that others go on without."""

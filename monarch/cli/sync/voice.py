@@ -60,7 +60,12 @@ class Lines:
             return
         # What nobody should overlook, though all went well; what may stay so is told once.
         told, self._told = self._told, [*problem_lines(report.problems), *report.notes]
-        news = [*report.behind_lines(), *report.kept_lines(), *self._followed(report)]
+        news = [
+            *report.warning_lines(),
+            *report.behind_lines(),
+            *report.kept_lines(),
+            *self._followed(report),
+        ]
         for text in (*news, *(text for text in self._told if text not in told)):
             for line in text.splitlines():
                 terminal.prose(f"  {line}", "yellow")

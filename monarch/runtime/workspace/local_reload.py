@@ -98,7 +98,7 @@ class LocalReload:
         """Under the lock. What the actors are told of, they hear on threads of their own."""
         if step.is_replaced:
             step.ready.abort()
-            step.said.set(self._words.of_replaced())
+            step.said.set(self._words.of_replaced(step))
             return
         started = time.perf_counter()
         try:

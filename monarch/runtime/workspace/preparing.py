@@ -44,7 +44,7 @@ class Step:
     """One change of code. ``modules`` were there when it was prepared.
 
     ``report`` is there once it was switched to, ``round`` tells the actors, ``said`` is what came
-    of it.
+    of it. ``warnings``: what its code will trip over.
     """
 
     plan: ReloadPlan
@@ -57,6 +57,7 @@ class Step:
     report: ReloadReport | None = None
     round: ReloadRound | None = None
     said: Promise[ReloadOutcome] = field(default_factory=Promise)
+    warnings: list[str] = field(default_factory=list)
 
 
 class Preparing:
@@ -115,6 +116,7 @@ class Preparing:
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
         step = Step(plan, ready, [change.path for change in changes], modules)
+        step.warnings = ready.report.warnings
         step.is_replaced = (
             not is_root and plan.mode in ("auto", "respawn") and bool(actions & unfit)
         )

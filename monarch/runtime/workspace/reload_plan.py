@@ -103,6 +103,7 @@ class RefusedFile(msgspec.Struct):
 
 _LISTS = (
     "modules", "functions", "classes", "reran", "respawn", "replaced", "problems", "notes",
+    "warnings",
 )  # fmt: skip
 
 
@@ -112,7 +113,8 @@ class ReloadOutcome(msgspec.Struct):
     ``respawn`` says what a running process cannot take, and why; ``is_replaced`` that the process
     which answers gives way to a new one. ``replaced`` are all such, by their labels, and
     ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up
-    when it was too late to go back, ``notes`` are to know beside. ``late`` have not come to a fence
+    when it was too late to go back, ``notes`` are to know beside, ``warnings`` what new code will
+    trip over. ``late`` have not come to a fence
     or a halt in time, which may be tried again.
     """
 
@@ -127,6 +129,7 @@ class ReloadOutcome(msgspec.Struct):
     replaced_actors: dict[str, int] = {}
     problems: list[str] = []
     notes: list[str] = []
+    warnings: list[str] = []
     num_procs: int = 0
     seconds: float = 0.0
     refused: list[RefusedFile] = []

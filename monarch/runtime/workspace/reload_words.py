@@ -44,10 +44,12 @@ class ReloadWords:
             refused = [self.refusal(one) for one in error.errors or (error,)]
         return ReloadOutcome(num_procs=1, refused=refused)
 
-    def of_replaced(self) -> ReloadOutcome:
+    def of_replaced(self, step: Step) -> ReloadOutcome:
         """That this process gives way to a new one."""
-        actors = _count(self._agent.cells)
-        return ReloadOutcome(num_procs=1, replaced=[self._label], replaced_actors=actors)
+        return ReloadOutcome(
+            num_procs=1, replaced=[self._label], replaced_actors=_count(self._agent.cells),
+            warnings=step.warnings,
+        )  # fmt: skip
 
     def of_committed(self, step: Step, report: ReloadReport, seconds: float) -> ReloadOutcome:
         """What a step has changed here."""
@@ -55,7 +57,7 @@ class ReloadWords:
             num_procs=1, modules=report.modules, functions=report.functions,
             classes=report.classes, reran=report.reran, seconds=seconds,
             actors=self._patched_actors(step, report),
-            notes=[*self._left_behind(report), *report.stays],
+            notes=[*self._left_behind(report), *report.stays], warnings=step.warnings,
         )  # fmt: skip
 
     def _left_behind(self, report: ReloadReport) -> list[str]:

@@ -19,9 +19,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Misfit:
+    """`owner` is the class of a method that is called by way of `self`."""
+
     line: int
     called: str
     why: str
+    owner: str | None = None
 
     def __str__(self) -> str:
         return f"{self.called}() {self.why}"
@@ -30,18 +33,18 @@ class Misfit:
 class Definitions:
     """What a module's text says for sure about the functions and classes at its top level."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self._tree = tree
+    def __init__(self, body: Sequence[ast.stmt]) -> None:
+        self._body = body
 
     @cached_property
     def _binders(self) -> Mapping[str, Sequence[ast.AST]]:
         """By name, all that may bind it at the top level, from wherever."""
         found: dict[str, list[ast.AST]] = {}
-        for node in ast.walk(self._tree):
+        for node in self._walked():
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 for name in node.names:
                     found.setdefault(name, []).append(node)
-        pending: list[ast.AST] = [*self._tree.body]
+        pending: list[ast.AST] = [*self._body]
         while pending:
             node = pending.pop()
             for name in _bound_by(node):
@@ -55,21 +58,25 @@ class Definitions:
         is_plain = isinstance(node, FunctionNode) and not node.decorator_list
         return node if is_plain else None  # type: ignore[return-value]
 
-    def imported(self, name: str) -> ast.Import | ast.ImportFrom | None:
-        node = self._only(name)
-        return node if isinstance(node, (ast.Import, ast.ImportFrom)) else None
+    def is_imported(self, name: str) -> bool:
+        """Whether an import at the top level is all that binds a name."""
+        return isinstance(self._only(name), (ast.Import, ast.ImportFrom))
+
+    def _walked(self) -> Iterator[ast.AST]:
+        for statement in self._body:
+            yield from ast.walk(statement)
 
     def _only(self, name: str) -> ast.AST | None:
         """What binds a name, where that is one statement of the top level."""
         binders = self._binders.get(name, ())
-        is_plain = len(binders) == 1 and any(binders[0] is node for node in self._tree.body)
+        is_plain = len(binders) == 1 and any(binders[0] is node for node in self._body)
         return binders[0] if is_plain else None
 
     @cached_property
     def subclassed(self) -> Mapping[str, Sequence[ast.ClassDef]]:
         """By the last part of a base's name, the classes that have it."""
         found: dict[str, list[ast.ClassDef]] = {}
-        for node in ast.walk(self._tree):
+        for node in self._walked():
             if isinstance(node, ast.ClassDef):
                 for base in node.bases:
                     found.setdefault((dotted(base) or "").rpartition(".")[2], []).append(node)
@@ -77,7 +84,7 @@ class Definitions:
 
 
 Find = Callable[[str], Function | None]
-"""The function that a dotted name of the module stands for, if that is beyond doubt."""
+"""The function that a dotted name of the module stands for, as far as can be seen."""
 
 
 def misfit_calls(
@@ -131,7 +138,7 @@ def _of_methods(
             if owner != me or name not in plain or overridden(cls.name, name):
                 continue
             if why := _misfit(plain[name].args, call, is_bound=True):
-                yield Misfit(call.lineno, f"{owner}.{name}", why)
+                yield Misfit(call.lineno, f"{owner}.{name}", why, cls.name)
 
 
 def _is_to_be_defined(method: Function) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import linecache
@@ -19,6 +20,7 @@ from .adopt import Adoption
 from .budget import Budget
 from .classes import forget_subclass_checks, hooked_classes
 from .closures import follow_edited_makers
+from .code_warnings import CodeWarnings
 from .data_files import naming
 from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
@@ -182,8 +184,28 @@ class Prepared:
             self._functions.flips, [running[name] for name in self._plan.modules]
         )
         self._judge(changed)
+        self._report.warnings = list(self._warnings(changed))
         self._report.threads = self._stage.outside.threads
         self._caches = list(_caches_of(self._plan))
+
+    def _warnings(self, changed: Mapping[str, Source]) -> Iterator[str]:
+        """What edited functions will trip over."""
+        running = self._process.sources
+
+        def source_of(name: str) -> Source | None:
+            if name in changed:
+                return changed[name]
+            return running[name] if name in running else None  # noqa: SIM401  no mapping
+
+        def names_of(name: str) -> Mapping[str, object]:
+            module = sys.modules.get(name)
+            return {**(vars(module) if module else {}), **self._stage.namespaces.get(name, {})}
+
+        for name, source in changed.items():
+            edit = self._plan.modules[name].edit
+            # Code that cannot be looked through is taken as it is.
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+                yield from map(str, CodeWarnings(edit, source, source_of, names_of))
 
     def _make_again(
         self,

@@ -44,6 +44,7 @@ class ReloadReport:
     this is told once more because the change was taken back; the old code runs again. `threads`
     are those that new top-level code started while it was tried: they run on in any case. `stays`
     tells what statements that are gone have set, where only a new process would be without it.
+    `warnings` say, with file and line, what edited functions will trip over when they are run.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -56,6 +57,7 @@ class ReloadReport:
     files: list[str] = field(default_factory=list)
     threads: list[str] = field(default_factory=list)
     stays: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     undone: bool = False
     _undo: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
@@ -94,7 +96,8 @@ class ReloadReport:
             rows += [first, *(("", "", more) for more in what[1:])]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = (f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
-        return "\n".join([head, *lines, *(f"  {text}" for text in self.stays)])
+        more = (*(f"  {text}" for text in self.stays), *(f"  warning: {w}" for w in self.warnings))
+        return "\n".join([head, *lines, *more])
 
     def _what(self, verdict: Verdict) -> list[str]:
         """The patched definitions and the statements that ran, without the module's name."""

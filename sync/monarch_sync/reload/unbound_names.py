@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import sys
 from collections.abc import Collection, Iterator
 from types import CodeType
 
@@ -15,10 +16,20 @@ from .spelling import dotted
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
+_OPERATIONS = {dis.opmap[name]: name for name in (*_LOADS, *_STORES) if name in dis.opmap}
+_SHIFT = {"LOAD_GLOBAL": 1} if sys.version_info >= (3, 11) else {}  # its lowest bit is a flag
 # What binds names that are not to be seen.
 _UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr", "__dict__", "execfile"})
 # Put into builtins by somebody, or there on another system.
 _ELSEWHERE = frozenset({"_", "__class__", "WindowsError", "get_ipython", "reveal_type", "profile"})
+
+
+def may_be_unbound(code: CodeType, known: Collection[str]) -> bool:
+    """A first look at what a function reads, at the price of nearly nothing."""
+    is_function = bool(code.co_flags & _NEWLOCALS)
+    return is_function and any(
+        name not in known and not hasattr(builtins, name) for name in _names_in(code, _LOADS)
+    )
 
 
 def unbound_names(
@@ -31,18 +42,31 @@ def unbound_names(
     codes = list(_inside(code))
     if not _UNSEEN.isdisjoint(code.co_names) or _has_open_star(tree):
         return
-    bound = {*known, *dir(builtins), *_ELSEWHERE, *_module_names(code)}
+    bound: set[str] = {*known, *dir(builtins), *_ELSEWHERE, *_module_names(code)}
     for inner in codes:
-        bound |= {one.argval for one in dis.get_instructions(inner) if one.opname in _STORES}
+        bound |= _names_in(inner, _STORES)
     expected = _lines_expecting_errors(tree)
     for inner in codes:
-        if inner is code or _is_class_of(code, inner):
+        if inner is code or _is_class_of(code, inner) or _names_in(inner, _LOADS) <= bound:
             continue
         line = inner.co_firstlineno
         for one in dis.get_instructions(inner):
             line = _line_of(one, line)
             if one.opname in _LOADS and one.argval not in bound and line not in expected:
                 yield line, one.argval
+
+
+def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:
+    """The names that some instructions are about; many times faster than `dis`."""
+    found: set[str] = set()
+    raw, extension = code.co_code, 0
+    for at in range(0, len(raw), 2):
+        operation, argument = raw[at], raw[at + 1] | extension
+        extension = argument << 8 if operation == dis.EXTENDED_ARG else 0
+        name = _OPERATIONS.get(operation)
+        if name in operations:
+            found.add(code.co_names[argument >> _SHIFT.get(name or "", 0)])
+    return found
 
 
 def _module_names(code: CodeType) -> Iterator[str]:

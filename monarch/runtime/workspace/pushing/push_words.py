@@ -51,6 +51,7 @@ class PushWords:
         report.actors_respawned = outcome.replaced_actors
         report.num_procs = outcome.num_procs
         report.notes += outcome.notes
+        report.warnings = list(dict.fromkeys(map(self._in_authors_words, outcome.warnings)))
 
     def of_host(self, host: HostInPush, here: LocalReplicas) -> HostReport:
         """What a host got, and, where it is the author's own, the replicas that are ``here``."""
