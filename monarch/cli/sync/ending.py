@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
+
+from monarch.cli.sync.keys import restore_terminal
 
 __all__ = ["asked_to_end", "at_once_from_here"]
 
@@ -63,6 +66,8 @@ def _leaving(status: int) -> Callable[[int, FrameType | None], None]:
     def leave(
         number: int, frame: FrameType | None, end: Callable[[int], NoReturn] = os._exit
     ) -> None:
+        with contextlib.suppress(Exception):
+            restore_terminal()
         end(status)
 
     return leave

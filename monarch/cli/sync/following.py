@@ -17,7 +17,7 @@ class Following:
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._found: queue.SimpleQueue[AbstractSet[Path] | Exception] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[AbstractSet[Path] | Exception | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-watch", daemon=True)
         self._thread.start()
 
@@ -28,8 +28,8 @@ class Following:
 
     def next(self, timeout_seconds: float) -> AbstractSet[Path] | None:
         """The paths touched since the last call, an empty set for a look at everything; None where
-        there were none in time. Raises ``WatchEnded`` when a folder is gone, and
-        whatever else has ended the watch."""
+        there were none in time, or somebody woke us. Raises ``WatchEnded`` when a folder is gone,
+        and whatever else has ended the watch."""
         try:
             found = self._found.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -37,10 +37,17 @@ class Following:
         touched = self._checked(found)
         while not self._found.empty():
             more = self._checked(self._found.get())
-            touched = touched | more if touched and more else set()
+            if touched is None or more is None:
+                touched = more if touched is None else touched
+            else:
+                touched = touched | more if touched and more else set()
         return touched
 
-    def _checked(self, found: AbstractSet[Path] | Exception) -> AbstractSet[Path]:
+    def wake(self) -> None:
+        """Have who waits look around. From any thread."""
+        self._found.put(None)
+
+    def _checked(self, found: AbstractSet[Path] | Exception | None) -> AbstractSet[Path] | None:
         if isinstance(found, Exception):
             raise found
         return found

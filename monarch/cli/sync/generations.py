@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 import click
@@ -13,14 +14,15 @@ from monarch.cli.sync.setting import find_project, whole_of
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import goal, timeline, timeline_lines
-from monarch.cli.sync.visitor import WHOLE_HISTORY, visit
+from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice
-from monarch_sync import Scanner
+from monarch_sync import Scanner, Workspace
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
+from monarch_sync.scanning.scanner import Scan
 from monarch_sync.words import printable
 
-__all__ = ["diff", "history", "rollback", "status"]
+__all__ = ["compared", "diff", "go_back", "history", "rollback", "show_differences", "status"]
 
 
 @click.command("status", short_help="Which host and which proc runs which generation.")
@@ -90,12 +92,23 @@ def rollback(chosen: Chosen, generation: int | None, best_effort: bool, verbose:
     with errors(chosen):
         workspace = whole_of(find_project(chosen.file))
         visitor = visit(partly=best_effort)
-        found = visitor.answering() if best_effort else visitor.inspect()
-        rows = timeline(visitor.past(found).histories(WHOLE_HISTORY))
-        current = next((row for row in rows if row.is_current), None)
-        wanted = goal(rows, generation)
         with interruptions(visitor, voice):
-            report = visitor.roll_back(workspace, wanted, voice, best_effort=best_effort)
+            made = go_back(visitor, workspace, generation, voice, best_effort=best_effort)
+    sys.exit(0 if made else 1)
+
+
+def go_back(
+    visitor: Visitor, workspace: Workspace, generation: int | None, voice: Voice,
+    *, best_effort: bool = False,
+) -> int:  # fmt: skip
+    """Roll back, and tell of it; the generation that all have then, 0 where they have not followed.
+    Raises ``JobError`` where there is
+    nothing to go back to."""
+    found = visitor.answering() if best_effort else visitor.inspect()
+    rows = timeline(visitor.past(found).histories(WHOLE_HISTORY))
+    current = next((row for row in rows if row.is_current), None)
+    wanted = goal(rows, generation)
+    report = visitor.roll_back(workspace, wanted, voice, best_effort=best_effort)
     voice.pushed(report)
     if report.ok and report.is_change:
         was = current.told.generation if current else report.generation - 1
@@ -108,7 +121,7 @@ def rollback(chosen: Chosen, generation: int | None, best_effort: bool, verbose:
         )  # fmt: skip
     elif report.ok:
         voice.note("rolled-back", f"the hosts have what generation {wanted} was", generation=wanted)
-    sys.exit(0 if report.ok else 1)
+    return report.generation if report.ok else 0
 
 
 @click.command("diff", short_help="How your files differ from what the hosts have or had.")
@@ -124,10 +137,33 @@ def diff(chosen: Chosen, generation: int | None, exit_code: bool) -> None:
     with errors(chosen):
         workspace = whole_of(find_project(chosen.file))
         visitor = visit(partly=True)
-        past = visitor.past(visitor.answering())
-        held = past.state(generation or 0)
-        scanner = Scanner(workspace)
-        scan = scanner.scan().over(held.manifest)
+        scan, held_generation, found = compared(visitor, workspace, generation or 0)
+        if chosen.is_json:
+            text = "\n".join(found)
+            unread = [problem.__dict__ for problem in scan.problems if problem.is_unreadable]
+            data = {
+                "generation": held_generation, "differs": bool(text), "diff": text,
+                "problems": unread,
+            }  # fmt: skip
+            JsonLines().say("diff", data)
+            sys.exit(1 if exit_code and text else 0)
+    any_found = show_differences(found, Terminal())
+    for problem in scan.problems:
+        if problem.is_unreadable:
+            click.echo(f"not compared: {problem}", err=True)
+    for line in silence(visitor):
+        click.echo(line, err=True)  # The rest can be given to `patch`.
+    sys.exit(1 if exit_code and any_found else 0)
+
+
+def compared(
+    visitor: Visitor, workspace: Workspace, generation: int
+) -> tuple[Scan, int, Iterator[str]]:
+    """What is here, which generation it is compared with (0: what hosts have), and the lines."""
+    past = visitor.past(visitor.answering())
+    held = past.state(generation)
+    scanner = Scanner(workspace)
+    scan = scanner.scan().over(held.manifest)
 
     def theirs(entry: Entry) -> bytes | None:
         try:
@@ -139,18 +175,11 @@ def diff(chosen: Chosen, generation: int | None, exit_code: bool) -> None:
         return bytes(scanner.contents.whole(entry))
 
     name = f"gen {held.generation}"
-    with errors(chosen):
-        found = differences(held.manifest, scan.manifest, theirs, ours, name)
-        if chosen.is_json:
-            text = "\n".join(found)
-            unread = [problem.__dict__ for problem in scan.problems if problem.is_unreadable]
-            data = {
-                "generation": held.generation, "differs": bool(text), "diff": text,
-                "problems": unread,
-            }  # fmt: skip
-            JsonLines().say("diff", data)
-            sys.exit(1 if exit_code and text else 0)
-    terminal = Terminal()
+    return scan, held.generation, differences(held.manifest, scan.manifest, theirs, ours, name)
+
+
+def show_differences(found: Iterable[str], terminal: Terminal) -> bool:
+    """Print them; whether there are any."""
     any_found = False
     for line in found:
         any_found = True
@@ -159,9 +188,4 @@ def diff(chosen: Chosen, generation: int | None, exit_code: bool) -> None:
         )
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
         terminal.line(shown, colour)
-    for problem in scan.problems:
-        if problem.is_unreadable:
-            click.echo(f"not compared: {problem}", err=True)
-    for line in silence(visitor):
-        click.echo(line, err=True)  # The rest can be given to `patch`.
-    sys.exit(1 if exit_code and any_found else 0)
+    return any_found

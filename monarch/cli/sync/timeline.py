@@ -115,8 +115,7 @@ def others_line(rows: list[Row], numbers: range, num_hosts: int) -> str:
         f"{_files(row, _MAX_NAMES, num_hosts)}"
         for row in rows
     ]
-    which = " and ".join(told) if told else f"{counted(len(numbers), 'generation')} from elsewhere"
-    return f"in between there was {which}"
+    return " and ".join(told) if told else f"{counted(len(numbers), 'generation')} from elsewhere"
 
 
 def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | None) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from monarch.cli.asking import ask_hosts
 from monarch.cli.project import may_come_up, no_allocation, noted_job
+from monarch.cli.sync.keys import restore_terminal
 from monarch.cli.sync.timeline import like_now, others_line, timeline
 from monarch.cli.sync.unread import faults_in
 from monarch.cli.sync.voice import Voice
@@ -140,7 +141,7 @@ class Visitor:
         told = Past(self._agent.node, asked).histories(WHOLE_HISTORY)
         return {url: like_now(one) for url, one in told.items()}
 
-    def others_between(self, before: int, now: int) -> str:
+    def made_by_others(self, before: int, now: int) -> str:
         """Who has made the generations between two of our own."""
         past = self.past(self.answering())
         rows = timeline(past.histories(WHOLE_HISTORY))
@@ -295,6 +296,7 @@ def _patiently() -> Iterator[None]:
         if num_pressed == 1:
             raise KeyboardInterrupt
         if num_pressed > 2:
+            restore_terminal()
             os._exit(130)
         os.write(2, b"\nputting everything back; once more leaves it half-done\n")
 

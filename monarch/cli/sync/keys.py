@@ -1,0 +1,119 @@
+"""Keys that a person presses while a command runs: each is heard at once, and shown nowhere.
+
+The terminal is as it was again when the command ends, however it ends, and while it is stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import select
+import signal
+import sys
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+__all__ = ["Keys", "restore_terminal"]
+
+_LOOK_SECONDS = 0.2
+_SEQUENCE = re.compile(r"\x1b(\[[\d;?]*[ -/]*[@-~]|O.|.)?")  # arrows and the like
+_before: list[Any] | None = None  # how the terminal is set when nobody listens
+
+
+class Keys:
+    """``pressed`` is called, on another thread, whenever there is something to `take`. Use `listen`
+    to have any; without a terminal there are none."""
+
+    def __init__(self, pressed: Callable[[], object] = lambda: None) -> None:
+        self._pressed = pressed
+        self._found: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._over = threading.Event()
+
+    def take(self) -> str:
+        """The next key; "" where none was pressed."""
+        with contextlib.suppress(queue.Empty):
+            return self._found.get_nowait()
+        return ""
+
+    @contextmanager
+    def listen(self) -> Iterator[bool]:
+        """Within, keys are heard, where somebody sits there; whether that is so."""
+        if not _is_ours():
+            yield False
+            return
+        _set()
+        resumed = signal.signal(signal.SIGCONT, _on_resume)
+        thread = threading.Thread(target=self._run, name="monarch-keys", daemon=True)
+        thread.start()
+        try:
+            yield True
+        finally:
+            self._over.set()
+            signal.signal(signal.SIGCONT, resumed)
+            restore_terminal()
+            thread.join(2 * _LOOK_SECONDS)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            if not _is_foreground():
+                self._over.wait(_LOOK_SECONDS)  # To read in the background would stop us.
+                continue
+            try:
+                if not select.select([0], [], [], _LOOK_SECONDS)[0]:
+                    continue
+                text = os.read(0, 64).decode(errors="replace")
+            except OSError:
+                return  # The terminal is gone.
+            if not text:
+                return
+            for key in _SEQUENCE.sub("", text):
+                self._found.put(key)
+            self._pressed()
+
+
+def restore_terminal() -> None:
+    """Set the terminal as it was, for who leaves without going back through `listen`."""
+    global _before
+    before, _before = _before, None
+    if before is not None and _is_foreground():
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def _is_ours() -> bool:
+    try:
+        is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    except (AttributeError, ValueError):
+        return False
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and is_terminal and _is_foreground()
+
+
+def _is_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _set() -> None:
+    global _before
+    try:
+        _before = termios.tcgetattr(0)
+        changed = termios.tcgetattr(0)
+        changed[3] &= ~(termios.ICANON | termios.ECHO)  # Ctrl-C and Ctrl-Z stay what they are.
+        termios.tcsetattr(0, termios.TCSADRAIN, changed)
+    except termios.error:
+        _before = None
+
+
+def _on_resume(number: int, frame: FrameType | None) -> None:
+    """Stopped with Ctrl-Z, and gone on with ``fg``: the shell has set the terminal its own way."""
+    if _before is not None and _is_foreground():
+        _set()
