@@ -133,6 +133,31 @@ def prepare(name: str, folder: Path | None) -> None:
     click.echo(f"made {made or target}")
 
 
+@recipe.command("export")
+@click.argument("name", metavar="RECIPE")
+@click.argument("what", metavar="[RUN|CHECKPOINT]", default="latest")
+@click.argument("file", type=click.Path(path_type=Path), default=Path("model.safetensors"))
+@click.option("--force", is_flag=True, help="write over a file that is there")
+def export(name: str, what: str, file: Path, force: bool) -> None:
+    """Write the weights of a run to FILE, as plain safetensors.
+
+    Of a run they are the best where it kept these (extras.keep_best), else those it saved last.
+    """
+    from monarch.runs.folder import find_run
+
+    found = recipe_here(name)
+    exports = found.function("export")
+    if exports is None:
+        raise JobError(f"{name} has no function `export`: what it saves it alone can read")
+    if file.exists() and not force:
+        raise JobError(f"{file} is there already; --force writes over it")
+    place = Path(what)
+    if place.suffix != ".pt":
+        place = find_run(what).checkpoint_dir
+    with writing(file):
+        click.echo(f"wrote {exports(place, file)}")
+
+
 def recipe_here(name: str) -> Recipe:
     """A recipe as ``monarch run`` finds it, with the workspace's folders to import from."""
     from monarch.cli.phases import phase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -12,7 +12,8 @@ from monarch.actor import HostMesh
 from monarch.runs.code import RunCode
 from monarch.runs.edits import Edits
 from monarch.runs.live_config import LiveConfig
-from monarch.runs.rows import EVENTS, METRICS, RowFile
+from monarch.runs.loggers import Logger, open_loggers
+from monarch.runs.rows import EVENTS, METRICS, RowFile, read_rows
 from monarch.runs.start import seconds_since_start
 from monarch_sync.words import printable, some
 
@@ -74,6 +75,8 @@ class Record:
         self._metrics = RowFile(self.folder / METRICS)
         self._events = RowFile(self.folder / EVENTS)
         self._unwritten: dict[RowFile, str] = {}
+        self._loggers: list[Logger] = []
+        self._newest_steps: dict[str, int] | None = None
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -117,9 +120,17 @@ class Record:
 
         Where they have a ``generation``, a change of it becomes an event, with the diff of the
         code. Report that of the rank that is furthest behind.
+
+        What was reported of a step before, as by a run that went on from a checkpoint of before
+        it, is written down with ``"again": true``; who leaves out these rows has each step once.
         """
         now = time.time()
-        self._add(self._metrics, {"step": step, "num_steps": num_steps, "time": now, **values})
+        row = {"step": step, "num_steps": num_steps, "time": now, **values}
+        if self._is_made_again(step, values):
+            row["again"] = True
+        self._add(self._metrics, row)
+        for logger in self._loggers:
+            logger.metrics(step, values)
         self._look_at_generation(step, values, now)
         self._show(self.display.metrics, step, num_steps, values)
 
@@ -155,6 +166,32 @@ class Record:
             self.event("config", change.text, **change.data())
         now: C = self.config_file.config
         return now
+
+    def log_to(self, names: Sequence[str]) -> None:
+        """Have metrics go there too (``tensorboard``, ``wandb``), until `close`. Raises ConfigError
+        where what it takes is not installed."""
+        self._loggers = open_loggers(names, self.folder)
+
+    def close(self) -> None:
+        """End the loggers."""
+        loggers, self._loggers = self._loggers, []
+        for logger in loggers:
+            logger.close()
+
+    def _is_made_again(self, step: int, values: Mapping[str, float]) -> bool:
+        if self._newest_steps is None:
+            self._newest_steps = {}
+            path = self._metrics.path
+            for row in read_rows(path) if path.is_file() else ():
+                self._note_step(row.get("step", 0), row)
+        is_again = any(self._newest_steps.get(name, 0) >= step for name in values)
+        self._note_step(step, values)
+        return is_again
+
+    def _note_step(self, step: int, names: Iterable[str]) -> None:
+        assert self._newest_steps is not None
+        for name in names:
+            self._newest_steps[name] = max(self._newest_steps.get(name, 0), step)
 
     def _look_at_generation(self, step: int, values: Mapping[str, float], now: float) -> None:
         generation = values.get("generation")

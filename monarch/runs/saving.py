@@ -45,6 +45,18 @@ class Saving:
                 raise
             self.failed(step, error.exception, must=must)
 
+    def save_best(self, step: int, write: Callable[[], Path]) -> None:
+        """Have ``write`` keep the best checkpoint beside the others; a disk that is full ends
+        nothing, as in `save`."""
+        try:
+            path = write()
+        except ActorError as error:
+            if not isinstance(error.exception, OSError):
+                raise
+            self.failed(step, error.exception)
+        else:
+            self._record.event("best", f"the best so far: {shown(path)}", step=step, path=str(path))
+
     def saved(self, step: int, path: Path) -> None:
         """There is a checkpoint."""
         self.latest, self.saved_step = shown(path), step

@@ -85,6 +85,8 @@ class RunSession:
         if not (folder.path / "command").exists():
             folder.write_text("command", shell_line(self.command) + "\n")
         folder.link_as_latest()
+        extras = getattr(self.loaded.config, "extras", None)
+        self.record.log_to(getattr(extras, "log_to", ()))
 
     def __exit__(
         self,
@@ -101,6 +103,7 @@ class RunSession:
         text = status if error is None else f"{status}: {in_words(error)}"
         outcome = _plain(self.outcome)
         self.record.note("ended", text, status=status, outcome=outcome, is_lost=is_lost)
+        self.record.close()
         # What came of the run counts, whether or not it can be written down.
         with self._telling("report.html"):
             write_report(self.folder)

@@ -17,7 +17,7 @@ import functools
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from monarch.runs.attempts import Attempt, with_attempts
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.spmd import setup_torch_elastic_env
+from monarch_recipes.best import BEST, Verdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import checkpoint_path, save_checkpoint, set_random_state
 from monarch_recipes.collective import (
@@ -47,12 +48,16 @@ from monarch_recipes.collective import (
 from monarch_recipes.device import SystemInfo, pick_backend, system_info, use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of, told
+from monarch_recipes.export import export as export
+from monarch_recipes.extras import Extras
 from monarch_recipes.memory import memory_of_step
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
+from monarch_recipes.profiling import Profiler
 from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
-from monarch_recipes.samples import Data, SampleOrder, batches
-from monarch_recipes.schedule import BatchSplit, is_due, learning_rate_factor, split_batch
+from monarch_recipes.results import Outcome, Plan, StepResult, measured
+from monarch_recipes.samples import Data, SampleOrder, batches, reading_ahead
+from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part
 from monarch_sync.words import counted
@@ -69,7 +74,8 @@ class DDPConfig:
     Keys with `live` may change while it runs: edit the TOML file.
     """
 
-    # Your own part: a module with some of the four functions below, to be used instead of them.
+    # Your own part: a module with some of the functions below, to be used instead of them, and
+    # `evaluate`, `should_stop` or `collate` (docs/recipes.md, "Your own model and data").
     task: str | None = None
 
     # The model.
@@ -82,6 +88,7 @@ class DDPConfig:
     num_epochs: int = 24
     global_batch_size: int = 128  # samples a step, over all ranks
     max_micro_batch_size: int = 32  # samples a pass of one rank; more are accumulated
+    num_workers: int = 0  # processes of each rank that read samples ahead; 0 reads in the step
 
     # The optimizer: AdamW, linear warm-up, then a cosine down to zero.
     learning_rate: float = live(4e-3)  # the highest
@@ -108,6 +115,9 @@ class DDPConfig:
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest of the run's; or "never"; or a checkpoint's path
 
+    # The best checkpoint, early stopping, TensorBoard, the profiler.
+    extras: Extras = field(default_factory=Extras)
+
     def __post_init__(self) -> None:
         at_least_one = (
             "num_channels", "num_epochs", "global_batch_size", "max_micro_batch_size",
@@ -115,7 +125,7 @@ class DDPConfig:
         )  # fmt: skip
         not_negative = (
             "learning_rate", "weight_decay", "num_warmup_steps", "max_restarts",
-            "evaluate_every", "checkpoint_every",
+            "evaluate_every", "checkpoint_every", "num_workers",
         )  # fmt: skip
         check_range(self, *at_least_one, least=1)
         check_range(self, *not_negative, least=0)
@@ -153,6 +163,12 @@ def build_model(config: DDPConfig) -> nn.Module:
     )
 
 
+def build_optimizer(config: DDPConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Any. Learning rate and weight decay are set before each step, for a parameter group times
+    its `lr_scale` and `weight_decay_scale`, where it has them."""
+    return torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
+
+
 def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
     """The mean loss over the samples of a micro-batch; or (sum, weight), where samples do not count
     the same, as texts of several lengths: the sum of the losses of all tokens, and their number."""
@@ -168,34 +184,6 @@ def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
 def learning_rate_at(config: DDPConfig, step: int, num_steps: int) -> float:
     """The learning rate of `step`, counted from 0."""
     return config.learning_rate * learning_rate_factor(step, config.num_warmup_steps, num_steps)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What `setup` found: how long the run is, and where it goes on."""
-
-    first_step: int  # steps done before, by the run that is resumed
-    num_steps: int
-    num_steps_per_epoch: int
-    num_parameters: int
-    batch: BatchSplit
-    resumed_from: Path | None
-    skipped: tuple[str, ...] = ()  # checkpoints that could not be used, and why
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """One step, averaged over all ranks; the last three are of this rank alone."""
-
-    step: int  # counted from 1
-    loss: float
-    metrics: dict[str, float]  # on the samples of this step, in training mode
-    samples_per_second: float  # over all ranks
-    learning_rate: float
-    grad_norm: float  # before clipping
-    rank: int = 0
-    busy_seconds: float = 0.0  # until it began to wait for the others
-    generation: int = 0  # of the workspace whose code ran
 
 
 class DDPTrainer(Actor):
@@ -232,10 +220,17 @@ class DDPTrainer(Actor):
             len(self.data.train), self.batch.per_rank, self.rank, self.world_size, config.data_seed
         )
         self.num_steps = self.order.num_steps_per_epoch * config.num_epochs
+        self.ahead = reading_ahead(
+            self.data.train, self.order, self.batch.micro_batch_size,
+            num_workers=config.num_workers, place=(config.seed, self.rank),
+            collate=own_part(config.task, "collate"),
+        )  # fmt: skip
+        self.profiler = Profiler(config.extras, self.checkpoint_dir, f"rank{self.rank}")
+        self.history: list[dict[str, float]] = []  # of all evaluations
 
         torch.manual_seed(config.seed)
         self.model = part(config.task, build_model)(config).to(self.device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.learning_rate)
+        self.optimizer = part(config.task, build_optimizer)(config, self.model)
         self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
         # Ranks draw their dropout from different streams.
@@ -289,14 +284,18 @@ class DDPTrainer(Actor):
         """Learn from one global batch."""
         started = time.perf_counter()
         config, step = self.config, self.num_steps_done + 1
+        self.profiler.before(step)
         learning_rate = part(config.task, learning_rate_at)(config, step - 1, self.num_steps)
         set_rates(self.optimizer, learning_rate, config.weight_decay)
 
         self.model.train()
         self.optimizer.zero_grad()
         tally = Tally()
-        indices = self.order.of(step - 1)
-        micro_batches = self.batches(self.data.train, indices, self.batch.micro_batch_size)
+        size, indices = self.batch.micro_batch_size, self.order.of(step - 1)
+        if self.ahead is not None:
+            micro_batches = self.ahead.of(step - 1, self.device, self.name)
+        else:
+            micro_batches = self.batches(self.data.train, indices, size)
         for number, (inputs, labels) in enumerate(micro_batches, 1):
             # Gradients travel once a step, with the last micro-batch.
             is_last = number == self.batch.num_micro_batches
@@ -304,13 +303,14 @@ class DDPTrainer(Actor):
                 with self.precision.autocast():
                     logits = self.parallel_model(inputs)
                 logits = self.precision.full(logits)
-                loss = sum_and_weight(part(config.task, compute_loss)(logits, labels), len(labels))
+                loss = sum_and_weight(part(config.task, compute_loss)(logits, labels), size)
                 busy_seconds = time.perf_counter() - started
                 # As if each sample weighed 1. What all of them do weigh is known after the last.
                 self.precision.backward(loss[0] / self.batch.per_rank)
-            tally.add("loss", loss, len(labels))
-            for name, value in part(config.task, metrics)(logits.detach(), labels).items():
-                tally.add(name, value, len(labels))
+            tally.add("loss", loss, size)
+            with torch.no_grad():
+                for name, value in part(config.task, metrics)(logits, labels).items():
+                    tally.add(name, value, size)
         totals = sum_over_ranks(tally.packed(self.device), step, indices)
         average_buffers(self.buffers)
 
@@ -319,6 +319,7 @@ class DDPTrainer(Actor):
             factor=config.global_batch_size / totals[1], clip_norm=config.clip_norm, step=step,
         )  # fmt: skip
         self.num_steps_done = step
+        self.profiler.after(step)
         means = tally.means(totals)
         return StepResult(
             step=step,
@@ -347,13 +348,22 @@ class DDPTrainer(Actor):
             loss=part(task, compute_loss), metrics=part(task, metrics),
             own=own_part(task, "evaluate"), autocast=self.precision.autocast,
         )  # fmt: skip
-        return means_of(from_all_ranks(found))
+        values = means_of(from_all_ranks(found))
+        self.history.append({**values, "step": float(self.num_steps_done)})
+        return values
 
     @endpoint
-    def save(self) -> Path:
-        """Write a checkpoint, and say where. Rank 0 does it; the path is good on its machine."""
+    def judge(self) -> Verdict:
+        """Whether the last evaluation was the best, and whether to go on after it."""
+        return judge(self.history, self.config.extras, own_part(self.config.task, "should_stop"))
+
+    @endpoint
+    def save(self, is_best: bool = False) -> Path:
+        """Write a checkpoint, and say where. Rank 0 does it; the path is good on its machine. The
+        best of all has a folder of its own."""
         random_states = all_random_states(self.device)
-        step, num_kept = self.num_steps_done, self.config.num_checkpoints_kept
+        folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir
+        step, num_kept = self.num_steps_done, 1 if is_best else self.config.num_checkpoints_kept
         if self.rank == 0:
             state = {
                 "step": step,
@@ -361,10 +371,11 @@ class DDPTrainer(Actor):
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self.precision.state_dict(),
                 "random_states": random_states,
+                "history": self.history,
                 "generation": context().generation,
             }
-            save_checkpoint(self.checkpoint_dir, step, state, num_kept)
-        return checkpoint_path(self.checkpoint_dir, step)
+            save_checkpoint(folder, step, state, num_kept)
+        return checkpoint_path(folder, step)
 
     @endpoint
     def configure(self, config: DDPConfig) -> None:
@@ -388,7 +399,7 @@ class DDPTrainer(Actor):
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["scaler"])
-        self.num_steps_done = state["step"]
+        self.num_steps_done, self.history = state["step"], state.get("history", [])
         if len(state["random_states"]) == self.world_size:
             set_random_state(state["random_states"][self.rank])
         else:
@@ -397,22 +408,19 @@ class DDPTrainer(Actor):
 
     def batches(self, data: Any, indices: Sequence[int], size: int) -> Any:
         """These samples as (inputs, labels) on the device, `size` at a time."""
-        reader = f"rank {self.rank}, in step {self.num_steps_done + 1},"
-        return batches(data, indices, size, self.device, reader)
+        collate = own_part(self.config.task, "collate")
+        return batches(data, indices, size, self.device, self.name, collate=collate)
+
+    @property
+    def name(self) -> str:
+        """For errors."""
+        return f"rank {self.rank}, in step {self.num_steps_done + 1},"
 
     def __cleanup__(self, error: Exception | None) -> None:
+        if self.ahead is not None:
+            self.ahead.close()
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    step: int
-    held_out: dict[str, float] | None  # loss and metrics; None where it was stopped
-    checkpoint: Path | None
-    num_restarts: int
 
 
 def run(config: DDPConfig, hosts: HostMesh, record: Record) -> Outcome:
@@ -464,12 +472,16 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
     def tell(results: Sequence[StepResult]) -> None:
         record.metrics(step, plan.num_steps, measured(results))
 
-    def evaluate() -> dict[str, float]:
+    def evaluate() -> tuple[dict[str, float], Verdict]:
         found: dict[str, float] = ask(trainers.evaluate, doing="the evaluation")[0]
         record.metrics(step, plan.num_steps, held_out_names(found))
-        return found
+        verdict: Verdict = ask(trainers.judge, doing="judging the evaluation")[0]
+        if verdict.is_best and config.extras.keep_best:
+            doing = "saving the best checkpoint"
+            saving.save_best(step, lambda: ask(trainers.save, True, doing=doing)[0])
+        return found, verdict
 
-    step = plan.first_step
+    step, held_out = plan.first_step, None
     with holding.until_stopped():
         while step < plan.num_steps and not record.is_stopping:
             wanted = record.live(config)
@@ -483,11 +495,16 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
             if is_end or is_due(step, config.log_every):
                 holding.run("metrics", functools.partial(tell, results))
             if not is_end and is_due(step, config.evaluate_every):
-                evaluate()
+                found, verdict = evaluate()
+                if verdict.reason_to_stop:
+                    record.event("stopped_early", verdict.reason_to_stop, step=step)
+                    held_out = found
+                    break
             if not is_end and is_due(step, config.checkpoint_every):
                 save()
 
-    held_out = evaluate() if step >= plan.num_steps else None
+    if step >= plan.num_steps:
+        held_out, _ = evaluate()
     if held_out is not None or step > plan.first_step:
         save(must=True)
     if held_out is not None:
@@ -495,18 +512,6 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
     elif saving.latest:
         record.message(f"stopped after step {step}; the last checkpoint is {saving.latest}")
     return Outcome(step, held_out, saving.latest, attempt.num_restarts)
-
-
-def measured(results: Sequence[StepResult]) -> dict[str, float]:
-    """The numbers of a step for the record, out of what all ranks say."""
-    values = dataclasses.asdict(results[0])
-    values = {"loss": values.pop("loss"), **values.pop("metrics"), **values}
-    busy = [result.busy_seconds for result in results]
-    values["rank_skew_seconds"] = max(busy) - min(busy)
-    values["generation"] = min(result.generation for result in results)
-    for name in ("step", "rank", "busy_seconds"):
-        del values[name]
-    return values
 
 
 def check(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
@@ -526,7 +531,9 @@ def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, An
     order = SampleOrder(len(data.train), batch.per_rank, 0, num_ranks, config.data_seed)
     build = functools.partial(part(config.task, build_model), config)
     loss = part(config.task, compute_loss)
-    memory = memory_of_step(build, loss, data.train[0], batch.micro_batch_size)
+    memory = memory_of_step(
+        build, loss, data.train[0], batch.micro_batch_size, own_part(config.task, "collate")
+    )
     num_steps = order.num_steps_per_epoch * config.num_epochs
     return {
         "parameters": f"{memory.num_parameters:,}",

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from monarch_recipes.samples import num_samples_in
 from monarch_recipes.tally import Tally, Weighted
 
 __all__ = ["Share", "evaluate_share", "held_out_names", "means_of", "told"]
@@ -40,9 +41,10 @@ def evaluate_share(
         else:
             for inputs, labels in batches:
                 outputs = model(inputs)
-                tally.add("loss", loss(outputs, labels), len(labels))
+                size = num_samples_in(labels)
+                tally.add("loss", loss(outputs, labels), size)
                 for name, value in metrics(outputs, labels).items():
-                    tally.add(name, value, len(labels))
+                    tally.add(name, value, size)
     return tally.sums()
 
 

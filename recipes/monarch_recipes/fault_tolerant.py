@@ -25,7 +25,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,8 +49,11 @@ from monarch_recipes.collective import NonFiniteLoss, check_gradient, check_weig
 from monarch_recipes.device import use_device
 from monarch_recipes.digits import NUM_CLASSES, load_digit_samples
 from monarch_recipes.evaluation import Share, evaluate_share
+from monarch_recipes.export import export as export
+from monarch_recipes.extras import Extras
 from monarch_recipes.memory import memory_of_step
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
+from monarch_recipes.profiling import Profiler
 from monarch_recipes.randomness import draw_from
 from monarch_recipes.rendezvous import open_store
 from monarch_recipes.replicas.averaging import Averaging
@@ -74,7 +77,7 @@ from monarch_recipes.replicas.torchft_cures import (
     average_in_group,
     silence_logs,
 )
-from monarch_recipes.samples import Data, SampleOrder, batches
+from monarch_recipes.samples import Data, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part
@@ -85,7 +88,8 @@ from monarch_sync.words import some
 class FaultTolerantConfig:
     """Everything that a run depends on, but for the hosts it is given."""
 
-    # Your own part: a module with some of the four functions below, to be used instead of them.
+    # Your own part: a module with some of the functions below, to be used instead of them, and
+    # `evaluate` or `collate` (docs/recipes.md, "Your own model and data").
     task: str | None = None
 
     # The groups, and how they stay together.
@@ -103,6 +107,7 @@ class FaultTolerantConfig:
     held_out_fraction: float = 0.2  # of the data set, for evaluation only
     data_seed: int = 1  # decides the split and the order of the samples
     batch_size: int = 32  # samples of one process
+    num_workers: int = 0  # processes of each that read samples ahead; 0 reads in the step
     num_steps: int = 300  # that groups commit together; with localsgd and diloco `sync_every` each
 
     # The optimizer: AdamW, linear warm-up, then a cosine down to zero.
@@ -134,6 +139,9 @@ class FaultTolerantConfig:
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest of this run's folder; or "never"; or a checkpoint's path
 
+    # TensorBoard, the profiler.
+    extras: Extras = field(default_factory=Extras)
+
     # Faults on purpose: "kill@40 group=1; hang@80; lighthouse@100" or "random every=50 seed=7".
     chaos: str = ""
 
@@ -145,6 +153,7 @@ class FaultTolerantConfig:
         not_negative = (
             "learning_rate", "weight_decay", "num_warmup_steps", "outer_learning_rate",
             "outer_momentum", "max_restarts", "fingerprint_every", "checkpoint_every",
+            "num_workers",
         )  # fmt: skip
         positive = (
             "clip_norm", "heartbeat_timeout_seconds", "collective_timeout_seconds",
@@ -167,6 +176,11 @@ class FaultTolerantConfig:
             raise ConfigError(
                 f"must be more than join_timeout_seconds ({self.join_timeout_seconds:g})",
                 key="quorum_timeout_seconds",
+            )
+        if self.extras.patience or self.extras.keep_best:
+            raise ConfigError(
+                "needs evaluations while it trains, and groups evaluate at the end only",
+                key="extras.patience" if self.extras.patience else "extras.keep_best",
             )
         try:
             self.faults()
@@ -200,6 +214,14 @@ def build_model(config: FaultTolerantConfig) -> nn.Module:
         nn.Linear(64, config.hidden_size),
         nn.ReLU(),
         nn.Linear(config.hidden_size, NUM_CLASSES),
+    )
+
+
+def build_optimizer(config: FaultTolerantConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Any. The learning rate is set before each step, for a parameter group times its `lr_scale`,
+    where it has one."""
+    return torch.optim.AdamW(
+        model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
     )
 
 
@@ -262,11 +284,15 @@ class ReplicaTrainer(Actor):
             world_size=seat.num_groups * seat.num_ranks,
             seed=config.data_seed,
         )
+        self.ahead = reading_ahead(
+            self.data.train, self.order, config.batch_size, num_workers=config.num_workers,
+            place=(config.seed, seat.group, seat.rank), collate=own_part(config.task, "collate"),
+        )  # fmt: skip
+        name = f"group{seat.group}-rank{seat.rank}"
+        self.profiler = Profiler(config.extras, self.checkpoint_dir, name)
         torch.manual_seed(config.seed)
         self.model = part(config.task, build_model)(config).to(self.device)
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
-        )
+        self.optimizer = part(config.task, build_optimizer)(config, self.model)
         self.outer_optimizer = torch.optim.SGD(
             self.model.parameters(),
             lr=config.outer_learning_rate,
@@ -328,10 +354,12 @@ class ReplicaTrainer(Actor):
         if self.config.learning_rate != order.learning_rate:
             self.config = dataclasses.replace(self.config, learning_rate=order.learning_rate)
         suffer(order.fault, self.seat.rank, "before")
+        self.profiler.before(manager.current_step() + 1)
         self.model.train()
         make = self.averaged_step if self.config.algorithm == "ddp" else self.local_steps
         means, learning_rate, grad_norm = make(manager, order.fault)
         step, committed = manager.current_step(), manager.has_committed
+        self.profiler.after(step)
         num_groups, config = manager.num_participants(), self.config
         num_batches = 1 if config.algorithm == "ddp" else config.sync_every
         num_samples = num_batches * config.batch_size * self.seat.num_ranks * num_groups
@@ -422,12 +450,17 @@ class ReplicaTrainer(Actor):
         draw_from(self.config.seed, self.seat.group, self.seat.rank, batch)
         tally = Tally()
         with task_errors(self.place_of(batch)):
-            ((inputs, labels),) = self.batches(self.data.train, self.order.of(batch))
+            if self.ahead is not None:
+                ((inputs, labels),) = self.ahead.of(batch, self.device, self.seat.name)
+            else:
+                ((inputs, labels),) = self.batches(self.data.train, self.order.of(batch))
             logits = self.parallel_model(inputs)
-            loss = sum_and_weight(part(self.config.task, compute_loss)(logits, labels), len(labels))
-            tally.add("loss", loss, len(labels))
-            for name, value in part(self.config.task, metrics)(logits.detach(), labels).items():
-                tally.add(name, value, len(labels))
+            size = self.config.batch_size
+            loss = sum_and_weight(part(self.config.task, compute_loss)(logits, labels), size)
+            tally.add("loss", loss, size)
+            with torch.no_grad():
+                for name, value in part(self.config.task, metrics)(logits, labels).items():
+                    tally.add(name, value, size)
         mean: torch.Tensor = loss[0] / self.config.batch_size
         return mean, tally
 
@@ -463,7 +496,8 @@ class ReplicaTrainer(Actor):
 
     def batches(self, data: Any, indices: Sequence[int]) -> Any:
         """These samples as (inputs, labels) on the device, `batch_size` at a time."""
-        return batches(data, indices, self.config.batch_size, self.device, self.seat.name)
+        collate, size = own_part(self.config.task, "collate"), self.config.batch_size
+        return batches(data, indices, size, self.device, self.seat.name, collate=collate)
 
     def learning_rate_of(self, step: int) -> float:
         return part(self.config.task, learning_rate_at)(self.config, step, self.config.num_steps)
@@ -565,7 +599,9 @@ def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> di
     loss = part(config.task, compute_loss)
     num_procs = config.num_groups * config.procs_per_group
     SampleOrder(len(data.train), config.batch_size, 0, num_procs, config.data_seed)  # if enough
-    memory = memory_of_step(build, loss, data.train[0], config.batch_size)
+    memory = memory_of_step(
+        build, loss, data.train[0], config.batch_size, own_part(config.task, "collate")
+    )
     num_batches = config.num_steps * (1 if config.algorithm == "ddp" else config.sync_every)
     epochs = num_batches * num_procs * config.batch_size / len(data.train)
     rows: dict[str, Any] = {

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import default_collate
 
+from monarch_recipes.samples import Collate
 from monarch_recipes.tally import Weighted, sum_and_weight
 
 __all__ = ["StepMemory", "memory_of_step"]
@@ -44,12 +46,14 @@ def memory_of_step(
     loss: Callable[[torch.Tensor, torch.Tensor], Weighted],
     sample: Any,
     num_samples: int,
+    collate: Collate | None = None,
 ) -> StepMemory:
     """For one micro-batch of samples (input, label) like this one; only their shapes matter.
 
     Activations are what the backward pass keeps of a forward one, on torch's meta device.
     """
-    inputs, labels = default_collate([sample] * num_samples)
+    batch = (collate or default_collate)([sample] * num_samples)
+    inputs, labels = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), batch)
     kept: dict[int, int] = {}
     with torch.device("meta"):
         model = build().to("meta")
@@ -62,7 +66,7 @@ def memory_of_step(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        value, _ = sum_and_weight(loss(model(inputs.to("meta")), labels.to("meta")), num_samples)
+        value, _ = sum_and_weight(loss(model(inputs), labels), num_samples)
     trained = [p for p in model.parameters() if p.requires_grad]
     bytes_trained = sum(p.numel() * p.element_size() for p in trained)
     weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())

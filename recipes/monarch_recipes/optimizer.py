@@ -13,11 +13,15 @@ __all__ = ["clip_gradient", "scale_gradient", "set_rates"]
 def set_rates(
     optimizer: torch.optim.Optimizer, learning_rate: float, weight_decay: float | None = None
 ) -> None:
-    """From the next step on; a weight decay that is not given stays."""
+    """From the next step on; a weight decay that is not given stays.
+
+    A parameter group may have `lr_scale` and `weight_decay_scale`, by which they are multiplied
+    for it; an optimizer without weight decay gets none.
+    """
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-        if weight_decay is not None:
-            group["weight_decay"] = weight_decay
+        group["lr"] = learning_rate * group.get("lr_scale", 1.0)
+        if weight_decay is not None and "weight_decay" in group:
+            group["weight_decay"] = weight_decay * group.get("weight_decay_scale", 1.0)
 
 
 def scale_gradient(model: nn.Module, factor: float) -> None:

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+import itertools
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DistributedSampler, default_collate
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 from monarch.errors import MonarchError
+from monarch.runs.words import in_words
+from monarch.runtime.ends.process_group import end_with
+from monarch_recipes.randomness import draw_from
 from monarch_recipes.schedule import position_of
+from monarch_sync.words import some
 
-__all__ = ["Data", "SampleError", "SampleOrder", "TooFewSamples", "batches"]
+__all__ = [
+    "Collate",
+    "Data",
+    "ReadingAhead",
+    "SampleError",
+    "SampleOrder",
+    "TooFewSamples",
+    "batches",
+    "num_samples_in",
+    "reading_ahead",
+]
+
+Collate = Callable[[list[Any]], Any]
 
 
 class Data(NamedTuple):
@@ -21,8 +43,8 @@ class Data(NamedTuple):
     held_out: Any
 
 
-class SampleError(RuntimeError):
-    """A sample could not be read; the message says by whom, and which."""
+class SampleError(MonarchError):
+    """A sample could not be read; the message says by whom, and which, and where in the code."""
 
 
 class TooFewSamples(MonarchError):
@@ -64,16 +86,146 @@ class SampleOrder:
 
 
 def batches(
-    data: Any, indices: Sequence[int], size: int, device: torch.device, reader: str
-) -> Iterator[list[torch.Tensor]]:
-    """These samples on the device, `size` at a time. Raises SampleError, which names `reader`."""
+    data: Any,
+    indices: Sequence[int],
+    size: int,
+    device: torch.device,
+    reader: str,
+    *,
+    collate: Collate | None = None,
+) -> Iterator[Any]:
+    """These samples as (inputs, labels) on the device, `size` at a time. Raises SampleError, which
+    names `reader`."""
     for first in range(0, len(indices), size):
-        samples = []
-        for index in indices[first : first + size]:
-            try:
-                samples.append(data[index])
-            except Exception as error:
-                raise SampleError(
-                    f"{reader} could not read sample {index}: {type(error).__name__}: {error}"
-                ) from error
-        yield [tensor.to(device) for tensor in default_collate(samples)]
+        yield _on(device, _read(data, indices[first : first + size], collate), reader)
+
+
+def num_samples_in(labels: Any) -> int:
+    """How many samples a batch has: the length of the first tensor of its labels."""
+    leaves = (leaf for leaf in tree_leaves(labels) if isinstance(leaf, torch.Tensor))
+    return len(next(leaves))
+
+
+class ReadingAhead:
+    """The batches of one step after another, which `num_workers` processes read ahead of time.
+
+    They read with the code and the data as these were when they were started, at the first step
+    or one that is not the next; `close` has them started anew. Random numbers that a data set
+    draws depend on `place` and the step alone.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        order: SampleOrder,
+        size: int,
+        *,
+        num_workers: int,
+        place: tuple[int, ...],
+        collate: Collate | None = None,
+    ) -> None:
+        self._reading = _Reading(data, collate)
+        self._order, self._size, self._place = order, size, place
+        self._num_workers = num_workers
+        self._next: int | None = None
+        self._batches: Iterator[Any] = iter(())
+
+    def of(self, step: int, device: torch.device, reader: str) -> Iterator[Any]:
+        """Its batches on the device. Raises SampleError, which names `reader`."""
+        if step != self._next:
+            self._batches = self._begin(step)
+        self._next = None  # until all of this step were taken
+        for _ in range(0, len(self._order.of(step)), self._size):
+            yield _on(device, next(self._batches), reader)
+        self._next = step + 1
+
+    def close(self) -> None:
+        """End the processes."""
+        self._batches, self._next = iter(()), None
+
+    def _begin(self, step: int) -> Iterator[Any]:
+        parent = os.getpid()
+        loader = DataLoader(
+            self._reading,
+            batch_sampler=self._wanted_from(step),
+            num_workers=self._num_workers,
+            collate_fn=_as_it_is,
+            worker_init_fn=lambda number: end_with(parent),
+            generator=torch.Generator(),  # so that it draws nothing from that of the model
+        )
+        return iter(loader)
+
+    def _wanted_from(self, first: int) -> Iterator[_Wanted]:
+        order = copy.copy(self._order)  # It is asked for other epochs than the one being read.
+        for step in itertools.count(first):
+            indices = order.of(step)
+            for start in range(0, len(indices), self._size):
+                yield _Wanted((*self._place, step, start), indices[start : start + self._size])
+
+
+def reading_ahead(
+    data: Any, order: SampleOrder, size: int, *, num_workers: int, **how: Any
+) -> ReadingAhead | None:
+    """None where no worker is wanted."""
+    if not num_workers:
+        return None
+    return ReadingAhead(data, order, size, num_workers=num_workers, **how)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    place: tuple[int, ...]
+    indices: list[int]
+
+
+@dataclass(frozen=True)
+class _Unread:
+    """In place of a batch: an exception would come with the traceback of torch's own loop."""
+
+    why: str
+
+
+class _Reading:
+    """A data set, as DataLoader asks for a whole batch of it."""
+
+    def __init__(self, data: Any, collate: Collate | None) -> None:
+        self._data, self._collate = data, collate
+
+    def __getitems__(self, wanted: _Wanted) -> Any:
+        draw_from(*wanted.place)
+        return _read(self._data, wanted.indices, self._collate)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _read(data: Any, indices: Sequence[int], collate: Collate | None) -> Any:
+    samples = []
+    for index in indices:
+        try:
+            samples.append(data[index])
+        except Exception as error:
+            return _Unread(f"could not read sample {index}: {_told(error)}")
+    try:
+        return (collate or default_collate)(samples)
+    except Exception as error:
+        which = some([str(index) for index in indices], 8)
+        return _Unread(f"could not make a batch of samples {which}: {_told(error)}")
+
+
+def _told(error: Exception) -> str:
+    """What it says, and the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{in_words(error)} ({last.filename}:{last.lineno})"
+
+
+def _on(device: torch.device, batch: Any, reader: str) -> Any:
+    if isinstance(batch, _Unread):
+        raise SampleError(f"{reader} {batch.why}")
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise SampleError(
+            f"{reader} got a {type(batch).__name__} as a batch, not (inputs, labels): "
+            "have data[index] give a pair, or `collate` make one"
+        )
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)

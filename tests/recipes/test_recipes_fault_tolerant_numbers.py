@@ -62,6 +62,12 @@ class Display:
     def message(self, text: str) -> None:
         pass
 
+    def phase(self, text: str) -> None:
+        pass
+
+    def saved(self, step: int) -> None:
+        pass
+
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         self.rows.append({"step": step, **values})
 

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from monarch.config_file import LoadedConfig
+from monarch.config_file import ConfigError, LoadedConfig
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, new_run
 from monarch.runs.lines import LineDisplay
+from monarch.runs.loggers import check_loggers
 from monarch.runs.record import EVENTS, METRICS, Record
 from monarch.runs.report import worth_telling
 from monarch.runs.rows import RowFile, read_rows
@@ -98,3 +101,46 @@ def test_a_folder_is_run_by_one_program_at_a_time(tmp_path: Path) -> None:
         assert len(read_rows(tmp_path / EVENTS)) == 1
     with a_session(tmp_path, shown):
         pass
+
+
+def test_what_is_reported_again_is_marked(tmp_path: Path) -> None:
+    def rows() -> list[dict[str, Any]]:
+        return read_rows(tmp_path / "metrics.jsonl")
+
+    record = Record(tmp_path, LineDisplay(io.StringIO()))
+    for step in (1, 2, 3):
+        record.metrics(step, 9, {"loss": 1.0})
+    record.metrics(2, 9, {"held_out_loss": 1.0})
+    record.metrics(3, 9, {"loss": 2.0})
+    assert [row.get("again", False) for row in rows()] == [False, False, False, False, True]
+    resumed = Record(tmp_path, LineDisplay(io.StringIO()))
+    resumed.metrics(3, 9, {"loss": 2.0})
+    resumed.metrics(4, 9, {"loss": 2.0})
+    once = [row["step"] for row in rows() if "loss" in row and not row.get("again")]
+    assert once == [1, 2, 3, 4]
+
+
+def test_metrics_go_to_tensorboard_where_it_is_wanted(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    library = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed",
+    )
+    record = Record(tmp_path, LineDisplay(io.StringIO()))
+    record.log_to(["tensorboard"])
+    record.metrics(1, 2, {"loss": 3.0})
+    record.metrics(2, 2, {"loss": 2.0})
+    record.close()
+    events = library.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(one.step, one.value) for one in events.Scalars("loss")] == [(1, 3.0), (2, 2.0)]
+
+
+def test_a_logger_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="knows no 'tensorbord'; there are tensorboard, wandb"):
+        check_loggers(["tensorbord"])
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"not installed: pip install 'monarch-loop\[loggers\]'"):
+        Record(tmp_path, LineDisplay(io.StringIO())).log_to(["wandb"])

@@ -1,0 +1,52 @@
+"""The evaluations of a run: which was the best, and whether there will be a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from monarch.config_file import ConfigError
+from monarch_recipes.extras import Extras
+
+__all__ = ["BEST", "Verdict", "judge"]
+
+BEST = "best"
+"""The folder beside the checkpoints that keeps the best one."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of the last evaluation. ``reason_to_stop`` is empty where the run is to go on."""
+
+    is_best: bool
+    reason_to_stop: str = ""
+
+
+def judge(
+    history: Sequence[Mapping[str, float]],
+    extras: Extras,
+    should_stop: Callable[[Sequence[Mapping[str, float]]], Any] | None = None,
+) -> Verdict:
+    """By the keys ``best_metric``, ``best_is`` and ``patience``, and by the task's
+    own ``should_stop``, if it has one.
+
+    ``history`` has the values of each evaluation with its ``step``, the last one at the end.
+    """
+    name, sign = extras.best_metric, 1 if extras.best_is == "lowest" else -1
+    if name not in history[-1]:
+        known = ", ".join(key for key in history[-1] if key != "step")
+        raise ConfigError(f"no {name!r} was measured; there is {known}", key="extras.best_metric")
+    # A value that is no number is never the best: nothing is less than it, nor it than anything.
+    values = [sign * row[name] if row[name] == row[name] else float("inf") for row in history]
+    best = values.index(min(values))
+    waited = len(values) - 1 - best
+    reason = ""
+    if extras.patience and waited >= extras.patience:
+        reason = (
+            f"the held-out {name} has not been better for {waited} evaluations than "
+            f"{history[best][name]:.4g} at step {history[best]['step']:.0f}"
+        )
+    elif should_stop is not None and (said := should_stop(history)):
+        reason = said if isinstance(said, str) else "should_stop says so"
+    return Verdict(is_best=best == len(values) - 1, reason_to_stop=reason)

@@ -1,0 +1,33 @@
+"""The weights of a checkpoint as a plain file that other programs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from monarch.errors import JobError
+from monarch_recipes.best import BEST
+from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
+
+__all__ = ["export"]
+
+
+def export(checkpoint: Path, file: Path) -> str:
+    """Write the model of a checkpoint to ``file``, as safetensors: names to tensors.
+
+    ``checkpoint`` is one, or a folder of them: then its best where it kept that, else its newest.
+    What was written, in words. Raises JobError, CheckpointError.
+    """
+    try:
+        from safetensors.torch import save_file
+    except ModuleNotFoundError:
+        raise JobError("safetensors is not installed: pip install 'monarch-loop[train]'") from None
+    if checkpoint.is_dir():
+        found = checkpoint_paths(checkpoint / BEST) or checkpoint_paths(checkpoint)
+        if not found:
+            raise JobError(f"there is no checkpoint in {checkpoint}")
+        checkpoint = found[-1]
+    loaded = load_checkpoint(checkpoint)
+    # Tensors that share memory, as tied weights do, are written once for each of their names.
+    weights = {name: one.clone().contiguous() for name, one in loaded.state["model"].items()}
+    save_file(weights, str(file), metadata={"format": "pt", "step": str(loaded.step)})
+    return f"{len(weights)} tensors of step {loaded.step} ({checkpoint}) to {file}"

@@ -1,0 +1,34 @@
+"""What every recipe can do besides training, by the keys of its config's table `extras`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from monarch.config_file import check_range, live
+from monarch.runs.loggers import check_loggers
+
+__all__ = ["Extras"]
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Nothing of it changes what is learned, but for `patience`."""
+
+    # Where metrics go besides metrics.jsonl: "tensorboard", "wandb" (offline, to be synced later).
+    log_to: tuple[str, ...] = ()
+
+    # The best evaluation, by a held-out value.
+    best_metric: str = "loss"
+    best_is: Literal["lowest", "highest"] = "lowest"
+    keep_best: bool = False  # its checkpoint too, in checkpoints/best
+    patience: int = live(0)  # the run ends after so many evaluations without a better; 0 never
+
+    # torch.profiler, into profile/ of the run's folder.
+    profile_step: int = 0  # the first step that is profiled; 0 is none
+    profile_num_steps: int = 3
+
+    def __post_init__(self) -> None:
+        check_range(self, "patience", "profile_step", least=0)
+        check_range(self, "profile_num_steps", least=1)
+        check_loggers(self.log_to)

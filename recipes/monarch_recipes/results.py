@@ -1,0 +1,62 @@
+"""What the ranks of a training tell the client, and the client whoever has it run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from monarch_recipes.schedule import BatchSplit
+
+__all__ = ["Outcome", "Plan", "StepResult", "measured"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `setup` found: how long the run is, and where it goes on."""
+
+    first_step: int  # steps done before, by the run that is resumed
+    num_steps: int
+    num_steps_per_epoch: int
+    num_parameters: int
+    batch: BatchSplit
+    resumed_from: Path | None
+    skipped: tuple[str, ...] = ()  # checkpoints that could not be used, and why
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step, averaged over all ranks; the last three are of this rank alone."""
+
+    step: int  # counted from 1
+    loss: float
+    metrics: dict[str, float]  # on the samples of this step, in training mode
+    samples_per_second: float  # over all ranks
+    learning_rate: float
+    grad_norm: float  # before clipping
+    rank: int = 0
+    busy_seconds: float = 0.0  # until it began to wait for the others
+    generation: int = 0  # of the workspace whose code ran
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    step: int
+    held_out: dict[str, float] | None  # loss and metrics; None where it was stopped
+    checkpoint: Path | None
+    num_restarts: int
+
+
+def measured(results: Sequence[StepResult]) -> dict[str, float]:
+    """The numbers of a step for the record, out of what all ranks say."""
+    values = dataclasses.asdict(results[0])
+    values = {"loss": values.pop("loss"), **values.pop("metrics"), **values}
+    busy = [result.busy_seconds for result in results]
+    values["rank_skew_seconds"] = max(busy) - min(busy)
+    values["generation"] = min(result.generation for result in results)
+    for name in ("step", "rank", "busy_seconds"):
+        del values[name]
+    return values
