@@ -283,7 +283,7 @@ class DDPTrainer(Actor):
     def step(self) -> StepResult:
         """Learn from one global batch."""
         started = time.perf_counter()
-        config, step = self.config, self.num_steps_done + 1
+        config, step, generation = self.config, self.num_steps_done + 1, context().generation
         self.profiler.before(step)
         learning_rate = part(config.task, learning_rate_at)(config, step - 1, self.num_steps)
         set_rates(self.optimizer, learning_rate, config.weight_decay)
@@ -293,7 +293,7 @@ class DDPTrainer(Actor):
         tally = Tally()
         size, indices = self.batch.micro_batch_size, self.order.of(step - 1)
         if self.ahead is not None:
-            micro_batches = self.ahead.of(step - 1, self.device, self.name)
+            micro_batches = self.ahead.of(step - 1, self.device, self.name, generation)
         else:
             micro_batches = self.batches(self.data.train, indices, size)
         for number, (inputs, labels) in enumerate(micro_batches, 1):
@@ -330,7 +330,7 @@ class DDPTrainer(Actor):
             grad_norm=grad_norm,
             rank=self.rank,
             busy_seconds=busy_seconds,
-            generation=context().generation,
+            generation=generation,
         )
 
     @endpoint

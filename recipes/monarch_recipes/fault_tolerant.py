@@ -451,7 +451,9 @@ class ReplicaTrainer(Actor):
         tally = Tally()
         with task_errors(self.place_of(batch)):
             if self.ahead is not None:
-                ((inputs, labels),) = self.ahead.of(batch, self.device, self.seat.name)
+                generation = context().generation
+                found = self.ahead.of(batch, self.device, self.seat.name, generation)
+                ((inputs, labels),) = found
             else:
                 ((inputs, labels),) = self.batches(self.data.train, self.order.of(batch))
             logits = self.parallel_model(inputs)

@@ -109,9 +109,9 @@ def num_samples_in(labels: Any) -> int:
 class ReadingAhead:
     """The batches of one step after another, which `num_workers` processes read ahead of time.
 
-    They read with the code and the data as these were when they were started, at the first step
-    or one that is not the next; `close` has them started anew. Random numbers that a data set
-    draws depend on `place` and the step alone.
+    They read with the code and the data as these were when they were started: at the first step,
+    at one that is not the next, and at one of another `generation` of the code. Random numbers that
+    a data set draws depend on `place` and the step alone.
     """
 
     def __init__(
@@ -128,12 +128,15 @@ class ReadingAhead:
         self._order, self._size, self._place = order, size, place
         self._num_workers = num_workers
         self._next: int | None = None
+        self._generation = 0
         self._batches: Iterator[Any] = iter(())
 
-    def of(self, step: int, device: torch.device, reader: str) -> Iterator[Any]:
+    def of(
+        self, step: int, device: torch.device, reader: str, generation: int = 0
+    ) -> Iterator[Any]:
         """Its batches on the device. Raises SampleError, which names `reader`."""
-        if step != self._next:
-            self._batches = self._begin(step)
+        if step != self._next or generation != self._generation:
+            self._batches, self._generation = self._begin(step), generation
         self._next = None  # until all of this step were taken
         for _ in range(0, len(self._order.of(step)), self._size):
             yield _on(device, next(self._batches), reader)
@@ -142,6 +145,13 @@ class ReadingAhead:
     def close(self) -> None:
         """End the processes."""
         self._batches, self._next = iter(()), None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: where a step is made again, it is read again, whoever has read ahead of it."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.close()
 
     def _begin(self, step: int) -> Iterator[Any]:
         parent = os.getpid()

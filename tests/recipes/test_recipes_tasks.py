@@ -159,6 +159,10 @@ def test_workers_read_what_the_step_would_and_draw_the_same_again(child_signals:
     for (inputs, _), (before, _) in zip(resumed, steps[5], strict=True):
         assert torch.equal(inputs, before)
     assert not torch.equal(steps[5][0][0], steps[6][0][0])
+    next(reading.of(6, CPU, "rank 0"))
+    reading.load_state_dict(reading.state_dict())  # as where the step is made again
+    (again, _), _ = reading.of(6, CPU, "rank 0")
+    assert torch.equal(again, steps[6][0][0])
     reading.close()
 
 
