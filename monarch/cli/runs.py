@@ -42,7 +42,8 @@ def ls() -> None:
         clock = time.strftime("%m-%d %H:%M", time.localtime(began)) if began else "-"
         of = f"/{last['num_steps']}" if "num_steps" in last else ""
         loss = _last(steps, "loss")
-        rows.append((run.name, run.status, f"{last.get('step', 0)}{of}", _number(loss), clock))
+        status = "restarting" if run.is_restarting else run.status
+        rows.append((run.name, status, f"{last.get('step', 0)}{of}", _number(loss), clock))
     if len(rows) == 1:
         click.echo("no runs here yet: `monarch run ddp` makes one")
         return

@@ -111,6 +111,15 @@ class RunFolder:
         return "held" if kinds[-1] == "held" else "running"
 
     @property
+    def is_restarting(self) -> bool:
+        """Whether ranks were lost since the last step, and are about to begin again."""
+        lost = next((e for e in reversed(self.events()) if e["kind"] in ("died", "hung")), None)
+        if lost is None or self.running_pid is None:
+            return False
+        steps = self.metrics()
+        return not steps or lost["time"] > steps[-1].get("time", 0.0)
+
+    @property
     def is_lost(self) -> bool:
         """Whether it ended because what it ran on was lost."""
         last = self._last_turn()

@@ -509,8 +509,6 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
         save(must=True)
     if held_out is not None:
         record.message(f"{told(held_out_names(held_out))} after step {step}")
-    elif saving.latest:
-        record.message(f"stopped after step {step}; the last checkpoint is {saving.latest}")
     return Outcome(step, held_out, saving.latest, attempt.num_restarts)
 
 

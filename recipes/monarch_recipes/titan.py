@@ -276,8 +276,8 @@ def train(config: TitanConfig, record: Record, attempt: Attempt) -> Outcome:
     if step < setup.num_steps:
         if step > setup.first_step and (path := driver.save()):
             saving.saved(step, path)
-        why = "stopped" if record.is_stopping else "the data has ended"
-        record.message(f"{why} after step {step}; the last checkpoint is {saving.latest}")
+        if not record.is_stopping:
+            record.message(f"the data has ended after step {step}")
     driver.close()
     return Outcome(step, last["loss"], last["validation_loss"], saving.latest, attempt.num_restarts)
 

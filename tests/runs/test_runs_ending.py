@@ -1,0 +1,112 @@
+"""How the end of a run is told: why, the last checkpoint, the way on, and the folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from monarch.config_file import ConfigError
+from monarch.runs.allocation import AllocationLost
+from monarch.runs.ending import end_text
+from monarch.runs.folder import RunFolder
+from monarch.runs.identity import find_unfinished
+from monarch.runs.record import Record
+from monarch.runtime.ends.process_start import process_start
+
+COMMAND = ["monarch", "run", "ddp", "rate=1e-3"]
+
+
+class Silent:
+    def message(self, text: str) -> None: ...
+
+    def metrics(self, step: int, num_steps: int, values: object) -> None: ...
+
+    def phase(self, text: str) -> None: ...
+
+    def saved(self, step: int) -> None: ...
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs/ddp-1"
+    folder.mkdir(parents=True)
+    (folder / "command").write_text(" ".join(COMMAND) + "\n")
+    made = Record(folder, Silent())
+    made.note("begun", "begun", pid=os.getpid(), started=process_start(os.getpid()))
+    return made
+
+
+def train(record: Record, step: int, *, saves: bool = True) -> None:
+    record.metrics(step, 9, {"loss": 1.0})
+    if saves:
+        path = record.checkpoint_dir / f"step-{step}.pt"
+        path.touch()
+        record.event("saved", "saved", step=step, path=str(path))
+
+
+def end(record: Record, status: str, **data: object) -> RunFolder:
+    record.note("ended", status, status=status, **data)
+    return RunFolder(Path("runs/ddp-1"))
+
+
+def test_a_run_that_is_finished(record: Record) -> None:
+    train(record, 9)
+    assert end_text(end(record, "finished")).splitlines() == [
+        "finished after step 9",
+        "the last checkpoint is runs/ddp-1/checkpoints/step-9.pt, after step 9",
+        "all about it is in runs/ddp-1",
+    ]
+
+
+def test_a_run_that_was_stopped_says_the_newest_checkpoint_that_is_there(record: Record) -> None:
+    train(record, 3)
+    train(record, 4)
+    (record.checkpoint_dir / "step-4.pt").unlink()
+    train(record, 5, saves=False)
+    assert end_text(end(record, "stopped")).splitlines() == [
+        "stopped after step 5",
+        "the last checkpoint is runs/ddp-1/checkpoints/step-3.pt, after step 3",
+        "to go on: monarch run ddp rate=1e-3",
+        "all about it is in runs/ddp-1",
+    ]
+
+
+def test_a_run_whose_allocation_was_ended_wants_another_first(record: Record) -> None:
+    train(record, 3)
+    lost = AllocationLost("the allocation was ended by monarch kill (pid 7, user ann)")
+    assert end_text(end(record, "failed", is_lost=True), lost).splitlines() == [
+        "the allocation was ended by monarch kill (pid 7, user ann)",
+        "the last checkpoint is runs/ddp-1/checkpoints/step-3.pt, after step 3",
+        "to go on: monarch apply, then monarch run ddp rate=1e-3",
+        "all about it is in runs/ddp-1",
+    ]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_run_without_a_checkpoint_begins_again(record: Record, is_lost: bool) -> None:
+    told = end_text(end(record, "failed", is_lost=is_lost), ConfigError("is wrong", key="rate"))
+    assert told.splitlines() == [
+        "'rate' is wrong",
+        "there is no checkpoint yet",
+        "to begin again: monarch run ddp rate=1e-3",
+        "all about it is in runs/ddp-1",
+    ]
+    # In its folder, where nothing was wrong with it.
+    found = find_unfinished(Path("runs"), "ddp", COMMAND)
+    assert (found is not None) == is_lost
+
+
+def test_a_run_that_begins_again_is_told_from_one_that_trains(record: Record) -> None:
+    run = RunFolder(record.folder)
+    train(record, 3)
+    assert not run.is_restarting
+    record.note("died", "rank 1 died")
+    assert run.is_restarting
+    train(record, 4)
+    assert not run.is_restarting
+    record.note("died", "rank 1 died")
+    end(record, "failed")
+    assert not run.is_restarting
