@@ -168,7 +168,7 @@ class UnhandledFaults:
 
     def _is_over(self) -> bool:
         """Whether the program ends, and so will make no more calls."""
-        return self._is_ending or not threading.main_thread().is_alive()
+        return self._is_ending or not any(map(_is_users, threading.enumerate()))
 
     def _end_program(self, failure: MeshFailure, error: BaseException) -> None:
         when = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -184,3 +184,8 @@ class UnhandledFaults:
         sys.stderr.flush()
         fail_at_exit()
         end_program()
+
+
+def _is_users(thread: threading.Thread) -> bool:
+    """Whether the program goes on for as long as this one does, which is none of ours."""
+    return not (thread.daemon or thread.name.startswith("monarch-"))
