@@ -6,9 +6,9 @@ import sys
 import time
 from typing import Any
 
-from monarch.actor import ProcMesh
+from monarch.actor import HostMesh, ProcMesh
 from monarch.errors import MonarchError
-from monarch.runs.edits import Failure
+from monarch.runs.edits import Edits, Failure
 from monarch.runs.ranks import RunFailed
 from monarch.runs.record import Record
 from monarch.runtime import process
@@ -20,11 +20,11 @@ __all__ = ["Held"]
 
 
 class Held:
-    """Of the run of ``record``, whose procs are on hosts that others may watch."""
+    """Of the run of ``record``; who watches the hosts of ``mesh`` is to hear of it."""
 
-    def __init__(self, record: Record | None, procs: ProcMesh) -> None:
+    def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
         self._record = record
-        self._hosts = procs._sync_hosts()
+        self._hosts = mesh._sync_hosts()
         self._since: float | None = None
         self._name = record.folder.name if record is not None else "this program"
 
@@ -32,6 +32,16 @@ class Held:
     def is_on(self) -> bool:
         """Whether what failed has not gone well since."""
         return self._since is not None
+
+    def answer(self, failure: Failure, edits: Edits, *, in_place: bool = True) -> None:
+        """Tell of it, and do what the run's policy says: from here on it holds, or has gone back to
+        older code. Raises ``RunFailed`` where it is to end."""
+        if edits.policy == "end" or failure.generation == edits.rolled_back:
+            raise RunFailed(self.end_words(failure))
+        if edits.policy == "rollback":
+            edits.rolled_back = self.roll_back(failure)
+        else:
+            self.begin(failure, in_place=in_place)
 
     def begin(self, failure: Failure, *, in_place: bool) -> None:
         """It holds from here on, or still."""

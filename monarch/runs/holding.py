@@ -80,19 +80,22 @@ class Holding:
         doing: str = "",
         unless: Unless | None = None,
         in_place: bool = True,
+        seconds: float | None = None,
     ) -> list[Any]:
-        """The answers of all ranks, in order of arrival, as ``ask_all`` has them.
+        """The answers of all ranks, in order of arrival, as ``ask_all`` has them. ``seconds`` is
+        how long this call may take, if not as long as others.
 
         Where they cannot be put back, or are not to be ``in_place``, it raises ``BeginAgain`` when
         there is a mend: ``with_attempts`` begins again in new procs then.
         """
         name = endpoint._name
+        at_most = self._seconds if seconds is None else seconds
 
         def call() -> list[Any]:
             started = time.monotonic()
 
             def left_seconds() -> float:
-                most = self.edits.patience_seconds(name, _generation(), self._seconds)
+                most = self.edits.patience_seconds(name, _generation(), at_most)
                 return started + most - time.monotonic()
 
             return ask_all(
@@ -241,13 +244,8 @@ class Holding:
 
     def _wait(self, failure: Failure, *, in_place: bool) -> None:
         """Until there is other code than that which failed. Raises where there is not to be any."""
-        edits, held = self.edits, self._held
-        if edits.policy == "end" or failure.generation == edits.rolled_back:
-            raise RunFailed(held.end_words(failure))
-        if edits.policy == "rollback":
-            edits.rolled_back = held.roll_back(failure)
-            return
-        held.begin(failure, in_place=in_place)
+        held = self._held
+        held.answer(failure, self.edits, in_place=in_place)
         with Deaths() as deaths:
             while _generation() <= failure.generation:
                 if self._record is not None and self._record.is_stopping:

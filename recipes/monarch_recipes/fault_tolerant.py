@@ -68,6 +68,7 @@ from monarch_recipes.replicas.messages import (
     Rendezvous,
     Seat,
     StepResult,
+    TaskError,
     Unsaved,
     task_errors,
 )
@@ -389,9 +390,14 @@ class ReplicaTrainer(Actor):
         learning_rate = self.learning_rate_of(step)
         self.optimizer.zero_grad()
         buffers = self.buffers.copies()
-        loss, tally = self.forward(step)
-        suffer(fault, self.seat.rank, "inside")
-        loss.backward()
+        try:
+            loss, tally = self.forward(step)
+            suffer(fault, self.seat.rank, "inside")
+            with task_errors(self.place_of(step), but=RuntimeError):  # which may be of a connection
+                loss.backward()
+        except TaskError:
+            self.buffers.restore(buffers)
+            raise
         # The learning rate is averaged like the gradients. So all groups take the very same step,
         # even if the schedule's code was changed between this group's step and that one's.
         numbers = tally.packed(self.device, learning_rate)

@@ -23,6 +23,7 @@ from monarch.config_file import ConfigError
 from monarch.errors import ActorError
 from monarch.runs import Record
 from monarch.runs.attempts import Attempt, with_attempts
+from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed, Unless, ask_all
 from monarch.runs.witness import Witness
 from monarch.runs.words import in_words
@@ -105,6 +106,12 @@ class TitanTrainer(Actor):
         if training is not None:
             training.close()
 
+    def __keep__(self) -> None:
+        """No copy before new code is tried: sharded parts could not go back into a new mesh."""
+
+    def __restore__(self, kept: None) -> None:
+        """See `__keep__`."""
+
     def __cleanup__(self, error: Exception | None) -> None:
         self.let_go()
 
@@ -112,10 +119,15 @@ class TitanTrainer(Actor):
 class Driver:
     """Drives the trainers of all ranks from the client; from a notebook as well as from `run`."""
 
-    def __init__(self, procs: ProcMesh) -> None:
+    def __init__(self, procs: ProcMesh, record: Record | None = None) -> None:
         self.procs = procs
-        self.witnesses = procs.spawn("witness", Witness)
         self.trainers = procs.spawn("titan", TitanTrainer)
+        # The meshes of FSDP cannot be made anew in place: after a mend, `with_attempts` begins
+        # again in new procs. Without a record there is nobody to do that.
+        self.holding = Holding(procs, self.trainers, record) if record is not None else None
+        self.witnesses = (
+            procs.spawn("witness", Witness) if self.holding is None else self.holding.witnesses
+        )
         setup_torch_elastic_env(procs)
 
     def setup(self, config: TitanConfig, unless: Unless = lambda: False) -> Setup:
@@ -180,9 +192,14 @@ class Driver:
         unless: Unless | None = None,
     ) -> list[Any]:
         """What all ranks answer, unless one hangs. What a person can mend is a RunFailed."""
+        patience = seconds or float(self.config.comm.init_timeout_seconds)
         try:
+            if self.holding is not None:
+                return self.holding.ask(
+                    endpoint, *args, doing=doing, unless=unless, in_place=False, seconds=patience
+                )
             return ask_all(
-                endpoint, *args, seconds=seconds or self.config.comm.init_timeout_seconds,
+                endpoint, *args, seconds=patience,
                 witnesses=self.witnesses, doing=doing, unless=unless,
             )  # fmt: skip
         except ActorError as error:
@@ -230,7 +247,7 @@ def run(config: TitanConfig, hosts: HostMesh, record: Record) -> Outcome:
 
 def train(config: TitanConfig, record: Record, attempt: Attempt) -> Outcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
-    driver, saving = Driver(attempt.procs), attempt.saving
+    driver, saving = Driver(attempt.procs, record), attempt.saving
     first_config = in_folder(config, record.folder)
     if attempt.saved_step is not None and config.checkpoint.load_step != -1:
         # Once this run has saved, it goes on from there, whatever it was to begin with.

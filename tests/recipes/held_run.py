@@ -80,13 +80,14 @@ class HeldRun:
             "checkpoint_every": 0, "device": "cpu", "collective_timeout_seconds": 60.0, **settings,
         }  # fmt: skip
         self.module: Any = ddp
+        self.config_class: Any = ddp.DDPConfig
         self.outcome: Any = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="held-run")
 
     def _run(self) -> None:
         try:
-            config = self.module.DDPConfig(**self.settings)
+            config = self.config_class(**self.settings)
             self.outcome = self.module.run(config, this_host(), self.record)
         except BaseException as error:
             self.error = error

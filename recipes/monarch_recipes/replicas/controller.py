@@ -9,7 +9,8 @@ The rules:
   the last checkpoint, together: each waits for the others before its first step, as at the start.
 - A lighthouse that dies is started again on its port. As it knows nothing of the one before, all
   groups join it anew, together.
-- An error of the model's or the data's code ends the run: it would be raised again.
+- An error of the model's or the data's code ends the run: it would be raised again. Where that code
+  is newer than that of the last step, all groups wait for a mend instead, and make the step then.
 - A group that comes back when others have finished does not train. It takes over the last
   checkpoint, and is compared with the rest.
 - Groups whose parameters differ are started again until they do not.
@@ -29,6 +30,8 @@ from urllib.parse import urlsplit
 
 from monarch.actor import Actor, HostMesh, Port, endpoint
 from monarch.errors import MeshFailure
+from monarch.runs.edits import Edits, Failure
+from monarch.runtime import process
 from monarch.spmd.surroundings import hosts_beyond
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.chronicle import Chronicle
@@ -41,10 +44,12 @@ from monarch_recipes.replicas.lighthouse_keeper import LighthouseKeeper
 from monarch_recipes.replicas.messages import (
     Failed,
     Finished,
+    Holds,
     Order,
     Outcome,
     Rendezvous,
     StepResult,
+    TaskError,
     Unsaved,
 )
 from monarch_recipes.schedule import is_due
@@ -53,6 +58,7 @@ __all__ = ["Controller"]
 
 # All wait for it, so it is never away for long.
 _LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
+_LOOK_SECONDS = 0.05
 
 
 class Controller(Actor):
@@ -86,6 +92,9 @@ class Controller(Actor):
         self.checkpoint_every = limits.checkpoint_every
         self.faults = list(limits.faults)
         self.is_stopping = False
+        self.edits = Edits()
+        self.failure: Failure | None = None
+        self.has_held = False
 
     # What the client asks.
 
@@ -99,7 +108,9 @@ class Controller(Actor):
         """Let all groups finish together, one of the next steps, and save."""
         if not self.is_stopping:
             self.is_stopping = True
-            self.last_step = min(self.last_step, self.crew.newest_step() + 2)
+            # While the run holds, nobody can make another one.
+            left = 2 if self.failure is None else 0
+            self.last_step = min(self.last_step, self.crew.newest_step() + left)
 
     @endpoint
     async def reconfigure(self, learning_rate: float, checkpoint_every: int) -> None:
@@ -183,6 +194,14 @@ class Controller(Actor):
                 self.let_others_wait(group)
                 details = lost.details if isinstance(lost, GroupLost) else ""
                 await self.crew.lose(group, str(lost), details)
+                if isinstance(lost, GroupLost):
+                    self.hold_after_loss(group, lost)
+            except TaskError as error:
+                self.hold(group, error)
+                group.is_training = False
+                self.let_others_wait(group)
+                await self.crew.lose(group, str(error))
+            await self.mended()
             if self.crew.is_over() or not await self.crew.may_restart(group):
                 self.set_up.lose(group.number)
                 self.joined.lose(group.number)
@@ -246,6 +265,10 @@ class Controller(Actor):
         """Step after step, with a message each, so that code can change between two of them."""
         committed_at = time.monotonic()
         while group.step < self.last_step:
+            if self.failure is not None:
+                await self.mended()
+                committed_at = time.monotonic()
+                continue
             order = Order(
                 least_step=self.crew.step_of_others(group),
                 last_step=self.last_step,
@@ -253,13 +276,21 @@ class Controller(Actor):
                 fault=self.take_fault(group),
                 least_groups=group.num_met,
             )
-            group.num_met = 1
-            results: list[StepResult] = await self.crew.ask(group, group.trainers.step.call(order))
+            met, group.num_met = group.num_met, 1
+            try:
+                results: list[StepResult] = await self.crew.ask(
+                    group, group.trainers.step.call(order)
+                )
+            except TaskError as error:
+                group.num_met = met
+                self.hold(group, error)
+                continue
             if group.accused_of is not None:
                 raise GroupLost(group.accused_of)
             if results[0].committed:
                 committed_at = time.monotonic()
                 group.step, group.discarded_at = results[0].step, None
+                self.went_well(results[0])
                 self.accuse(self.chronicle.committed(group.number, results))
                 await self.save_if_due(group)
                 continue
@@ -267,6 +298,50 @@ class Controller(Actor):
             self.chronicle.discarded(group.number, group.step + 1, results)
             if time.monotonic() - committed_at > self.limits.step_timeout_seconds:
                 raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")
+
+    # New code that fails.
+
+    def hold(self, group: Group, error: TaskError) -> None:
+        """All groups wait for newer code from here on; nothing of the step was committed. Raises
+        the error where the code is no newer than that of the last step."""
+        generation = process.current().generation
+        if not self.edits.is_new("step", generation):
+            raise error
+        doing = f"step {group.step + 1}"
+        self.begin_hold(doing, f"{error.reason} ({error.where})", error.file, error.line)
+
+    def hold_after_loss(self, group: Group, lost: GroupLost) -> None:
+        """A first death may be chance; what hangs, or dies again, on new code does so for that."""
+        generation = process.current().generation
+        if not self.edits.is_new("step", generation):
+            return
+        deaths = self.edits.deaths
+        deaths[generation] = deaths.get(generation, 0) + 1
+        if lost.details or deaths[generation] > 1:
+            self.begin_hold(f"step {group.step + 1}", f"{group.name} was lost: {lost}")
+
+    def begin_hold(self, doing: str, error: str, file: str = "", line: int = 0) -> None:
+        if self.failure is not None:
+            return  # Another group has said so.
+        generation = process.current().generation
+        good = self.edits.good_for("step") or 0
+        self.failure = Failure(doing, error, generation, good, (), file, line)
+        self.has_held = True
+        self.news.send(Holds(doing, generation, self.failure))
+
+    async def mended(self) -> None:
+        """Wait as long as the run holds; not where it is to stop."""
+        while (failure := self.failure) is not None and not self.is_stopping:
+            if process.current().generation > failure.generation:
+                self.failure = None
+            else:
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    def went_well(self, result: StepResult) -> None:
+        self.edits.went_well("step", result.generation, 0.0)
+        if self.has_held and self.failure is None:
+            self.has_held = False
+            self.news.send(Holds(f"step {result.step}", result.generation))
 
     def accuse(self, complaints: dict[int, str]) -> None:
         """Have groups started again whose parameters are not the others'."""

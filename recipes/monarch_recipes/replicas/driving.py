@@ -8,12 +8,14 @@ from typing import Any
 
 from monarch.actor import Actor, Channel, HostMesh, PortReceiver, this_proc
 from monarch.runs import Record
+from monarch.runs.held import Held
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.crew import Limits
 from monarch_recipes.replicas.messages import (
     Event,
     Failed,
     Finished,
+    Holds,
     Mark,
     Message,
     Metrics,
@@ -55,6 +57,7 @@ def _train_on(hosts: HostMesh, trainer_class: type[Actor], config: Any, record: 
     )  # fmt: skip
     controller.begin.call_one().get()
     asked_to_stop = is_interrupted = False
+    held = Held(record, hosts)
     try:
         while True:
             try:
@@ -65,6 +68,11 @@ def _train_on(hosts: HostMesh, trainer_class: type[Actor], config: Any, record: 
                     _look_after(hosts, record)
                     raise said.error
                 _write_down(said, record)
+                if isinstance(said, Holds):
+                    if said.failure is not None:
+                        held.answer(said.failure, record.edits)
+                    else:
+                        held.over(said.doing, said.generation)
                 if isinstance(said, Event) and said.kind == "died":
                     # Before its restart, which waits until this is written down.
                     _look_after(hosts, record)
@@ -104,7 +112,7 @@ def _next_news(news: PortReceiver[Any]) -> Any:
         return None
 
 
-def _write_down(said: Metrics | Event | Message | Mark | None, record: Record) -> None:
+def _write_down(said: Metrics | Event | Message | Mark | Holds | None, record: Record) -> None:
     if isinstance(said, Metrics):
         record.metrics(said.step, said.num_steps, said.values)
     elif isinstance(said, Event):

@@ -10,6 +10,8 @@ from typing import Any
 
 from monarch.actor import Port
 from monarch.errors import MonarchError
+from monarch.runs.edits import Failure
+from monarch.runs.trial import place_of
 from monarch.runs.words import in_words
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.recovery import RecoveryReport
@@ -18,6 +20,7 @@ __all__ = [
     "Event",
     "Failed",
     "Finished",
+    "Holds",
     "Mark",
     "Message",
     "Metrics",
@@ -154,6 +157,16 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class Holds:
+    """New code has failed, and all groups wait for newer one; or, without a ``failure``, a step has
+    gone well since, on this ``generation``."""
+
+    doing: str
+    generation: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
 class Mark:
     """To be answered once all that was told before is written down."""
 
@@ -177,22 +190,26 @@ class Failed:
 class TaskError(MonarchError):
     """The model or the data raised: the code's fault, which no restart mends."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(where, reason)
+    def __init__(self, where: str, reason: str, file: str = "", line: int = 0) -> None:
+        super().__init__(where, reason, file, line)
         self.where = where
         self.reason = reason
+        self.file = file
+        self.line = line
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
 
 
 @contextmanager
-def task_errors(where: str) -> Iterator[None]:
-    """Within, whatever is raised is the task's fault."""
+def task_errors(where: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Within, whatever is raised is the task's fault, ``but`` for errors of that kind."""
     try:
         yield
     except Exception as error:
-        raise TaskError(where, in_words(error)) from error
+        if isinstance(error, but):
+            raise
+        raise TaskError(where, in_words(error), *place_of(error)) from error
 
 
 class Unsaved(MonarchError):

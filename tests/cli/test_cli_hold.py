@@ -1,0 +1,156 @@
+"""A run that holds, as its own terminal, a watch and the other commands tell of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support import Program, wait_for
+
+from .conftest import Folder
+
+Command = Callable[..., Program]
+
+# A loop of one's own: the three lines are those with `holding`.
+RECIPE = '''
+"""Counts on every proc."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import amounts
+from monarch.actor import Actor, ProcMesh, context, endpoint
+from monarch.runs import Record
+from monarch.runs.holding import Holding
+
+
+@dataclass(frozen=True)
+class Config:
+    num_steps: int = 100_000
+
+
+class Adder(Actor):
+    def __init__(self):
+        self.total = 0
+
+    @endpoint
+    def add(self) -> tuple[int, int]:
+        self.total += 1
+        amounts.look(self.total)
+        return self.total, context().generation
+
+
+def run(config: Config, procs: ProcMesh, record: Record) -> None:
+    adders = procs.spawn("adder", Adder)
+    holding = Holding(procs, adders, record)
+    with holding.until_stopped():
+        for step in range(1, config.num_steps + 1):
+            if record.is_stopping:
+                break
+            answers = holding.ask(adders.add, doing=f"step {step}")
+            assert {total for total, _ in answers} == {step}, (step, answers)
+            generation = min(generation for _, generation in answers)
+            record.metrics(step, config.num_steps, {"total": step, "generation": generation})
+            time.sleep(0.01)
+'''
+GOOD = "def look(total):\n    return total\n"
+BAD = "def look(total):\n    return totol\n"
+
+
+@pytest.fixture
+def project(folder: Folder) -> Folder:
+    folder.write("amounts.py", GOOD)
+    folder.write("adding.py", RECIPE)
+    folder.monarch("apply")
+    return folder
+
+
+def events(folder: Folder, kind: str) -> list[dict[str, Any]]:
+    rows = (folder.path / "runs/latest/events.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, rows) if row["kind"] == kind]
+
+
+def told(program: Program, words: str) -> None:
+    """It says so, sooner or later."""
+    try:
+        wait_for(lambda: any(words in line for line in program.lines), 60.0)
+    except AssertionError:
+        raise AssertionError(f"not told: {words}\n{program.story()}") from None
+
+
+def begun(folder: Folder, command: Command, *options: str) -> Program:
+    running = command("run", "adding.py", *options)
+    metrics = folder.path / "runs/latest/metrics.jsonl"
+    wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0, 60.0, "the first steps")
+    return running
+
+
+def interrupt(program: Program, status: int) -> None:
+    program.send_signal(signal.SIGINT)
+    assert program.wait(60) == status, program.story()
+
+
+@pytest.mark.timeout(200)
+def test_both_terminals_tell_and_the_next_save_goes_on(project: Folder, command: Command) -> None:
+    watcher = command("sync", "--watch")
+    watcher.line("watching ", timeout=60)
+    running = begun(project, command, "--on-edit-error", "hold")
+
+    project.write("amounts.py", BAD)
+    for terminal in (running, watcher):
+        told(terminal, "failed on generation 2: NameError: name 'totol' is not defined")
+        told(terminal, "amounts.py:2, on ranks 0, 1")
+        told(terminal, "`monarch sync rollback`")
+    assert " held " in project.monarch("runs", "ls")
+    assert "failed on generation 2" in project.monarch("status")
+
+    project.write("amounts.py", BAD.replace("totol", "tatal"))  # a second failing save
+    told(running, "failed on generation 3")
+    told(watcher, "failed on generation 3")
+
+    project.monarch("sync", "rollback", "1")
+    told(running, "the run goes on")
+    told(watcher, "the run goes on")
+    assert " running " in project.monarch("runs", "ls")
+    assert "failed on" not in project.monarch("status")
+
+    project.write("amounts.py", BAD + "# again\n")
+    told(running, "failed on generation 5")
+    interrupt(running, 130)  # out of the hold
+    interrupt(watcher, 0)
+    assert [one["generation"] for one in events(project, "held")] == [2, 3, 5]
+    assert len(events(project, "mended")) == 1
+    assert " stopped " in project.monarch("runs", "ls")
+
+
+@pytest.mark.timeout(200)
+def test_where_nobody_sits_it_goes_back_to_what_worked(project: Folder, command: Command) -> None:
+    running = begun(project, command)
+    project.write("amounts.py", BAD)
+    project.monarch("sync")
+    told(running, "failed on generation 2")
+    told(running, "generation 3 is what 1 was; going on")
+    told(running, "the run goes on")
+    assert " running " in project.monarch("runs", "ls")
+    interrupt(running, 130)
+    (back,) = events(project, "rolled_back")
+    assert (back["generation"], back["good"]) == (3, 1)
+
+
+@pytest.mark.timeout(200)
+def test_or_it_ends_and_says_what_it_was(project: Folder, command: Command) -> None:
+    running = begun(project, command, "--on-edit-error", "end")
+    project.write("amounts.py", BAD)
+    project.monarch("sync")
+    assert running.wait(60) == 1
+    story = running.story()
+    assert "failed on generation 2: NameError" in story
+    assert "the first on code that was saved since generation 1 went well" in story
+    assert "`monarch sync rollback 1`" in story
+    assert "monarch run adding.py" in story

@@ -1,0 +1,101 @@
+"""Edits that fail when they run, in replica groups: all wait for the mend, and lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
+
+from monarch_recipes import fault_tolerant
+from tests.recipes.held_run import LOSS, HeldRun, importable
+
+pytestmark = pytest.mark.timeout(300)
+
+TASK = f"""
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from monarch.actor import context
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ArithmeticError("in backward")
+
+
+def build_model(config):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 10)
+    )
+
+
+def compute_loss(logits, labels):
+    time.sleep(0.02)  # A push takes a few steps.
+{LOSS}"""
+
+IN_GROUP_1 = '    if context().actor_instance.name == "trainer1":\n        raise KeyError("mine")\n'
+EDITS = {
+    "labelz": LOSS.replace("labels", "labelz"),
+    "in backward": LOSS.replace("(logits,", "(Fails.apply(logits),"),
+    "mine": IN_GROUP_1 + LOSS,
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    made = tmp_path / "project"
+    made.mkdir()
+    (made / "task.py").write_text(TASK)
+    undo = importable(made)
+    yield made
+    undo()
+
+
+def groups(root: Path, name: str) -> HeldRun:
+    run = HeldRun(root, name)
+    run.module, run.config_class = fault_tolerant, fault_tolerant.FaultTolerantConfig
+    run.settings = {
+        "task": "task", "hidden_size": 16, "num_steps": 150, "device": "cpu",
+        "hang_timeout_seconds": 30.0, "collective_timeout_seconds": 4.0, "checkpoint_every": 0,
+    }  # fmt: skip
+    return run
+
+
+@pytest.fixture
+def run(root: Path) -> Iterator[HeldRun]:
+    made = groups(root, "groups")
+    yield made
+    made.stop()
+
+
+def test_groups_wait_for_a_mend_and_learn_what_they_would_have(root: Path, run: HeldRun) -> None:
+    undisturbed = groups(root, "undisturbed")
+    undisturbed.start()
+    undisturbed.end()
+    assert undisturbed.error is None, undisturbed.error
+
+    for number, edit in enumerate(EDITS.values()):
+        text = TASK.replace(LOSS, edit)
+        run.at[40 * number + 5] = lambda text=text: run.push("task.py", text)
+    run.start()
+    for number, told in enumerate(EDITS, 1):
+        held = run.when_held(number)
+        assert told in held["error"], held
+        assert held["file"] == "task.py", held
+        assert run.push("task.py", TASK + f"# {number}\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert len(run.events("mended")) == len(EDITS)
+    assert not run.events("died", "respawned"), "no group was lost for it"
+    assert run.outcome.fingerprints == undisturbed.outcome.fingerprints
