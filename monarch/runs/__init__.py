@@ -3,15 +3,17 @@
 TYPE_CHECKING = False  # as `typing` has it, which takes a while to import
 if TYPE_CHECKING:
     from monarch.runs.deaths import Deaths
+    from monarch.runs.holding import Holding
     from monarch.runs.lines import LineDisplay
     from monarch.runs.live_config import LiveConfig
     from monarch.runs.record import Display, Record
 
-__all__ = ["Deaths", "Display", "LineDisplay", "LiveConfig", "Record"]
+__all__ = ["Deaths", "Display", "Holding", "LineDisplay", "LiveConfig", "Record"]
 
 _HOMES = {
     "Deaths": "deaths",
     "Display": "record",
+    "Holding": "holding",
     "LineDisplay": "lines",
     "LiveConfig": "live_config",
     "Record": "record",

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import amounts
 from monarch.actor import Actor, ProcMesh, context, endpoint
-from monarch.runs import Record
+from monarch.runs import Holding, Record
 from monarch.runs.holding import Holding
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from monarch.config import configured
+from monarch.runs.ranks import RunFailed
+from monarch_recipes import ddp
 from tests.recipes.held_run import LOSS, TASK, HeldRun, importable
+from tests.support import wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -107,3 +114,84 @@ def test_no_edit_that_fails_ends_a_run_or_changes_what_it_learns(root: Path, run
     assert len(run.events("mended")) == len(EDITS)
     assert run.steps == list(range(1, STEPS + 1)), "no step is made twice, or left out"
     assert run.digest() == undisturbed.digest()
+
+
+def broken(text: str = TASK) -> str:
+    return EDITS["name"][0](text)
+
+
+def hold_after(run: HeldRun, step: int) -> None:
+    run.at[step] = lambda: run.push("task.py", broken())
+    run.start()
+    run.when_held()
+
+
+def test_a_step_that_failed_late_on_one_rank_is_undone_on_all(root: Path) -> None:
+    """Rank 0 has made it: its weights are those of the step, and its count."""
+    text = Path(ddp.__file__).read_text()
+    done = "        self.num_steps_done = step\n"
+    assert text.count(done) == 1
+    late = text.replace(
+        done, f'{done}        if self.rank == 1:\n            raise ValueError("late")\n'
+    )
+    lost = text.replace('values["rank_skew_seconds"] = ', 'values["skew"] = nothing + ')
+    assert lost != text
+    (root / "my_ddp.py").write_text(text)
+    module = importlib.import_module("my_ddp")
+    straight, run = HeldRun(root, "straight"), HeldRun(root)
+    for one in (straight, run):
+        one.module, one.config_class = module, module.DDPConfig
+    straight.start()
+    straight.end()
+
+    run.at[3] = lambda: run.push("my_ddp.py", late)
+    run.at[5] = lambda: run.push("my_ddp.py", lost)
+    run.start()
+    assert "late" in run.when_held(1)["error"]
+    assert run.push("my_ddp.py", text).ok
+    held = run.when_held(2)  # in the client, between two steps
+    assert (held["doing"], held["file"]) == ("metrics", "my_ddp.py")
+    assert run.push("my_ddp.py", text + "# mended\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.digest() == straight.digest()
+
+
+def test_ctrl_c_while_it_holds_saves_what_was_learned(run: HeldRun, root: Path) -> None:
+    hold_after(run, 5)
+    run.push("task.py", broken() + "# still\n")
+    run.when_held(2)
+    run.stop()
+    assert run.error is None, run.error
+    assert run.outcome.step == 5
+    saved = run.digest()
+    again = HeldRun(root, "straight")
+    again.at[5] = again.record.stop
+    (root / "task.py").write_text(TASK)
+    again.start()
+    again.end()
+    assert again.digest() == saved
+
+
+def test_a_rank_that_dies_while_it_holds_is_told_and_the_mend_goes_on(run: HeldRun) -> None:
+    run.settings["checkpoint_every"] = 4
+    hold_after(run, 5)
+    (zygote,) = (one for one in psutil.Process().children() if one.children())
+    os.kill(zygote.children()[0].pid, signal.SIGKILL)
+    wait_for(lambda: run.events("held_still"), 60.0, "the death is told")
+    assert run.push("task.py", TASK + "# mended\n").ok
+    run.end()
+    assert run.error is None, run.error
+    (again,) = run.events("respawned")
+    assert "from step 5; step 5 is made again" in again["text"]
+    assert run.steps == [*range(1, 6), *range(5, STEPS + 1)]
+
+
+def test_what_failed_on_good_code_still_ends_the_run(run: HeldRun) -> None:
+    run.settings["task"] = "task"
+    (run.root / "task.py").write_text(broken())
+    run.start()
+    run.end()
+    assert isinstance(run.error, RunFailed)
+    assert "labelz" in str(run.error)
+    assert not run.events("held")
