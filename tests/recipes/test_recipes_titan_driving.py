@@ -28,7 +28,7 @@ class Short:
 
     setups: list[TitanConfig] = []  # noqa: RUF012 - of the last training
 
-    def __init__(self, procs: Any) -> None:
+    def __init__(self, procs: Any, record: Any = None) -> None:
         self.step_now = 0
 
     def setup(self, config: TitanConfig, unless: Any) -> Setup:
