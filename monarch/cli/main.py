@@ -28,6 +28,7 @@ _COMMANDS = {
     "apply": ("allocation", "Bring the allocation up, or find it running."),
     "status": ("allocation", "Hosts, procs, and the generation of code that each host has."),
     "kill": ("allocation", "End the allocation and all that runs on it."),
+    "dev": ("dev", "Bring the hosts up, follow your saves, and run RECIPE, all in this terminal."),
     "sync": (
         "sync.command",
         "Bring the workspace to all hosts, and its code into what runs there.",
@@ -80,6 +81,7 @@ def cli() -> None:
     monarch sync --watch         keep their code equal to yours, in one terminal
     monarch run ddp --config F   train, in another
     monarch runs show            how it went
+    monarch dev ddp --config F   the first three, in one terminal
     """
     try:
         os.getcwd()

@@ -11,6 +11,7 @@ import click
 from monarch.cli.sync.chosen import Chosen, errors, interruptions, silence
 from monarch.cli.sync.ending import asked_to_end
 from monarch.cli.sync.generations import diff, history, rollback, status
+from monarch.cli.sync.keys import Keys
 from monarch.cli.sync.preview import (
     Preview,
     first_sync,
@@ -47,12 +48,13 @@ _NOT_WHOLE = 3  # the exit code where something could not be read, and stays as 
     "--env", is_flag=True, help="bring the packages of the lock file, too, for hosts to install"
 )
 @click.option("--json", "is_json", is_flag=True, help="an object a push, for programs")
+@click.option("--keys", "has_keys", is_flag=True, hidden=True, help="keys come by stdin")
 @click.option("--file", "file", help="the project file [default: monarch.toml]")
 @click.option("--verbose", "-v", is_flag=True, help="the whole report of each push")
 @click.pass_context
 def sync(
     context: click.Context, watch: bool, dry_run: bool, explained: str | None, best_effort: bool,
-    allow_empty: bool, env: bool, is_json: bool, file: str | None, verbose: bool,
+    allow_empty: bool, env: bool, is_json: bool, has_keys: bool, file: str | None, verbose: bool,
 ) -> None:  # fmt: skip
     """Bring the workspace to all hosts, and its code into what runs there.
 
@@ -78,7 +80,9 @@ def sync(
             project = find_project(file)
             workspace_of(project)
             visitor = visit(partly=best_effort)
-            watching = Watching(project, visitor, voice, **how)
+            # Who gives us keys by a pipe shows the run in the same terminal, and all about it.
+            keys, tells_runs = Keys(is_piped=has_keys), not has_keys
+            watching = Watching(project, visitor, voice, keys=keys, tells_runs=tells_runs, **how)
             with asked_to_end():
                 watching.run()
         else:

@@ -27,11 +27,15 @@ _before: list[Any] | None = None  # how the terminal is set when nobody listens
 
 
 class Keys:
-    """``pressed`` is called, on another thread, whenever there is something to `take`. Use `listen`
-    to have any; without a terminal there are none."""
+    """``on_press`` is called, on another thread, whenever there is something to `take`. Use
+    `listen` to have any; without a terminal there are none, unless ``is_piped``: then another
+    program writes them to our standard input."""
 
-    def __init__(self, pressed: Callable[[], object] = lambda: None) -> None:
-        self._pressed = pressed
+    def __init__(
+        self, on_press: Callable[[], object] = lambda: None, *, is_piped: bool = False
+    ) -> None:
+        self.on_press = on_press
+        self._is_piped = is_piped
         self._found: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._over = threading.Event()
 
@@ -44,6 +48,11 @@ class Keys:
     @contextmanager
     def listen(self) -> Iterator[bool]:
         """Within, keys are heard, where somebody sits there; whether that is so."""
+        if self._is_piped:
+            threading.Thread(target=self._run, name="monarch-keys", daemon=True).start()
+            yield True
+            self._over.set()
+            return
         if not _is_ours():
             yield False
             return
@@ -61,7 +70,7 @@ class Keys:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            if not _is_foreground():
+            if not self._is_piped and not _is_foreground():
                 self._over.wait(_LOOK_SECONDS)  # To read in the background would stop us.
                 continue
             try:
@@ -74,7 +83,7 @@ class Keys:
                 return
             for key in _SEQUENCE.sub("", text):
                 self._found.put(key)
-            self._pressed()
+            self.on_press()
 
 
 def restore_terminal() -> None:

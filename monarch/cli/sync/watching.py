@@ -62,6 +62,8 @@ class Watching:
         best_effort: bool = False,
         allow_empty: bool = False,
         env: bool = False,
+        keys: Keys | None = None,
+        tells_runs: bool = True,
     ) -> None:
         self._here = Path.cwd()
         self._voice = voice
@@ -74,7 +76,9 @@ class Watching:
         self._visitor: Visitor | None = visitor
         self._following: Following | None = None
         self._hearing: Hearing | None = None
-        self._keys = Keys(self._wake)
+        self._tells_runs = tells_runs
+        self._keys = keys or Keys()
+        self._keys.on_press = self._wake
         self._is_quitting = False
         self._is_behind = False
         self._news = News()
@@ -295,6 +299,8 @@ class Watching:
                     by=told.text,
                 )
             data = {"about": told.key, "generation": told.generation, **told.data}
+            if told.key.startswith("run ") and not self._tells_runs:
+                continue
             if told.kind == "held":
                 self._voice.alarm("held", told.text, **data)
             elif told.key.startswith("run ") and told.text:

@@ -1,0 +1,125 @@
+"""``monarch dev``: hosts, a watch and a run in one terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from monarch.cli.allocation import apply
+from monarch.cli.run import run
+from monarch.cli.sync.keys import Keys
+from monarch.cli.sync.setting import find_project, workspace_of
+from monarch.errors import JobError
+
+__all__ = ["dev"]
+
+_END_SECONDS = 10.0
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("arguments", nargs=-1, required=True, metavar="RECIPE [KEY=VALUE]...")
+@click.pass_context
+def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
+    """Bring the hosts up, follow your saves, and run RECIPE, all in this terminal.
+
+    It is `monarch apply`, `monarch sync --watch` and `monarch run` in one, with all options of the
+    last; lines of the watch begin with `sync`. Ctrl-C saves and stops the run, and ends the watch;
+    the hosts stay. On a terminal the keys of the watch work here, too: h tells which.
+    """
+    workspace_of(find_project(None))
+    context.invoke(apply)
+    with _watch() as watch:
+        try:
+            run.main([*arguments, *context.args], "monarch run", standalone_mode=False)
+        except (KeyboardInterrupt, click.Abort):
+            if watch.status:
+                what = f"the watch ended with status {watch.status}, and the run with it"
+                raise JobError(what) from None
+            raise
+    click.echo("the hosts stay up: `monarch kill` ends them")
+
+
+class _Watch:
+    """A watch as a process of its own; its lines are told here as they come."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "monarch.cli.main", "sync", "--watch", "--keys"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,  # Ctrl-C is for the run; the watch ends after it.
+        )  # fmt: skip
+        self._is_ending = False
+        self.status = 0
+        self._reader = threading.Thread(target=self._tell, name="monarch-dev", daemon=True)
+        self._reader.start()
+
+    def press(self, key: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(key)
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """Have it put back what is half-way, and end."""
+        self._is_ending = True
+        self._process.terminate()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(_END_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+
+    def _tell(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if not self._is_ending:
+                _say(line.rstrip("\n"))
+        if not self._is_ending:
+            # Without it, saves would go nowhere, and nobody would know.
+            self.status = self._process.wait() or 1
+            _say("the watch has ended; the run is saved and ends, too")
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextmanager
+def _watch() -> Iterator[_Watch]:
+    watch = _Watch()
+    try:
+        keys = Keys()
+        keys.on_press = lambda: _forward(keys, watch)
+        with keys.listen():
+            yield watch
+    finally:
+        watch.end()
+
+
+def _forward(keys: Keys, watch: _Watch) -> None:
+    while key := keys.take():
+        if key == "q":
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            watch.press(key)
+
+
+def _say(line: str) -> None:
+    """In one piece, above the table of the run where there is one."""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        colour = {"✓": "green", "✗": "red"}.get(line[:1])
+        line = f"{click.style('sync', dim=True)}  {click.style(line, fg=colour)}"
+    else:
+        line = f"sync  {line}"
+    with contextlib.suppress(OSError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

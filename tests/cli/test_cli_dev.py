@@ -1,0 +1,69 @@
+"""``monarch dev``: hosts, a watch and a run in one terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from tests.cli.on_terminal import on_terminal
+from tests.support import Program, wait_for
+
+from .conftest import Folder
+from .test_cli_sync_watch import Command
+
+
+def watches_of(pid: int) -> list[psutil.Process]:
+    children = psutil.Process(pid).children()
+    return [child for child in children if "--watch" in child.cmdline()]
+
+
+def test_one_terminal_shows_all_and_ctrl_c_ends_it_in_order(folder: Folder) -> None:
+    with on_terminal(folder.path, "dev", "adding.py", "stop_file=stop") as shown:
+        shown.until("sync  ✓ gen 1")
+        shown.until("amounts [1] on 2 procs")
+        shown.until("sync  keys: r push again")
+        folder.write("amounts.py", "AMOUNT = 2\n")
+        shown.until("sync  ✓ gen 2")
+        shown.until("amounts [2] on 2 procs")
+        shown.press("b")
+        shown.until("sync  ✓ gen 3")
+        shown.until("amounts [1] on 2 procs", times=2)
+        (watch,) = watches_of(shown.process.pid)
+        shown.press("\x03")
+        assert shown.end() == 130
+        assert shown.settings == shown.settings_before
+    assert not watch.is_running()
+    assert folder.job.is_running()
+
+
+def test_a_run_that_ends_ends_the_watch(folder: Folder) -> None:
+    said = folder.monarch("dev", "adding.py", "num_steps=3")
+    assert "\ndone\n" in said
+    assert said.endswith("the hosts stay up: `monarch kill` ends them\n")
+    assert "sync  stopped" not in said
+
+
+def test_a_watch_that_ends_ends_the_run_with_the_reason(folder: Folder, command: Command) -> None:
+    running: Program = command("dev", "adding.py", "stop_file=stop")
+    running.line("amounts [1] on 2 procs", timeout=60)
+    (watch,) = watches_of(running.process.pid)
+    os.kill(watch.pid, signal.SIGKILL)
+    running.line("sync  the watch has ended")
+    assert running.wait() == 1
+    wait_for(lambda: any("the watch ended with status -9" in line for line in running.errors))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "status"),
+    [
+        (["adding.py", "num_stepz=3"], "num_steps", 2),
+        ([], "Missing argument", 2),
+    ],
+)
+def test_a_mistake_ends_it_and_leaves_no_watch(
+    folder: Folder, arguments: list[str], told: str, status: int
+) -> None:
+    assert told in folder.monarch("dev", *arguments, status=status)
