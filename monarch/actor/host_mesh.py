@@ -11,7 +11,7 @@ from monarch.actor.future import Future, make_future
 from monarch.actor.gather import gather
 from monarch.actor.host import Host, link
 from monarch.actor.logs import DEFAULT_WINDOW, set_logging
-from monarch.actor.proc_mesh import ProcMesh, stop_procs
+from monarch.actor.proc_mesh import ProcMesh, check_name, stop_procs
 from monarch.actor.spawning import Plan, spawn
 from monarch.actor.syncable import Syncable
 from monarch.errors import MonarchError
@@ -96,6 +96,7 @@ class HostMesh(Syncable, MeshTrait):
         the import, later ones do not.
         """
         self._check_usable()
+        check_name(name or "")
         plan = Plan.of(
             self._shape, per_host or {}, bootstrap, proc_bind, bootstrap_command, env or {}
         )

@@ -31,7 +31,7 @@ from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.by_value import dump_arguments, is_by_value
 from monarch.wire.message import Ancestor, Inspect, SpawnActor, StopProcs
 
-__all__ = ["ProcMesh"]
+__all__ = ["ProcMesh", "check_name"]
 
 Self = TypeVar("Self", bound="ProcMesh")
 
@@ -42,6 +42,16 @@ class _Hosts(Protocol):
     """The host mesh that procs were spawned on, which lies above this module."""
 
     def _of_rank(self, rank: int) -> Any: ...
+
+
+def check_name(name: str) -> None:
+    """Raise ``ValueError`` for a name that cannot travel as text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{name!r} is no name: it has surrogates in it, which are no text on their own"
+        ) from None
 
 
 class ProcMesh(Syncable, MeshTrait):
@@ -124,12 +134,13 @@ class ProcMesh(Syncable, MeshTrait):
     def spawn(self, name: str, cls: type, *args: Any, **kwargs: Any) -> Any:
         """Make one actor of ``cls`` in each proc, without waiting for it.
 
-        Raises ``ValueError`` for a class that cannot be an actor and ``TypeError`` for
+        Raises ``ValueError`` for a class or a name that cannot be an actor's, and ``TypeError`` for
         constructor arguments that do not fit. An ``__init__`` that raises makes later calls
         raise ``SupervisionError``, and is reported to the owner.
         """
         if self._is_stopped:
             raise RuntimeError("`ProcMesh` has already been stopped")
+        check_name(name)
         if not (isinstance(cls, type) and issubclass(cls, Actor)):
             raise ValueError(f"{cls} must subclass monarch.service.Actor to spawn it.")
         return self._spawn(new_uid(), name, cls, *args, **kwargs)

@@ -8,10 +8,13 @@ turned away is logged once a kind, by address.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import itertools
 import logging
+import os
+import resource
 import socket as sockets
 import struct
 from collections.abc import Sequence
@@ -35,6 +38,10 @@ _ZAP_URL = "inproc://zeromq.zap.01"
 # error's number on the way, and keeps the bad connection.
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")
+_MAX_KNOCKING = 128
+# What both sides say before the handshake; the kernel counts the connection itself as a byte.
+_GREETING_BYTES = 64 + 1
+_BYTES_ACKED = struct.Struct("=120xQ")  # in Linux's tcp_info
 _log = logging.getLogger("monarch.net")
 
 
@@ -143,7 +150,7 @@ class _Watcher:
         self._events = events
         self._url = url
         self._rare = log
-        self._knocking: dict[int, str] = {}
+        self._knocking: dict[int, tuple[str, int]] = {}
 
     def read(self) -> None:
         for _ in range(_MAX_BATCH):
@@ -158,17 +165,36 @@ class _Watcher:
 
     def _take(self, event: int, value: int) -> None:
         if event == zmq.EVENT_ACCEPTED:
+            self._knocking.pop(value, None)
             self._knocking[value] = _caller(value)
+            if len(self._knocking) > _max_knocking():
+                self._send_away()
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             # One of them, we are not told which: better to miss a stranger than to accuse a peer.
             self._knocking.clear()
         elif value in self._knocking:
+            address, _ = self._knocking.pop(value)
             self._rare.warning(
                 self._url,
                 "turned away %s, who came to %s and did not show that it belongs to this job",
-                self._knocking.pop(value),
+                address,
                 self._url,
             )
+
+    def _send_away(self) -> None:
+        """Hang up on the one who has waited for longest before the handshake: who means it comes
+        again. Those who are through with it are none of ours any more."""
+        while self._knocking:
+            number = next(iter(self._knocking))
+            address, port = self._knocking.pop(number)
+            if _hang_up(number, address, port):
+                self._rare.warning(
+                    ("many", self._url),
+                    "hung up on %s: too many at %s do not show that they belong to this job",
+                    address,
+                    self._url,
+                )
+                return
 
 
 def _fd(socket: zmq.Socket[bytes]) -> int:
@@ -176,18 +202,37 @@ def _fd(socket: zmq.Socket[bytes]) -> int:
     return number
 
 
-def _caller(fd: int) -> str:
-    """Who is at the other end of a socket of ZeroMQ's, if it is still there."""
+def _caller(fd: int) -> tuple[str, int]:
+    """Who is at the other end of a socket of ZeroMQ's, if it is still there: address and port."""
     try:
         borrowed = sockets.socket(fileno=fd)
     except OSError:
-        return "somebody"
+        return "somebody", 0
     try:
-        return str(borrowed.getpeername()[0])
+        address, port, *_ = borrowed.getpeername()
+        return str(address), int(port)
     except OSError:
-        return "somebody"
+        return "somebody", 0
     finally:
         borrowed.detach()
+
+
+def _max_knocking() -> int:
+    """How many may be connected who have not shown who they are: each takes a descriptor."""
+    return min(_MAX_KNOCKING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+
+
+def _hang_up(fd: int, address: str, port: int) -> bool:
+    """End a connection of ZeroMQ's, if it is still this one, and is before the handshake."""
+    # The number may be of another connection at any moment; that of a copy stays.
+    with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(fd)) as held:
+        if held.getpeername()[:2] != (address, port):
+            return False
+        info = held.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _BYTES_ACKED.size)
+        if _BYTES_ACKED.unpack(info)[0] <= _GREETING_BYTES:
+            held.shutdown(sockets.SHUT_RDWR)
+            return True
+    return False
 
 
 def _numeric(url: str) -> str:

@@ -21,7 +21,7 @@ import msgspec
 
 # What every proc needs, so that a fork finds it imported.
 import monarch.runtime.bootstrap as bootstrap
-from monarch.runtime.ends.process_group import die_with_parent, kill_group
+from monarch.runtime.ends.process_group import die_with_parent, kill_group, wake_with_parent
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, decode_order
 
@@ -166,6 +166,8 @@ def _read_all(fd: int) -> bytes:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Stopped, it would not see that its host agent has ended, and its procs would stay.
+    wake_with_parent()
     gc.collect()
     gc.freeze()
     _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD)))).run()

@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from monarch_sync.digest import BLOCK_BYTES, DIGEST_BYTES, ContentHasher, digest_bytes
+from monarch_sync.digest import (
+    BLOCK_BYTES,
+    DIGEST_BYTES,
+    ContentHasher,
+    QuickBlocks,
+    digest_bytes,
+)
 
 __all__ = ["Chunk", "Chunks", "cut"]
 
@@ -31,9 +37,10 @@ class Chunk(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """All pieces of one content, in order."""
+    """All pieces of one content, in order. ``blocks``: to look at the file again by."""
 
     chunks: list[Chunk]
+    blocks: QuickBlocks = QuickBlocks()
 
     def places(self) -> tuple[dict[bytes, int], dict[int, bytes]]:
         """Where a chunk lies, by digest; and which chunk lies where."""
@@ -50,9 +57,9 @@ class Chunks(NamedTuple):
 class _Tape:
     """A stream with some of it in memory: what is not yet consumed, up to a window."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, before: QuickBlocks) -> None:
         self._stream = stream
-        self._hasher = ContentHasher()
+        self._hasher = ContentHasher(is_large=True, before=before)
         self._held = b""
         self._at = 0
         self.size = 0
@@ -92,12 +99,16 @@ class _Tape:
     def digest(self) -> bytes:
         return self._hasher.digest()
 
+    def quick_blocks(self) -> QuickBlocks:
+        return self._hasher.quick_blocks
+
 
 def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
     """What is left in `stream`: its digest, its size, its chunks."""
-    tape = _Tape(stream)
+    tape = _Tape(stream, old.blocks if old else QuickBlocks())
     chunks = list(_follow(tape, old.chunks if old else []))
-    return tape.digest(), tape.size, Chunks(chunks)
+    digest = tape.digest()
+    return digest, tape.size, Chunks(chunks, tape.quick_blocks())
 
 
 def _follow(tape: _Tape, old: list[Chunk]) -> Iterator[Chunk]:

@@ -16,7 +16,7 @@ from monarch_sync.tree import Child, join
 
 __all__ = ["Plan", "diff", "find_moved_folders"]
 
-_Key = tuple[int, int]
+_Key = tuple[int, bytes]
 
 
 @dataclass
@@ -154,7 +154,7 @@ def _gone_and_new_folders(
 def _key(child: Child) -> _Key:
     """What a folder is, whatever its name."""
     mode = child.entry.mode if child.entry is not None else -1
-    return mode, child.node.sum if child.node is not None else 0
+    return mode, child.node.digest if child.node is not None else b""
 
 
 def _folders_in(path: str, child: Child) -> list[tuple[str, Child]]:

@@ -1,60 +1,95 @@
 """Digest of content: what a file is known by, on both ends.
 
-xxh3_128 finds changes and addresses content; it is not forgery-proof. That is right inside one
-authenticated session. A store that several parties write to would need a cryptographic digest,
-which is why the name travels in every manifest.
+The first half of SHA-256: two contents with one digest are beyond anybody who writes what others
+sync, as a pull request or a data set; and processors have instructions for it. The name travels in
+every manifest, so that two sides with different digests refuse each other.
 
 A large content is known by the digest of its blocks' digests. So who knows those, and changes a
-block, knows the new digest without reading the rest.
+block, knows the new digest without reading the rest. Which blocks of a file have changed since this
+process last read it, a quick look tells (`QuickBlocks`): xxh3 with a secret number, which like its
+results never leaves the process.
 """
 
 from __future__ import annotations
 
-from typing import BinaryIO
+import os
+from hashlib import sha256
+from typing import BinaryIO, NamedTuple
 
 import xxhash
 
-DIGEST_NAME = "xxh3_128/64k"
+DIGEST_NAME = "sha256/128/64k"
 DIGEST_BYTES = 16
 LARGE_BYTES = 8 << 20  # a content of this size or more is known by its blocks
 BLOCK_BYTES = 64 << 10
 
 _READ = 1 << 20
+_SECRET = int.from_bytes(os.urandom(8), "big")
 
 
 def digest_bytes(content: bytes | bytearray | memoryview) -> bytes:
     """The digest of `content`, 16 bytes."""
     if len(content) < LARGE_BYTES:
-        return xxhash.xxh3_128_digest(content)
+        return sha256(content).digest()[:DIGEST_BYTES]
     return digest_of_blocks(blocks_of(content))
 
 
 def blocks_of(content: bytes | bytearray | memoryview) -> bytes:
     """The digests of a content's blocks, one after the other."""
-    view, digest = memoryview(content), xxhash.xxh3_128_digest
+    view = memoryview(content)
     return b"".join(
-        digest(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES)
-    )  # fmt: skip
+        sha256(view[at : at + BLOCK_BYTES]).digest()[:DIGEST_BYTES]
+        for at in range(0, len(view), BLOCK_BYTES)
+    )
 
 
 def digest_of_blocks(blocks: bytes | bytearray) -> bytes:
     """The digest of a large content whose blocks have these."""
-    return xxhash.xxh3_128_digest(blocks)
+    # The other half: or a small content of these very bytes would have the same digest.
+    return sha256(blocks).digest()[DIGEST_BYTES:]
+
+
+class QuickBlocks(NamedTuple):
+    """Of each block of a large content a quick look, and its digest."""
+
+    quick: bytes = b""
+    digests: bytes = b""
 
 
 class ContentHasher:
-    """The digest of a content that comes bit by bit."""
+    """The digest of a content that comes bit by bit.
 
-    def __init__(self) -> None:
-        self._whole = xxhash.xxh3_128()
+    ``blocks`` has the digests of the blocks so far; from the first one on, if ``is_large`` says
+    that there will be many. ``before``: blocks that have not changed since need no digest.
+    """
+
+    def __init__(self, *, is_large: bool = False, before: QuickBlocks | None = None) -> None:
+        self._is_large = is_large
+        self._before = before
+        self._held: list[bytes] = []  # of what may turn out to be small
         self._rest = b""
+        self._quick = bytearray()
         self.blocks = bytearray()
         self.size = 0
 
+    @property
+    def quick_blocks(self) -> QuickBlocks:
+        """To look at the same file by, later. Only where ``before`` was given, if an empty one."""
+        return QuickBlocks(bytes(self._quick), bytes(self.blocks))
+
     def update(self, data: bytes | bytearray | memoryview) -> None:
-        if self.size < LARGE_BYTES:
-            self._whole.update(data)
+        was_small = self.size < LARGE_BYTES
         self.size += len(data)
+        if was_small:
+            self._held.append(bytes(data))
+            if self.size >= LARGE_BYTES:
+                data = data if self._is_large else b"".join(self._held)
+                self._held.clear()
+            elif not self._is_large:
+                return
+        self._split(data)
+
+    def _split(self, data: bytes | bytearray | memoryview) -> None:
         view = memoryview(data)
         if self._rest:
             missing = BLOCK_BYTES - len(self._rest)
@@ -62,17 +97,42 @@ class ContentHasher:
             view = view[missing:]
             if len(self._rest) < BLOCK_BYTES:
                 return
-            self.blocks += xxhash.xxh3_128_digest(self._rest)
+            self._add(self._rest)
         num_full = len(view) - len(view) % BLOCK_BYTES
-        self.blocks += blocks_of(view[:num_full])
+        self._add(view[:num_full])
         self._rest = bytes(view[num_full:])
+
+    def _add(self, whole: bytes | memoryview) -> None:
+        """Take whole blocks, or the last one."""
+        if self._before is None:
+            self.blocks += blocks_of(whole)
+            return
+        view, at = memoryview(whole), len(self.blocks)
+        quick = b"".join(
+            xxhash.xxh3_128_digest(view[start : start + BLOCK_BYTES], seed=_SECRET)
+            for start in range(0, len(view), BLOCK_BYTES)
+        )
+        self._quick += quick
+        before = self._before
+        if quick == before.quick[at : at + len(quick)]:
+            self.blocks += before.digests[at : at + len(quick)]
+            return
+        for index in range(0, len(quick), DIGEST_BYTES):
+            here, end = at + index, at + index + DIGEST_BYTES
+            if quick[index : index + DIGEST_BYTES] == before.quick[here:end]:
+                self.blocks += before.digests[here:end]
+            else:
+                start = index // DIGEST_BYTES * BLOCK_BYTES
+                self.blocks += blocks_of(view[start : start + BLOCK_BYTES])
 
     def digest(self) -> bytes:
         """Of all so far; nothing may come after it."""
+        if self.size < LARGE_BYTES:
+            return digest_bytes(b"".join(self._held))
         if self._rest:
-            self.blocks += xxhash.xxh3_128_digest(self._rest)
+            self._add(self._rest)
             self._rest = b""
-        return digest_of_blocks(self.blocks) if self.size >= LARGE_BYTES else self._whole.digest()
+        return digest_of_blocks(self.blocks)
 
 
 def digest_stream(stream: BinaryIO) -> tuple[bytes, int]:

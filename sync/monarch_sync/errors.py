@@ -20,6 +20,8 @@ arguments, the text is made from the fields.
 
 from __future__ import annotations
 
+from monarch_sync.words import plain, printable
+
 
 class SyncError(Exception):
     """Base of every error of this package."""
@@ -123,7 +125,8 @@ class PushRefused(SyncError):
 
     def __str__(self) -> str:
         about = f" at {self.path!r}" if self.path else ""
-        return f"the host refused the push{about}: {self.reason} ({self.code})"
+        why = f"{printable(self.reason)} ({printable(self.code)})"
+        return f"the host refused the push{about}: {why}"
 
 
 class GenerationUnknown(SyncError):
@@ -137,7 +140,7 @@ class GenerationUnknown(SyncError):
     def __str__(self) -> str:
         return (
             f"no host can tell what was in generation {self.generation}"
-            + (f" ({self.reason})" if self.reason else "")
+            + (f" ({printable(self.reason)})" if self.reason else "")
             + ". `monarch sync history` lists those that are remembered."
         )
 
@@ -201,4 +204,4 @@ class SyncFailed(SyncError):
         self.errors = errors
 
     def __str__(self) -> str:
-        return "sync failed:\n" + "\n".join(f"  {line}" for line in self.errors)
+        return "sync failed:\n" + "\n".join(f"  {plain(line)}" for line in self.errors)

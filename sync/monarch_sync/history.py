@@ -100,7 +100,7 @@ class History:
         self, folder: Path, disk: Disk, generation: int, max_bytes: int = _MAX_BYTES,
         max_records: int = _MAX_RECORDS,
     ) -> None:  # fmt: skip
-        self._file = folder / "history"
+        self._file = folder / "history.2"  # without the 2, with other digests
         self._disk = disk
         self._max_bytes = max_bytes
         self._max_records = max_records

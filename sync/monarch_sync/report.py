@@ -16,6 +16,7 @@ from monarch_sync.words import (
     clipped_around,
     counted,
     num_cells,
+    plain,
     printable,
     some,
     took,
@@ -40,7 +41,7 @@ class Problem:
     is_kept: bool = False
 
     def __str__(self) -> str:
-        return f"{printable(self.path)}: {self.reason}"
+        return f"{printable(self.path)}: {plain(self.reason)}"
 
     def line(self) -> str:
         """What a push does about it, and why."""
@@ -68,14 +69,14 @@ class Refusal:
         lines = [place] if place else []
         if self.text:
             stripped = self.text.strip()
-            lines.append(f"    {stripped}")
+            lines.append(f"    {plain(stripped)}")
             indent = len(self.text) - len(self.text.lstrip())
             if self.column:
                 # As wide as what it stands under, tabs included.
                 before = stripped[: max(0, self.column - 1 - indent)]
-                blank = "".join(c if c == "\t" else " " * num_cells(c) for c in before)
+                blank = "".join(c if c == "\t" else " " * num_cells(printable(c)) for c in before)
                 lines.append(f"    {blank}^")
-        return "\n".join([*lines, self.message])
+        return "\n".join([*lines, plain(self.message)])
 
 
 _OWED = "_owed"
@@ -245,7 +246,7 @@ class SyncReport:
         lines += [f"  {line}" for line in problem_lines(self.problems)]
         lines += [f"  {line}" for line in self.warning_lines()]
         for text in (*self.notes, *self.errors):
-            shown = [f"  {line}" for line in text.splitlines()]
+            shown = [f"  {line}" for line in plain(text).splitlines()]
             lines += _with_carets(shown, width, ascii_only=ascii_only) if width else shown
         return "\n".join(lines)
 
@@ -255,7 +256,7 @@ class SyncReport:
     def behind_lines(self) -> list[str]:
         """A line for each host that others go on without."""
         left = [host for host in self.hosts if host.error and self.ok]
-        return [f"left behind {host.host}: {host.error}" for host in left]
+        return [f"left behind {printable(host.host)}: {plain(host.error)}" for host in left]
 
     def kept_lines(self) -> list[str]:
         """A line for each file that was changed on a host."""

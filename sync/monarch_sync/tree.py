@@ -1,7 +1,7 @@
 """Tree: the folders behind a manifest, which manifests share.
 
-A folder knows a sum over what is in it, at any depth: 128 bits that name its content, whatever its
-own name. So two folders that are equal are known to be without a look inside, a folder that only
+A folder knows a digest of what is in it, at any depth, which names its content, whatever its own
+name. So two folders that are equal are known to be without a look inside, a folder that only
 got another name costs nothing, and a changed file costs the folders on the way to it. Entries
 carry their path for those who use them; in a folder that has moved it is an old one, and whoever
 takes an entry out of a tree gives it the right one (`located`).
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry
 
 __all__ = ["EMPTY", "Child", "Node", "differing", "join", "located", "paths_of", "split"]
@@ -20,28 +21,33 @@ __all__ = ["EMPTY", "Child", "Node", "differing", "join", "located", "paths_of",
 
 class Child(msgspec.Struct, frozen=True, gc=False):
     """What bears one name in a folder. ``node``: what is in it, if it is a folder with anything in
-    it; where an entry is missing, or is no folder, a manifest is unsound. ``fold``: all of it."""
+    it; where an entry is missing, or is no folder, a manifest is unsound. ``fold``: its digest."""
 
     entry: Entry | None
     node: Node | None
-    fold: int
+    fold: bytes
 
 
 class Node:
     """A folder's content. Never changes once it is part of a manifest. ``num_folders``: those in it
-    that have anything in them; like the other numbers, at any depth."""
+    that have anything in them; like the other numbers, at any depth. ``folds``: those of its
+    children, sorted, one after the other; ``digest``: of these."""
 
-    __slots__ = ("_by_digest", "children", "num_entries", "num_files", "num_folders", "sum")
+    __slots__ = (
+        "_by_digest", "children", "digest", "folds", "num_entries", "num_files", "num_folders",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.children: dict[str, Child] = {}
-        self.sum = self.num_entries = self.num_files = self.num_folders = 0
+        self.num_entries = self.num_files = self.num_folders = 0
+        self.folds = b""
+        self.digest = digest_bytes(b"")
         self._by_digest: dict[bytes, str] | None = None
 
     def copy(self) -> Node:
         new = Node()
         new.children = self.children.copy()
-        new.sum, new.num_entries = self.sum, self.num_entries
+        new.folds, new.digest, new.num_entries = self.folds, self.digest, self.num_entries
         new.num_files, new.num_folders = self.num_files, self.num_folders
         return new
 

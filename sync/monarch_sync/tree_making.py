@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import xxhash
-
+from monarch_sync.digest import DIGEST_BYTES, digest_bytes
 from monarch_sync.entry import Entry, Kind, to_wire
 from monarch_sync.tree import Child, Node, located, split
 
 __all__ = ["Editor", "build"]
 
-_MODULUS = 1 << 128
+_NO_FOLD = b""
+_FEW = 8  # changes to a folder that are worked into what is known of it
 _FILE = Kind.FILE
 _NAMES = {kind: kind.value for kind in Kind}
 
 
-def _fold(name: str, entry: Entry | None, node: Node | None) -> int:
+def _fold(name: str, entry: Entry | None, node: Node | None) -> bytes:
     if entry is None:
         told = to_wire(name)
     else:
@@ -25,8 +25,8 @@ def _fold(name: str, entry: Entry | None, node: Node | None) -> int:
         told = to_wire(f"{name}\0{kind}\0{entry.mode}\0{entry.size}\0{entry.target}\0")
         told += entry.digest
     if node is not None:
-        told += b"\0in:%b" % node.sum.to_bytes(16, "big")
-    return xxhash.xxh3_128_intdigest(told)
+        told += b"\0in:%b" % node.digest
+    return digest_bytes(told)
 
 
 def build(entries: Iterable[Entry]) -> Node:
@@ -66,15 +66,16 @@ def _add_folder(
 
 def _node_of(entries: dict[str, Entry | None], folders: dict[str, Node]) -> Node:
     node = Node()
-    children, total, num_files = node.children, 0, 0
+    children, folds, num_files = node.children, [], 0
     for name, entry in entries.items():
         inner = folders.get(name)
         fold = _fold(name, entry, inner)
         children[name] = Child(entry, inner, fold)
-        total += fold
+        folds.append(fold)
         if entry is not None and entry.kind is _FILE:
             num_files += 1
-    node.sum = total % _MODULUS
+    node.folds = b"".join(sorted(folds))
+    node.digest = digest_bytes(node.folds)
     node.num_entries = len(entries) - sum(entry is None for entry in entries.values())
     node.num_files = num_files
     for inner in folders.values():
@@ -102,9 +103,9 @@ class Editor:
         before = node.children.get(name)
         self._touched[folder].setdefault(name, before)
         if before is None:
-            node.children[name] = Child(entry, None, 0)
+            node.children[name] = Child(entry, None, _NO_FOLD)
             return None
-        node.children[name] = Child(entry, before.node, 0)
+        node.children[name] = Child(entry, before.node, _NO_FOLD)
         return before.entry
 
     def move(self, old: str, new: str) -> bool:
@@ -120,7 +121,7 @@ class Editor:
         node = self._open(folder)
         before = node.children.get(name)
         self._touched[folder].setdefault(name, before)
-        node.children[name] = Child(located(child.entry, new), child.node, 0)
+        node.children[name] = Child(located(child.entry, new), child.node, _NO_FOLD)
         return before is None
 
     def _open(self, folder: str) -> Node:
@@ -136,7 +137,7 @@ class Editor:
             before = node.children.get(name)
             self._touched[above].setdefault(name, before)
             inner = before.node.copy() if before is not None and before.node else Node()
-            node.children[name] = Child(before.entry if before else None, inner, 0)
+            node.children[name] = Child(before.entry if before else None, inner, _NO_FOLD)
             self._nodes[path], self._touched[path] = inner, {}
             node = inner
         return node
@@ -152,13 +153,13 @@ class Editor:
 
     def _count(self, folder: str) -> None:
         node, touched = self._nodes[folder], self._touched[folder]
-        total, num_entries = node.sum, node.num_entries
+        num_entries, gone, came = node.num_entries, [], []
         num_files, num_folders = node.num_files, node.num_folders
         children = node.children
         for name, before in touched.items():
             if before is not None:
                 entry, inner = before.entry, before.node
-                total -= before.fold
+                gone.append(before.fold)
                 if entry is not None:
                     num_entries -= 1
                     num_files -= entry.kind is _FILE
@@ -177,7 +178,7 @@ class Editor:
                 continue
             fold = _fold(name, entry, inner)
             children[name] = Child(entry, inner, fold)
-            total += fold
+            came.append(fold)
             if entry is not None:
                 num_entries += 1
                 num_files += entry.kind is _FILE
@@ -185,5 +186,33 @@ class Editor:
                 num_entries += inner.num_entries
                 num_files += inner.num_files
                 num_folders += inner.num_folders + 1
-        node.sum, node.num_entries = total % _MODULUS, num_entries
+        if len(touched) <= _FEW:
+            node.folds = _with(node.folds, gone, came)
+        else:
+            node.folds = b"".join(sorted(child.fold for child in children.values()))
+        node.digest, node.num_entries = digest_bytes(node.folds), num_entries
         node.num_files, node.num_folders = num_files, num_folders
+
+
+def _with(folds: bytes, gone: Iterable[bytes], came: Iterable[bytes]) -> bytes:
+    """Sorted folds without some, and with others."""
+    made = bytearray(folds)
+    for fold in gone:
+        at = _place(made, fold)
+        del made[at : at + DIGEST_BYTES]
+    for fold in came:
+        at = _place(made, fold)
+        made[at:at] = fold
+    return bytes(made)
+
+
+def _place(folds: bytearray, fold: bytes) -> int:
+    """Where a fold is among those, or would be."""
+    low, high = 0, len(folds) // DIGEST_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        if folds[middle * DIGEST_BYTES : (middle + 1) * DIGEST_BYTES] < fold:
+            low = middle + 1
+        else:
+            high = middle
+    return low * DIGEST_BYTES

@@ -11,6 +11,7 @@ __all__ = [
     "clipped_around",
     "counted",
     "num_cells",
+    "plain",
     "printable",
     "some",
     "took",
@@ -57,6 +58,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def plain(text: str) -> str:
+    """A text of several lines that cannot steer a terminal; line ends and tabs stay."""
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 def _escaped(char: str) -> str:

@@ -303,3 +303,12 @@ def test_distributed_tensors_say_that_they_are_not_there() -> None:
         procs.activate()
     with pytest.raises(NotImplementedError, match="no tensor engine"):
         procs.spawn("echo", Echo).echo.rref(1)
+
+
+def test_a_name_that_is_no_text_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"\\ud800.* is no name"):
+        this_host().spawn_procs(name="\ud800")
+    procs = this_host().spawn_procs(name="odd \n\x1b ../x")
+    with pytest.raises(ValueError, match=r"\\ud800.* is no name"):
+        procs.spawn("\ud800", Echo)
+    assert procs.spawn("", Echo).echo.call_one(1).get(timeout=SECONDS) == 1

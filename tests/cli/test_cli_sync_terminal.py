@@ -14,7 +14,7 @@ from monarch.cli.sync.meter import Meter, bar_line
 from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import Row, timeline_lines
 from monarch.cli.sync.voice import Lines
-from monarch_sync import HostReport, Problem, Refusal, SyncReport
+from monarch_sync import HostReport, Problem, PushRefused, Refusal, SyncReport
 from monarch_sync.messages import ToldGeneration
 from monarch_sync.progress import Progress
 from monarch_sync.words import byte_size, clipped, num_cells, printable, some, took, wrapped
@@ -196,7 +196,7 @@ def test_a_poor_encoding_is_no_error() -> None:
     terminal.line("日本.py → \udcff")
     Lines(terminal).pushed(REPORT)
     Lines(terminal).failed("gone")
-    assert "\\u65e5\\u672c.py \\u2192 \\udcff\n" in screen.text
+    assert "\\u65e5\\u672c.py \\u2192 \\xff\n" in screen.text
     assert "ok gen 42  3 files -> 16 hosts" in screen.text
     assert "Trainerx128" in screen.text
     assert "x gone\n" in screen.text
@@ -336,3 +336,36 @@ def test_what_a_generation_is_stays_in_sight_where_names_do_not() -> None:
         [_, line] = timeline_lines(rows, now, 2, width)
         assert num_cells(line) <= width
         assert ("61 files" in line, "(same as gen 1)" in line) == (True, width > 60)
+
+
+HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x9b2J\u202e"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_is_in_a_file_or_a_host_says_steers_no_terminal(is_terminal: bool) -> None:
+    refusal = Refusal(f"ValueError: {HOSTILE} gone", "moda.py", 1, 7, f"X =\t(2  # {HOSTILE}")
+    refused = PushRefused("disk", f"{HOSTILE}\n✓ gen 2  1 file → 8 hosts")
+    report = SyncReport(
+        generation=1,
+        errors=[str(refusal), HOSTILE],
+        refusals=[refusal],
+        notes=[HOSTILE],
+        problems=[Problem("a", HOSTILE)],
+    )
+    screen = Screen(is_terminal=is_terminal)
+    lines = Lines(Terminal(screen, {"TERM": "xterm", "NO_COLOR": "1"}), is_verbose=True)
+    lines.pushed(report)
+    lines.failed(f"it went wrong: {HOSTILE}")
+    lines.failed(str(refused))
+    lines.alarm("hung", HOSTILE)
+    for text in (screen.text, str(report), str(refusal), str(refused)):
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text), ascii(text)
+    assert r"\x1b[2J" in screen.text
+    assert "(2  #" in screen.text
+    assert len(str(refused).splitlines()) == 1
+
+
+def test_what_stays_exact_is_what_goes_elsewhere() -> None:
+    screen = Screen(is_terminal=False)
+    Terminal(screen).line(f"+{HOSTILE}", is_exact=True)
+    assert screen.text == f"+{HOSTILE}\n"

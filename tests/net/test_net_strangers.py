@@ -227,6 +227,39 @@ def test_silent_callers_do_not_keep_members_out(host: Station, member: Station, 
         line.close()
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the system does not say who is silent")
+def test_only_so_many_may_keep_silent_at_once(
+    host: Station, member: Station, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Much longer than the test: nobody is sent away for having been silent for long.
+    monkeypatch.setattr(monarch.net.gate, "_MAX_KNOCKING", 20)
+    connection = member.transport.connect(url)
+    connection.send([b"before"])
+    host.expect([b"before"])
+    silent = [connect(url) for _ in range(60)]
+    try:
+
+        def num_left() -> int:
+            count = 0
+            for one in silent:
+                one.setblocking(False)
+                try:
+                    while one.recv(100):
+                        pass  # The greeting.
+                except BlockingIOError:
+                    count += 1
+                except OSError:
+                    pass
+            return count
+
+        wait_for(lambda: num_left() <= 20, 4, what="those beyond the limit to be hung up on")
+        connection.send([b"after"])
+        host.expect([b"before"], [b"after"])
+    finally:
+        for one in silent:
+            one.close()
+
+
 def test_more_callers_than_descriptors_end_nothing(program: Callable[..., object]) -> None:
     """A process that is out of descriptors turns callers away, and goes on when they leave."""
     target = program(

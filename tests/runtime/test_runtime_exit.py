@@ -359,3 +359,14 @@ def test_procs_whose_template_is_busy_importing_are_stopped_at_once(
     started = program(STUCK_IMPORT)
     started.line("stopped")
     assert started.wait() == 0, started.story()
+
+
+def test_a_template_that_is_stopped_leaves_no_procs_behind_when_the_client_is_killed(
+    program: Start,
+) -> None:
+    client, pids = start_with_procs(program, "time.sleep(300)")
+    template = psutil.Process(pids[0]).ppid()
+    os.kill(template, signal.SIGSTOP)
+    wait_for(lambda: psutil.Process(template).status() == psutil.STATUS_STOPPED)
+    client.process.kill()
+    wait_for(lambda: all_gone([*pids, template]), 10, what="the procs and their template to end")

@@ -300,9 +300,9 @@ def test_a_log_with_damage_inside_is_believed_up_to_there(tmp_path: Path) -> Non
     sizes = []
     for generation in range(1, 4):
         push_tree(replica, generation, {"a": b"%d" % generation})
-        sizes.append((replica.state_folder / "log").stat().st_size)
+        sizes.append((replica.state_folder / "log.2").stat().st_size)
     replica.close()
-    log = replica.state_folder / "log"
+    log = replica.state_folder / "log.2"
     data = bytearray(log.read_bytes())
     data[sizes[1] + 30] ^= 1
     log.write_bytes(data)

@@ -192,13 +192,13 @@ def test_a_torn_end_is_passed_over(tmp_path: Path) -> None:
     history = History(tmp_path, Disk(), 0)
     for number in range(1, 4):
         history.add(number, "me", entries(number - 1), entries(number), 0.0)
-    whole = (tmp_path / "history").read_bytes()
-    (tmp_path / "history").write_bytes(whole[:-3])
+    whole = (tmp_path / "history.2").read_bytes()
+    (tmp_path / "history.2").write_bytes(whole[:-3])
     again = History(tmp_path, Disk(), 3)
     again.add(3, "me", entries(2), entries(3), 0.0)
     past = list(again.walk(entries(3), lambda digest: True))
     assert [one.generation for one in past] == [3, 2, 1]
-    assert (tmp_path / "history").read_bytes() == whole
+    assert (tmp_path / "history.2").read_bytes() == whole
 
 
 # Questions

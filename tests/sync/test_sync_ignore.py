@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from monarch_sync.ignoring import gitignore
 from monarch_sync.ignoring.git_index import git_dir_of
 from monarch_sync.ignoring.gitignore import RuleFile
 from monarch_sync.ignoring.ignore import other_rule_files, walk
@@ -22,6 +24,7 @@ PATTERNS = [
     b"[[:alpha:]]", b"[[:digit:]x]*", b"a/b/", b"\xff", b"[\xff]", b"*\xff", b"x\r", b"b/**/",
     b"**/a/**", b"***", b"a/***/c", b"!**/keep.log", b"[a-]", b"[-a]", b"[\\]]", b"a[/]b",
     b"c/../a", b"./a", b"*a*c*", b"**/*.log", b"!build/", b"[!c]", b"\xc3\xa9", b"\xc3?",
+    b"*a*b*c*", b"*.*.*", b"**/*a*/**/*.*o*", b"*/**/*/**/*", b"?*?*?*", b"a*b*c/**/*l*g*",
     b"[[:space:]]", b"[\xc3-\xc4]\xa9", b"[z-a]", b"[b-a]x*", b"[!c-a]",
 ]  # fmt: skip
 NAMES = [b"a", b"b", b"c", b"abc", b"x.log", b"keep.log", b"build", b"#x", b"!x", b"tail ", b"tail",
@@ -59,6 +62,62 @@ def test_any_rules_are_read_as_git_reads_them(
     expected = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
     taken = [path for path in walk(folder) if not (folder / path).is_dir()]
     assert sorted(taken) == expected
+
+
+tokens = st.sampled_from(
+    ["*", "*", "**", "/**/", "**/", "/**", "/", "?", "a", "b", "[ab]", "[!a]", "\\/", "\\a"]
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    pattern=st.lists(tokens, max_size=10).map("".join),
+    path=st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=6).map("/".join),
+)
+def test_many_stars_mean_what_few_do(pattern: str, path: str) -> None:
+    name = path.rpartition("/")[2]
+    verdicts = []
+    for max_stars in (99, -1):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gitignore, "_MAX_STARS", max_stars)
+            verdicts.append(RuleFile(pattern.encode()).verdict(name, path, True))
+    assert verdicts[0] == verdicts[1]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "path"),
+    [
+        (["*a" * 10 + "*b"], "a" * 100),
+        (["a*" * 30 + "b"], "a" * 200),
+        (["?*" * 40 + "!"], "b" * 240),
+        (["**/" * 30 + "b"], "a/" * 60 + "c"),
+        (["a*/" * 20 + "**/b"], "aaaaa/" * 40 + "c"),
+        (["**/" + "*a" * 25 + "/**/z"], f"{'a' * 100}/" * 10 + "c"),
+        (["*" * 500_000 + "a" + "?" * 500_000], "a" * 250),
+        ([f"p{number}*x?{number}" for number in range(100_000)], "p1/f1"),
+    ],
+    ids=["*a*a", "a*a*", "?*?*", "**/**/", "a*/a*/", "**/*a*a/**/", "1 MB", "100,000 patterns"],
+)
+def test_no_pattern_takes_long(patterns: list[str], path: str) -> None:
+    started = time.process_time()
+    rules = RuleFile("\n".join(patterns).encode())
+    for _ in range(20):
+        assert rules.verdict(path.rpartition("/")[2], path, False) is None
+    assert time.process_time() - started < 5
+
+
+def test_a_name_is_found_among_very_many_patterns() -> None:
+    lines = [f"p{number}*x?{number}" for number in range(1000)]
+    lines += [f"*.end{number}" for number in range(200)] + ["!p7yx77", "*.end7/"]
+    rules = RuleFile("\n".join(lines).encode())
+    for name, is_dir, expected in (
+        ("p8yx88", False, True),
+        ("p7yx77", False, False),
+        ("p7zx77", False, True),
+        ("a.end7", False, True),
+        ("a.end7x", False, None),
+    ):
+        assert rules.verdict(name, f"folder/{name}", is_dir) is expected
 
 
 def plant(folder: Path, path: bytes, content: bytes) -> None:

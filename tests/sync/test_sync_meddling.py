@@ -343,7 +343,7 @@ def test_a_commit_that_could_not_be_noted_is_none_of_the_past(
 ) -> None:
     push_tree(replica, 1, {"a": b"1"})
     with monkeypatch.context() as patch:
-        fill(patch, "log", lambda: True)
+        fill(patch, "log.2", lambda: True)
         reply = push_tree(replica, 2, {"a": b"2"})
     assert isinstance(reply, Refused)
     push_tree(replica, 3, {"a": b"3"})
@@ -358,7 +358,7 @@ def test_a_full_disk_behind_a_commit_is_given_what_the_store_keeps(
     stage(replica, 2, {"a": b"2"})
     commit(replica, 2)
     store = replica.state_folder / "store"
-    fill(monkeypatch, "log", lambda: any(store.iterdir()))
+    fill(monkeypatch, "log.2", lambda: any(store.iterdir()))
     replica.settle()
     monkeypatch.undo()
     assert replica.is_settled

@@ -10,13 +10,23 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from monarch_sync import Manifest, Replica, ReplicaBusy
 from monarch_sync.digest import digest_bytes, short
 from monarch_sync.disk import AnyPath, Disk
 from monarch_sync.entry import Entry, Kind
-from monarch_sync.messages import Abort, Aborted, Commit, Committed, Need, Refused, Staged
+from monarch_sync.messages import (
+    Abort,
+    Aborted,
+    AskContent,
+    Commit,
+    Committed,
+    Need,
+    Refused,
+    Staged,
+)
 from tests.sync.author import Author
 from tests.sync.trees import Tree, manifest_of, push_tree, read_tree, stage_message, whole
 
@@ -279,7 +289,7 @@ def test_a_torn_state_file_does_not_keep_the_replica_from_opening(
     first = Replica(root)
     push_tree(first, 1, {"a": b"1"})
     first.close()
-    (first.state_folder / "current").write_bytes(damage)
+    (first.state_folder / "current.2").write_bytes(damage)
     second = Replica(root)
     assert push_tree(second, 2, {"a": b"1"}) == Committed(2, [])
     second.close()
@@ -386,3 +396,49 @@ def test_equal_files_that_go_are_kept_once_and_never_renamed_over_each_other(roo
     assert isinstance(replica.handle(Commit(3)), Committed)
     assert read_tree(root) == whole(tree)
     replica.close()
+
+
+@pytest.mark.parametrize("is_made_by_an_earlier_version", [False, True])
+def test_nobody_else_can_look_at_what_is_kept_of_a_private_folder(
+    root: Path, is_made_by_an_earlier_version: bool
+) -> None:
+    mask = os.umask(0o022)
+    try:
+        replica = Replica(root)
+        if is_made_by_an_earlier_version:
+            replica.close()
+            replica.state_folder.chmod(0o755)
+            replica = Replica(root)
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(replica.state_folder.stat().st_mode) == 0o700
+    replica.close()
+
+
+def lying(tree: Tree, size: int) -> Manifest:
+    """Its entries say another size than their contents have."""
+    return Manifest(
+        msgspec.structs.replace(entry, size=size) if entry.is_file else entry
+        for entry in manifest_of(tree)
+    )
+
+
+def test_a_size_that_is_none_of_its_content_is_refused(replica: Replica, root: Path) -> None:
+    push_tree(replica, 1, {"there": b"1"})
+    for name, contents in (("new", [b"2"]), ("there", [])):
+        manifest = lying({name: contents[0] if contents else b"1"}, 1 << 50)
+        reply = replica.handle(stage_message(2, manifest, contents), contents)
+        assert isinstance(reply, Refused)
+        assert reply.code == "bad-manifest"
+        assert f"and not the {1 << 50}" in reply.reason
+    assert read_tree(root) == {"there": b"1"}
+
+
+@pytest.mark.parametrize(("offset", "size"), [(-5, 10), (0, -1)])
+def test_nothing_lies_before_the_beginning_of_a_content(
+    replica: Replica, offset: int, size: int
+) -> None:
+    push_tree(replica, 1, {"a": b"content"})
+    reply = replica.handle(AskContent(digest_bytes(b"content"), offset, size))
+    assert isinstance(reply, Refused)
+    assert reply.code == "bad-question"

@@ -20,7 +20,6 @@ from monarch_sync import Scanner, Workspace
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
 from monarch_sync.scanning.scanner import Scan
-from monarch_sync.words import printable
 
 __all__ = ["compared", "diff", "go_back", "history", "rollback", "show_differences", "status"]
 
@@ -183,9 +182,7 @@ def show_differences(found: Iterable[str], terminal: Terminal) -> bool:
     any_found = False
     for line in found:
         any_found = True
-        shown = (
-            "\t".join(printable(part) for part in line.split("\t")) if terminal.is_live else line
-        )
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-        terminal.line(shown, colour)
+        # What is written to a file, or piped, can be given to `patch`.
+        terminal.line(line, colour, is_exact=terminal.width is None)
     return any_found

@@ -11,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from monarch_sync.words import clipped, wrapped
+from monarch_sync.words import clipped, plain, wrapped
 
 __all__ = ["Terminal"]
 
@@ -49,9 +49,14 @@ class Terminal:
         width = self.width
         self.line(wrapped(text, width) if width else text, colour, dim=dim)
 
-    def line(self, text: str, colour: str | None = None, *, dim: bool = False) -> None:
-        """Print a text, of one line or more."""
-        shown = self._encodable(text)
+    def line(
+        self, text: str, colour: str | None = None, *, dim: bool = False, is_exact: bool = False
+    ) -> None:
+        """Print a text, of one line or more.
+
+        What could steer a terminal is escaped in it, unless it is to stay exactly as it is.
+        """
+        shown = self._encodable(text if is_exact else plain(text))
         if self._has_colour and (colour or dim):
             shown = click.style(shown, fg=colour, dim=dim or None)
         with self._lock:
@@ -62,7 +67,7 @@ class Terminal:
         if not self.is_live:
             return
         width = self.width or 80
-        shown = clipped(self._encodable(text), width - 1, "..." if self.ascii_only else "…")
+        shown = clipped(self._encodable(plain(text)), width - 1, "..." if self.ascii_only else "…")
         with self._lock:
             self._write(self._erased() + shown)
             self._changing = shown

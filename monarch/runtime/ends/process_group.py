@@ -11,7 +11,14 @@ import threading
 
 from monarch.runtime.ends.process_start import process_start
 
-__all__ = ["die_with_parent", "end_with", "kill_group", "kill_lost_group", "signal_process"]
+__all__ = [
+    "die_with_parent",
+    "end_with",
+    "kill_group",
+    "kill_lost_group",
+    "signal_process",
+    "wake_with_parent",
+]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -51,8 +58,21 @@ def signal_process(pid: int, started: int, number: int) -> None:
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that made it ends."""
+    _ask_for(signal.SIGKILL)
+
+
+def wake_with_parent() -> None:
+    """Have the kernel let this process go on, if it is stopped, when the one that made it ends.
+
+    So it can do what it does then. Who is not stopped notices nothing.
+    """
+    _ask_for(signal.SIGCONT)
+
+
+def _ask_for(number: int) -> None:
+    """Be sent a signal whenever the thread ends whose child this is, or another then becomes it."""
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def end_with(parent: int) -> None:
@@ -67,6 +87,7 @@ def end_with(parent: int) -> None:
     except OSError:  # A kernel before 5.3.
         die_with_parent()
     else:
+        wake_with_parent()
         threading.Thread(
             target=_end_after, args=(watched,), name="monarch-parent", daemon=True
         ).start()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["RuleFile", "rules_of"]
 
@@ -22,53 +21,136 @@ _CLASSES = {
     "xdigit": "0-9a-fA-F",
 }  # fmt: skip
 _WILD = re.compile(r"[*?\[\\]")
+_STARS = re.compile(r"\*+")
+_STAR, _ANYTHING, _FOLDERS = "[^/]*", ".*", "(?:.*/)?"
+_STANDS_FOR_MANY = (_STAR, _ANYTHING, _FOLDERS)
+_MAX_STARS = 2  # with more, a regular expression might try for ever
+_MAX_PATH = 4096
+_MAX_QUICK = 256
+_MAX_JOINED = 64
+_MAX_START = 8
 
 
-class _Pattern(NamedTuple):
-    text: str
-    regex: str
-    is_negated: bool
-    only_folders: bool
-    by_name: bool
+class _Rule:
+    """One pattern; understood when it is first held against something."""
+
+    def __init__(self, text: str, *, is_negated: bool, only_folders: bool, by_name: bool) -> None:
+        self.text = text
+        self.is_negated = is_negated
+        self.only_folders = only_folders
+        self.by_name = by_name
+        self._match: Callable[[str], object] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return not _WILD.search(self.text)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it says only how a name ends."""
+        return self.by_name and self.text[:1] == "*" and not _WILD.search(self.text[1:])
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it may be one regular expression, which tries all that stars may stand for."""
+        return _num_stars(self.text) <= _MAX_STARS and len(self.text) <= _MAX_QUICK
+
+    def matches(self, text: str) -> object:
+        if self._match is None:
+            self._match = self._understood()
+        return self._match(text)
+
+    def _understood(self) -> Callable[[str], object]:
+        if _is_too_long(self.text):
+            return _never
+        tokens = _tokens(self.text)
+        if tokens is None:
+            return _never
+        if self.is_quick:
+            return re.compile("".join(tokens), re.DOTALL).fullmatch
+        return _Stepwise(tokens).fullmatch
+
+
+class _Wild:
+    """Rules with wildcards: which may match, found out quickly, as most names match none."""
+
+    def __init__(self, rules: Sequence[tuple[int, _Rule]]) -> None:
+        self._all = [number for number, _ in rules]
+        self._joined: Callable[[str], object] | None = None
+        self._by_start: dict[str, list[int]] = {}
+        if len(rules) <= _MAX_JOINED and all(rule.is_quick for _, rule in rules):
+            regexes = [tokens for _, rule in rules if (tokens := _tokens(rule.text)) is not None]
+            joined = "|".join(f"(?:{''.join(tokens)})" for tokens in regexes)
+            self._joined = re.compile(joined, re.DOTALL).fullmatch if regexes else _never
+        else:
+            for number, rule in rules:
+                wild = _WILD.search(rule.text)
+                start = rule.text[: min(wild.start() if wild else _MAX_START, _MAX_START)]
+                self._by_start.setdefault(start, []).append(number)
+        self._lengths = sorted({len(start) for start in self._by_start})
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def candidates(self, text: str) -> list[int]:
+        if self._joined is not None:
+            return self._all if self._joined(text) else []
+        return [n for length in self._lengths for n in self._by_start.get(text[:length], ())]
 
 
 class RuleFile:
     """The patterns of a rule file, in order."""
 
     def __init__(self, raw: bytes) -> None:
-        patterns = list(_parse(raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")))
-        self._patterns = [(p, re.compile(p.regex, re.DOTALL)) for p in reversed(patterns)]
-        # Most names match nothing: that is to be found out quickly.
-        names = [p for p in patterns if p.by_name]
-        plain = [p for p in names if not _WILD.search(p.text)]
-        ends = [p for p in names if p.text[:1] == "*" and not _WILD.search(p.text[1:])]
-        self._names = frozenset(p.text for p in plain)
-        self._ends = tuple(p.text[1:] for p in ends)
-        known = {*plain, *ends}
-        self._wild_names = _any(p.regex for p in names if p not in known)
-        self._paths = _any(p.regex for p in patterns if not p.by_name)
+        self._rules = list(_parse(raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")))
+        self._names: dict[str, list[int]] = {}
+        self._paths: dict[str, list[int]] = {}
+        self._ends: dict[str, list[int]] = {}
+        wild: tuple[list[tuple[int, _Rule]], list[tuple[int, _Rule]]] = [], []
+        for number, rule in enumerate(self._rules):
+            if rule.is_plain:
+                exactly = self._names if rule.by_name else self._paths
+                exactly.setdefault(rule.text, []).append(number)
+            elif rule.is_end:
+                self._ends.setdefault(rule.text[1:], []).append(number)
+            else:
+                wild[rule.by_name].append((number, rule))
+        self._end_lengths = sorted({len(end) for end in self._ends})
+        # With this few it is quicker to ask for all of them at once.
+        self._few_ends = tuple(self._ends) if len(self._ends) <= _MAX_JOINED else ("",)
+        self._wild_paths, self._wild_names = map(_Wild, wild)
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
 
     @property
     def goes_by_name(self) -> bool:
         """Whether no pattern says anything about where a file lies."""
-        return self._paths is None
+        return not self._paths and not self._wild_paths
 
     def verdict(self, name: str, path: str, is_dir: bool) -> bool | None:
         """Whether ``path``, relative to the file's folder, is ignored; None if nothing is said."""
         if not path.isascii():
             name, path = _by_bytes(name), _by_bytes(path)
-        if (
-            name not in self._names
-            and not name.endswith(self._ends)
-            and not (self._wild_names and self._wild_names(name))
-            and not (self._paths and self._paths(path))
-        ):
-            return None
-        for pattern, regex in self._patterns:
-            if pattern.only_folders and not is_dir:
+        found: list[int] = []
+        if name in self._names:
+            found += self._names[name]
+        if self._ends and name.endswith(self._few_ends):
+            for length in self._end_lengths:
+                if length <= len(name):
+                    found += self._ends.get(name[len(name) - length :], ())
+        if self._wild_names:
+            found += self._wild_names.candidates(name)
+        if path in self._paths:
+            found += self._paths[path]
+        if self._wild_paths:
+            found += self._wild_paths.candidates(path)
+        for number in sorted(found, reverse=True):
+            rule = self._rules[number]
+            if rule.only_folders and not is_dir:
                 continue
-            if regex.fullmatch(name if pattern.by_name else path):
-                return not pattern.is_negated
+            if rule.matches(name if rule.by_name else path):
+                return not rule.is_negated
         return None
 
 
@@ -76,7 +158,7 @@ class RuleFile:
 def rules_of(raw: bytes) -> RuleFile | None:
     """The rules in a file's content; None if there are none."""
     rules = RuleFile(raw)
-    return rules if rules._patterns else None
+    return rules or None
 
 
 def _by_bytes(path: str) -> str:
@@ -84,12 +166,7 @@ def _by_bytes(path: str) -> str:
     return os.fsencode(path).decode("latin-1")
 
 
-def _any(regexes: Iterator[str]) -> Callable[[str], object] | None:
-    joined = "|".join(f"(?:{regex})" for regex in regexes)
-    return re.compile(joined, re.DOTALL).fullmatch if joined else None
-
-
-def _parse(text: str) -> Iterator[_Pattern]:
+def _parse(text: str) -> Iterator[_Rule]:
     for line in text.split("\n"):
         line = _trimmed(line.removesuffix("\r"))
         if not line or line.startswith("#"):
@@ -99,14 +176,19 @@ def _parse(text: str) -> Iterator[_Pattern]:
         only_folders = pattern.endswith("/")
         if only_folders:
             pattern = pattern[:-1]
-        by_name = "/" not in pattern
-        regex = _regex(pattern.removeprefix("/"))
-        if pattern and regex is not None:
-            yield _Pattern(pattern, regex, is_negated, only_folders, by_name)
+        if pattern:
+            yield _Rule(
+                pattern.removeprefix("/"),
+                is_negated=is_negated,
+                only_folders=only_folders,
+                by_name="/" not in pattern,
+            )
 
 
 def _trimmed(line: str) -> str:
     """Without the spaces at the end, but for those behind a backslash."""
+    if line[-1:] != " ":
+        return line
     end = at = 0
     while at < len(line):
         if line[at] == "\\":
@@ -118,8 +200,24 @@ def _trimmed(line: str) -> str:
     return line[:end]
 
 
-def _regex(pattern: str) -> str | None:
-    """A pattern as a regular expression; None if it can match nothing."""
+def _num_stars(pattern: str) -> int:
+    """How many groups of them there are, at most."""
+    return len(_STARS.findall(pattern))
+
+
+def _is_too_long(pattern: str) -> bool:
+    """Whether a pattern surely asks for more than any path has."""
+    if len(pattern) <= _MAX_PATH:
+        return False
+    if "[" in pattern or "\\" in pattern:
+        tokens = _tokens(pattern)
+        return tokens is None or sum(token not in _STANDS_FOR_MANY for token in tokens) > _MAX_PATH
+    return len(pattern) - pattern.count("*") - pattern.count("/") > _MAX_PATH
+
+
+def _tokens(pattern: str) -> list[str] | None:
+    """A pattern as regular expressions, one after the other, each of one character or of those that
+    stand for many; None if it can match nothing."""
     out: list[str] = []
     wild = _WILD.search(pattern)
     num_plain = wild.start() if wild else len(pattern)
@@ -136,12 +234,12 @@ def _regex(pattern: str) -> str | None:
             )
             if end - at >= 2 and is_alone:
                 if pattern[end : end + 1] != "/":
-                    out.append(".*")
+                    out.append(_ANYTHING)
                 else:
-                    out.append("(?:.*/)?")
+                    out.append(_FOLDERS)
                     end += 1
             else:
-                out.append("[^/]*")
+                out.append(_STAR)
             at = end
         elif char == "?":
             out.append("[^/]")
@@ -159,7 +257,72 @@ def _regex(pattern: str) -> str | None:
                     return None
             out.append(re.escape(pattern[at]))
             at += 1
-    return "".join(out)
+    return out
+
+
+class _Stepwise:
+    """A pattern of many stars, matched without going back over what they might stand for.
+
+    What follows a star is taken where it first fits: the next star takes up what is between, and as
+    only `**` goes beyond a slash, there is no other place where it could be if there is a slash in
+    it. So each part between two `**`, which has a number of slashes of its own, ends as early as
+    can be where it begins as early as can be.
+    """
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._parts: list[tuple[str, list[re.Pattern[str]]]] = []
+        reach, part = "", [""]
+        for token in tokens:
+            if token in (_ANYTHING, _FOLDERS):
+                self._add(reach, part)
+                reach, part = token, [""]
+            elif token == _STAR:
+                part.append("")
+            else:
+                part[-1] += token
+        part[-1] += r"\Z"
+        self._add(reach, part)
+
+    def _add(self, reach: str, part: list[str]) -> None:
+        first, *others = part
+        regexes = [first, *(f"[^/]*?{piece}" for piece in others)]
+        self._parts.append((reach, [re.compile(regex, re.DOTALL) for regex in regexes]))
+
+    def fullmatch(self, text: str) -> bool:
+        end = 0
+        for reach, part in self._parts:
+            for start in _starts(text, end, reach):
+                found = _end_of(part, text, start)
+                if found is not None:
+                    end = found
+                    break
+            else:
+                return False
+        return True
+
+
+def _starts(text: str, at: int, reach: str) -> Iterator[int]:
+    """Where a part may begin that comes after this."""
+    if reach == _ANYTHING:
+        yield from range(at, len(text) + 1)
+        return
+    yield at
+    while reach and (slash := text.find("/", at)) >= 0:
+        at = slash + 1
+        yield at
+
+
+def _end_of(part: Sequence[re.Pattern[str]], text: str, at: int) -> int | None:
+    for regex in part:
+        found = regex.match(text, at)
+        if found is None:
+            return None
+        at = found.end()
+    return at
+
+
+def _never(text: str) -> None:
+    """What a pattern that can match nothing says of every text."""
 
 
 def _bracket(pattern: str, at: int) -> tuple[str, int] | None:

@@ -14,10 +14,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
-import xxhash
 
 from monarch_sync.delta import Piece
-from monarch_sync.digest import BLOCK_BYTES, ContentHasher, digest_of_blocks
+from monarch_sync.digest import (
+    BLOCK_BYTES,
+    DIGEST_BYTES,
+    ContentHasher,
+    blocks_of,
+    digest_of_blocks,
+)
 
 __all__ = ["MAX_PATCH_BYTES", "Blocks", "Patch", "writes_of"]
 
@@ -138,7 +143,8 @@ def _patched(fd: int, old: bytes, size: int, writes: Sequence[Write]) -> bytearr
     if size != old_size:
         touched.update({min(size, old_size) // BLOCK_BYTES, max(size - 1, 0) // BLOCK_BYTES})
     num_blocks = -(-size // BLOCK_BYTES)
-    blocks = bytearray(old[: num_blocks * 16]).ljust(num_blocks * 16, b"\0")
+    num_bytes = num_blocks * DIGEST_BYTES
+    blocks = bytearray(old[:num_bytes]).ljust(num_bytes, b"\0")
     held: dict[int, bytearray] = {}
     for index in touched:
         if index < num_blocks:
@@ -156,6 +162,6 @@ def _patched(fd: int, old: bytes, size: int, writes: Sequence[Write]) -> bytearr
             view = view[len(part) :]
     for index, block in held.items():
         length = min(BLOCK_BYTES, size - index * BLOCK_BYTES)
-        digest = xxhash.xxh3_128_digest(memoryview(block)[:length])
-        blocks[index * 16 : index * 16 + 16] = digest
+        at = index * DIGEST_BYTES
+        blocks[at : at + DIGEST_BYTES] = blocks_of(memoryview(block)[:length])
     return blocks

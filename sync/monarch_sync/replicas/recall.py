@@ -122,10 +122,12 @@ def _known(replica: _Remembering, generation: int) -> tuple[Past, Manifest] | Re
 
 
 def _piece(replica: _Remembering, question: AskContent) -> Message:
+    if question.offset < 0 or question.size < 0:
+        return Refused("bad-question", f"no {question.size} bytes begin at {question.offset}")
     path = replica.find(question.digest)
     if path is None:
         return Refused("gone", "this content is not here any more")
     with open(path, "rb", buffering=0) as file:
-        size = max(0, min(question.size, _MAX_PIECE_BYTES))
-        offset = min(max(0, question.offset), os.fstat(file.fileno()).st_size)
+        size = min(question.size, _MAX_PIECE_BYTES)
+        offset = min(question.offset, os.fstat(file.fileno()).st_size)
         return Piece(os.pread(file.fileno(), size, offset))

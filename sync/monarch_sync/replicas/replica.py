@@ -47,6 +47,7 @@ from monarch_sync.replicas.ahead import Ahead
 from monarch_sync.replicas.completion import FULL, Completion
 from monarch_sync.replicas.folder_lock import FolderLock
 from monarch_sync.replicas.ground import Ground
+from monarch_sync.replicas.older_digests import renew
 from monarch_sync.replicas.pending import Pending
 from monarch_sync.replicas.recall import answer
 from monarch_sync.replicas.staging import Staging
@@ -101,6 +102,7 @@ class Replica:
         self._states = States()
         self._pending: Pending | None = None
         self._committed: Pending | None = None  # until it is settled
+        renew(root, self._state, self._store, self._disk)
         self._log = StateLog(self._state, self._disk)
         going = self._log.interrupted
         self._history = History(

@@ -17,6 +17,7 @@ from monarch_sync.delta import decode
 from monarch_sync.diff import Plan
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import Entry, parent_of
+from monarch_sync.errors import BadManifest
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
 from monarch_sync.replicas.ground import Ground
@@ -62,6 +63,10 @@ class Staging:
             with contextlib.suppress(FileExistsError):  # What else it may be shows when it is used.
                 os.mkdir(self.folder)
         self._old = old
+        for entry in plan.modes:
+            before = old.get(entry.path)
+            if before is not None and before.is_file:
+                _check_size(entry, before.size)
         for entry in plan.files:
             self._expected.setdefault(entry.digest, []).append(entry)
         self._before = plan.before
@@ -118,6 +123,7 @@ class Staging:
         path, mode = entry.path, entry.mode | 0o600
         if path in self.ready:
             return
+        _check_size(entry, len(content))
         folder, _, name = path.rpartition("/")
         above = self.folders.get(folder)
         if above is not None:
@@ -177,7 +183,8 @@ class Staging:
         if above is not None and source is None and not self._has(entry.digest):
             return False
         before, digest = (None, None) if above is not None else self._ground.look(entry.path)
-        if digest == entry.digest:
+        if digest == entry.digest and before is not None:
+            _check_size(entry, before.st_size)
             self.ready[entry.path] = Ready("", before, digest)
             return True
         is_shared = len(self._expected[entry.digest]) > 1
@@ -329,3 +336,9 @@ class Staging:
 
 def _stem(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _check_size(entry: Entry, size: int) -> None:
+    """Raise ``BadManifest`` for an entry that says otherwise of the content that it names."""
+    if entry.size != size:
+        raise BadManifest(entry.path, f"has {size} bytes, and not the {entry.size} that are said")

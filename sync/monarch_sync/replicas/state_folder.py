@@ -18,6 +18,8 @@ from monarch_sync.entry import RESERVED
 
 __all__ = ["find_state_folder", "make_state_folder"]
 
+_MODE = 0o700  # what is in it may have been in a folder that is not open to all
+
 
 def find_state_folder(root: str | os.PathLike[str]) -> Path | None:
     """The one of a replica's folder; None if nobody made a replica of it."""
@@ -38,10 +40,11 @@ def make_state_folder(root: str | os.PathLike[str]) -> Path:
     os.makedirs(root, exist_ok=True)
     found = find_state_folder(root)
     if found is not None:
+        _keep_private(found)
         return found
     fresh = beside.with_name(f".{uuid.uuid4().hex}{RESERVED}")
     try:
-        fresh.mkdir()
+        fresh.mkdir(mode=_MODE)
         through = inside.with_name(fresh.name)
         # Two mounts of one file system look alike, and yet nothing can be renamed between them.
         fresh.rename(through)
@@ -52,8 +55,15 @@ def make_state_folder(root: str | os.PathLike[str]) -> Path:
             fresh.rmdir()
     if _is_ours(beside):
         return beside
-    inside.mkdir(exist_ok=True)
+    inside.mkdir(mode=_MODE, exist_ok=True)
     return inside
+
+
+def _keep_private(folder: Path) -> None:
+    """One that an earlier version has made is open to all."""
+    if stat.S_IMODE(folder.stat().st_mode) != _MODE:
+        with contextlib.suppress(PermissionError):  # It may be another user's, who let us in.
+            folder.chmod(_MODE)
 
 
 def _places(root: str | os.PathLike[str]) -> tuple[Path, Path]:

@@ -1,9 +1,10 @@
 """StateLog: what a replica holds, on disk, for the price of what changes.
 
-`current` is a whole state; `log` has what happened since, appended: a journal before each commit,
-and a mark behind it. From time to time a new `current` is written beside the
-old one and renamed over it, and the log is emptied; if that is cut short between the two, what the
-log has is older than `current` and is passed over.
+`current.2` is a whole state; `log.2` has what happened since, appended: a journal before each
+commit, and a mark behind it. From time to time a new whole state is written beside the old one and
+renamed over it, and the log is emptied; if that is cut short between the two, what the log has is
+older than the state and is passed over. Without the 2 they are of replicas whose entries have
+other digests (`older_digests.py`).
 """
 
 from __future__ import annotations
@@ -93,11 +94,12 @@ _decoder = msgspec.msgpack.Decoder(_Record)
 
 
 class StateLog:
-    """The two files in a replica's state folder."""
+    """The two files in a replica's state folder; ``suffix``: of their names."""
 
-    def __init__(self, folder: Path, disk: Disk) -> None:
-        self._current = folder / "current"
-        self._log = folder / "log"
+    def __init__(self, folder: Path, disk: Disk, suffix: str = ".2") -> None:
+        self._current = folder / f"current{suffix}"
+        self._log = folder / f"log{suffix}"
+        self._is_older = not suffix
         self._disk = disk
         self._current_bytes = 0
         self._log_bytes = 0
@@ -152,7 +154,7 @@ class StateLog:
         try:
             data = self._current.read_bytes()
             current = msgspec.msgpack.decode(data, type=_Current)
-            manifest = Manifest.decode(current.manifest)
+            manifest = Manifest.decode(current.manifest, any_digest=self._is_older)
             self._current_bytes = len(data)
             self.state = State(current.generation, current.author, manifest, current.boot)
         except (msgspec.MsgspecError, UnicodeDecodeError, BadManifest):
