@@ -24,12 +24,15 @@ from monarch.errors import MonarchError
 __all__ = [
     "Checkpoint",
     "CheckpointError",
+    "CheckpointMisfit",
     "check_model",
+    "check_optimizer",
     "checkpoint_path",
     "checkpoint_paths",
     "find_checkpoint",
     "load_checkpoint",
     "load_latest_checkpoint",
+    "optimizer_difference",
     "random_state",
     "save_checkpoint",
     "set_random_state",
@@ -41,6 +44,10 @@ _UNFINISHED = ".unfinished"
 
 class CheckpointError(MonarchError):
     """A file that is no checkpoint, or a damaged one."""
+
+
+class CheckpointMisfit(CheckpointError):
+    """A sound checkpoint of another model, optimizer or recipe; to begin again would not help."""
 
 
 @dataclass(frozen=True)
@@ -168,9 +175,11 @@ def find_checkpoint(
     return checkpoint
 
 
-def check_model(checkpoint: Checkpoint, model: nn.Module, keys: Sequence[str] = ()) -> None:
-    """Raise CheckpointError, with the first difference, if it is not of such a model, or not of a
-    recipe that saves something under each of ``keys``."""
+def check_model(
+    checkpoint: Checkpoint, model: nn.Module, keys: Sequence[str] = (), *, generation: int = 0
+) -> None:
+    """Raise CheckpointMisfit, with the first difference, if it is not of such a model, or not of a
+    recipe that saves something under each of ``keys``. ``generation`` is that of the code here."""
     saved: dict[str, torch.Tensor] = checkpoint.state.get("model", {})
     wanted = model.state_dict()
     reason = ""
@@ -185,12 +194,51 @@ def check_model(checkpoint: Checkpoint, model: nn.Module, keys: Sequence[str] = 
                 reason = f"{name!r} has the shape {there} there, and {here} here"
                 break
     if reason:
-        raise CheckpointError(
-            f"{checkpoint.path} is of another model: {reason}. Give the config it was trained "
-            'with, or begin anew: `--new`, or resume="never"'
+        raise CheckpointMisfit(
+            f"{checkpoint.path} is of another model: {reason}. {_edited(checkpoint, generation)}"
+            'Give the config it was trained with, or begin anew: `--new`, or resume="never"'
         )
     if lacking := [key for key in keys if key not in checkpoint.state]:
-        raise CheckpointError(f"{checkpoint.path} is of another recipe: it has no {lacking[0]!r}")
+        raise CheckpointMisfit(f"{checkpoint.path} is of another recipe: it has no {lacking[0]!r}")
+
+
+def check_optimizer(
+    checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, generation: int = 0
+) -> None:
+    """Raise CheckpointMisfit if what it has of the optimizer is of another kind of optimizer."""
+    reason = optimizer_difference(checkpoint.state["optimizer"], optimizer.state_dict())
+    if reason:
+        raise CheckpointMisfit(
+            f"{checkpoint.path} is of another optimizer than {type(optimizer).__name__}: {reason}. "
+            f"{_edited(checkpoint, generation)}Take the optimizer it was trained with, or begin "
+            'anew: `--new`, or resume="never"'
+        )
+
+
+def optimizer_difference(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """The first thing that a state lacks which an optimizer of the other state needs, or nothing.
+
+    One that only has less is of an older torch, which fills in the rest.
+    """
+    saved, wanted = there["param_groups"], here["param_groups"]
+    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in wanted]:
+        return "its parameters are grouped otherwise"
+    for before, after in zip(saved, wanted, strict=True):
+        lacking = sorted(after.keys() - before.keys())
+        if lacking and before.keys() - after.keys():
+            return f"it has no {lacking[0]!r}"
+    return ""
+
+
+def _edited(checkpoint: Checkpoint, generation: int) -> str:
+    """That code was edited since; empty where it was not, or where nobody knows."""
+    before = checkpoint.state.get("generation")
+    if not generation or before is None or before == generation:
+        return ""
+    return (
+        f"It was saved by generation {before} of the code, and generation {generation} runs here: "
+        "an edit since then did it, and `monarch sync rollback` goes back. "
+    )
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from monarch.actor import context
 from monarch.errors import MonarchError
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
@@ -117,9 +119,10 @@ def find_checkpoint_for_all(
 
     def find() -> tuple[Checkpoint | None, tuple[str, ...]]:
         skipped: list[str] = []
-        found = find_checkpoint(
-            wanted, folder, lambda one: check_model(one, model, keys), skipped.append
+        fits = functools.partial(
+            check_model, model=model, keys=keys, generation=context().generation
         )
+        found = find_checkpoint(wanted, folder, fits, skipped.append)
         return found, tuple(skipped)
 
     return from_rank_0(find, CheckpointError)

@@ -37,7 +37,12 @@ from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.best import BEST, Verdict, judge
 from monarch_recipes.buffers import Buffers
-from monarch_recipes.checkpoint import checkpoint_path, save_checkpoint, set_random_state
+from monarch_recipes.checkpoint import (
+    check_optimizer,
+    checkpoint_path,
+    save_checkpoint,
+    set_random_state,
+)
 from monarch_recipes.collective import (
     all_random_states,
     average_buffers,
@@ -51,6 +56,7 @@ from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of,
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
 from monarch_recipes.memory import memory_of_step
+from monarch_recipes.next_start import tell_of_next_start
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.profiling import Profiler
@@ -60,6 +66,7 @@ from monarch_recipes.samples import Data, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part
+from monarch_sync.reload import ReloadReport, at_start
 from monarch_sync.words import counted
 
 # Imported once a host, ahead of its procs, which are forked from there and so begin in
@@ -204,6 +211,7 @@ class DDPTrainer(Actor):
         return host, port
 
     @endpoint
+    @at_start
     def setup(self, store: tuple[str, int] | None = None) -> Plan:
         """Join the process group, build the model, resume. Call it first.
 
@@ -212,7 +220,7 @@ class DDPTrainer(Actor):
         config = self.config
         self.device = use_device(config.device, int(os.environ["LOCAL_RANK"]), config.num_threads)
         self.meet(store)
-        self.data = part(config.task, load_data)(config)
+        self.data = at_start(part(config.task, load_data))(config)
         self.batch = split_batch(
             config.global_batch_size, self.world_size, config.max_micro_batch_size
         )
@@ -229,8 +237,8 @@ class DDPTrainer(Actor):
         self.history: list[dict[str, float]] = []  # of all evaluations
 
         torch.manual_seed(config.seed)
-        self.model = part(config.task, build_model)(config).to(self.device)
-        self.optimizer = part(config.task, build_optimizer)(config, self.model)
+        self.model = at_start(part(config.task, build_model))(config).to(self.device)
+        self.optimizer = at_start(part(config.task, build_optimizer))(config, self.model)
         self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
         # Ranks draw their dropout from different streams.
@@ -248,6 +256,18 @@ class DDPTrainer(Actor):
             resumed_from=resumed_from,
             skipped=skipped,
         )
+
+    def __reload__(self, change: ReloadReport) -> None:
+        """Have the author of an edit know what the next start would make of it."""
+        if hasattr(self, "parallel_model"):
+            config = self.config
+            tell_of_next_start(
+                change,
+                lambda: part(config.task, build_model)(config),
+                lambda model: part(config.task, build_optimizer)(config, model),
+                self.model,
+                self.optimizer,
+            )
 
     @endpoint
     def rejoin(self, store: tuple[str, int]) -> None:
@@ -396,6 +416,7 @@ class DDPTrainer(Actor):
         if checkpoint is None:
             return None, skipped
         state = checkpoint.state
+        check_optimizer(checkpoint, self.optimizer, generation=context().generation)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["scaler"])

@@ -42,6 +42,7 @@ from monarch_recipes.checkpoint import (
     Checkpoint,
     CheckpointError,
     check_model,
+    check_optimizer,
     find_checkpoint,
     save_checkpoint,
 )
@@ -52,6 +53,7 @@ from monarch_recipes.evaluation import Share, evaluate_share
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
 from monarch_recipes.memory import memory_of_step
+from monarch_recipes.next_start import tell_of_next_start
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
 from monarch_recipes.profiling import Profiler
 from monarch_recipes.randomness import draw_from
@@ -82,6 +84,7 @@ from monarch_recipes.samples import Data, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part
+from monarch_sync.reload import ReloadReport, at_start
 from monarch_sync.words import some
 
 
@@ -259,6 +262,18 @@ class ReplicaTrainer(Actor):
         self.averaging: Averaging | None = None
         silence_logs()  # Its faults are events of the run.
 
+    def __reload__(self, change: ReloadReport) -> None:
+        """Have the author of an edit know what the next start would make of it."""
+        if hasattr(self, "progress"):
+            config = self.config
+            tell_of_next_start(
+                change,
+                lambda: part(config.task, build_model)(config),
+                lambda model: part(config.task, build_optimizer)(config, model),
+                self.model,
+                self.optimizer,
+            )
+
     @endpoint
     def setup(self, checkpoint: Path | None) -> Ready:
         """Build the model anew, and load the checkpoint, or the one that the config asks for."""
@@ -274,10 +289,11 @@ class ReplicaTrainer(Actor):
             skipped=skipped,
         )
 
+    @at_start
     def build(self, checkpoint: Path | None) -> tuple[Path | None, tuple[str, ...]]:
         config, seat = self.config, self.seat
         self.device = use_device(config.device, seat.slot, config.num_threads)
-        self.data = part(config.task, load_data)(config)
+        self.data = at_start(part(config.task, load_data))(config)
         self.order = SampleOrder(
             len(self.data.train),
             config.batch_size,
@@ -292,8 +308,8 @@ class ReplicaTrainer(Actor):
         name = f"group{seat.group}-rank{seat.rank}"
         self.profiler = Profiler(config.extras, self.checkpoint_dir, name)
         torch.manual_seed(config.seed)
-        self.model = part(config.task, build_model)(config).to(self.device)
-        self.optimizer = part(config.task, build_optimizer)(config, self.model)
+        self.model = at_start(part(config.task, build_model))(config).to(self.device)
+        self.optimizer = at_start(part(config.task, build_optimizer))(config, self.model)
         self.outer_optimizer = torch.optim.SGD(
             self.model.parameters(),
             lr=config.outer_learning_rate,
@@ -563,7 +579,12 @@ class ReplicaTrainer(Actor):
         skipped: list[str] = []
 
         def find(wanted: str | Path) -> Checkpoint | None:
-            fits = functools.partial(check_model, model=self.model, keys=("progress",))
+            fits = functools.partial(
+                check_model,
+                model=self.model,
+                keys=("progress",),
+                generation=context().generation,
+            )
             return find_checkpoint(wanted, self.checkpoint_dir, fits, skipped.append)
 
         try:
@@ -575,6 +596,7 @@ class ReplicaTrainer(Actor):
             checkpoint = find("auto")
         if checkpoint is None:
             return None, tuple(skipped)
+        check_optimizer(checkpoint, self.optimizer, generation=context().generation)
         self.load_state(checkpoint.state)
         self.outer_optimizer.load_state_dict(checkpoint.state["outer_optimizer"])
         self.progress = checkpoint.state["progress"]

@@ -131,6 +131,7 @@ class LocalReload:
         def over(cell: ActorCell | None, error: BaseException | None) -> None:
             if cell is not None and error is not None:
                 outcome.refused.append(self._words.hook_refusal(cell, error))
+            outcome.warnings = list(report.warnings)
             step.said.set(outcome)
 
         seconds = settings().reload_timeout_seconds

@@ -53,11 +53,15 @@ class ReloadWords:
 
     def of_committed(self, step: Step, report: ReloadReport, seconds: float) -> ReloadOutcome:
         """What a step has changed here."""
+        for cell in self._agent.cells:
+            for maker in _makers_of(cell.cls):
+                if maker in report.functions:
+                    report.warn(f"{maker} counts from the next start of the actor")
         return ReloadOutcome(
             num_procs=1, modules=report.modules, functions=report.functions,
             classes=report.classes, reran=report.reran, seconds=seconds,
             actors=self._patched_actors(step, report),
-            notes=[*self._left_behind(report), *report.stays], warnings=step.warnings,
+            notes=[*self._left_behind(report), *report.stays], warnings=list(report.warnings),
         )  # fmt: skip
 
     def _left_behind(self, report: ReloadReport) -> list[str]:
@@ -99,6 +103,13 @@ class ReloadWords:
             return _count([c for c in self._agent.cells if c.record.uid == upgrade.mesh])
         classes = set(report.classes)
         return _count([c for c in self._agent.cells if _is_patched(c.cls, classes, report.modules)])
+
+
+def _makers_of(cls: type | None) -> list[str]:
+    """The `__init__` of an actor's class and of its bases: they have run."""
+    return (
+        [f"{base.__module__}.{base.__qualname__}.__init__" for base in cls.__mro__] if cls else []
+    )
 
 
 def _is_patched(cls: type | None, classes: set[str], modules: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ Live objects take the new code in place, top-level statements that did not chang
 they bound, and new code that fails leaves the old code whole.
 """
 
+from .at_start import at_start
 from .data_files import SUFFIXES as CONFIG_SUFFIXES
 from .errors import NeedsRespawn, ReloadError
 from .extension import load_ipython_extension, unload_ipython_extension
@@ -35,6 +36,7 @@ __all__ = [
     "ReloadReport",
     "Reloader",
     "Verdict",
+    "at_start",
     "load_ipython_extension",
     "unload_ipython_extension",
 ]

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Literal
 
 from .adopt import Adoption
+from .at_start import counts_from_next_start
 from .budget import Budget
 from .classes import forget_subclass_checks, hooked_classes
 from .closures import follow_edited_makers
@@ -185,6 +186,8 @@ class Prepared:
         )
         self._judge(changed)
         self._report.warnings = list(self._warnings(changed))
+        for name in self._report.at_start:
+            self._report.warn(f"{name} counts from the next start of the run")
         self._report.threads = self._stage.outside.threads
         self._caches = list(_caches_of(self._plan))
 
@@ -282,11 +285,14 @@ class Prepared:
         for function in self._functions.patched:
             qualname = function.__qualname__
             report.functions.append(f"{function.__module__}.{qualname}")
+            if counts_from_next_start(function):
+                report.at_start.append(report.functions[-1])
             owner = qualname.rpartition(".")[0]
             if owner and "<locals>" not in owner:
                 report.classes.append(f"{function.__module__}.{owner}")
         report.classes += self._adoption.moved
         report.functions = sorted(set(report.functions))
+        report.at_start = sorted(set(report.at_start))
         report.classes = sorted(set(report.classes))
         for owner in report.classes:
             module = next((n for n in self.verdicts if owner.startswith(f"{n}.")), None)

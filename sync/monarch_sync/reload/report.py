@@ -45,6 +45,7 @@ class ReloadReport:
     are those that new top-level code started while it was tried: they run on in any case. `stays`
     tells what statements that are gone have set, where only a new process would be without it.
     `warnings` say, with file and line, what edited functions will trip over when they are run.
+    `at_start` are functions that took new code and run only when a run begins.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -58,6 +59,7 @@ class ReloadReport:
     threads: list[str] = field(default_factory=list)
     stays: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    at_start: list[str] = field(default_factory=list)
     undone: bool = False
     _undo: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
@@ -74,6 +76,11 @@ class ReloadReport:
             os.path.realpath(file) == whole or (is_relative and file.endswith(tail))
             for file in self.files
         )
+
+    def warn(self, text: str) -> None:
+        """For `__reload__`: tell it to whoever pushed the change. Nothing is refused by it."""
+        if text not in self.warnings:
+            self.warnings.append(text)
 
     @property
     def needs_respawn(self) -> bool:

@@ -1,0 +1,75 @@
+"""What an edit means for the next start of a run: whether that could go on from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from monarch_recipes.checkpoint import optimizer_difference
+from monarch_sync.reload import ReloadReport
+
+__all__ = ["tell_of_next_start"]
+
+# A model that cannot be made without data is made on the CPU, if it is not larger than that.
+_MOST_PARAMETERS = 50_000_000
+
+
+def tell_of_next_start(
+    change: ReloadReport,
+    build_model: Callable[[], nn.Module],
+    build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Have whoever pushed an edit of what builds model or optimizer know, where these would be
+    others now than ``model`` and ``optimizer``, with which the run goes on.
+
+    The new ones are made without data.
+    """
+    if not change.at_start or change.undone:
+        return
+    try:
+        new = _made(build_model, sum(parameter.numel() for parameter in model.parameters()))
+        reason = "" if new is None else difference_of(new, model)
+        if new is not None and not reason:
+            after = build_optimizer(new).state_dict()
+            if lacking := optimizer_difference(optimizer.state_dict(), after):
+                reason = f"what they have of the optimizer is of another kind: {lacking}"
+    except Exception as error:
+        change.warn(
+            f"the next start will fail: building it anew raises {type(error).__name__}: {error}. "
+            "This run goes on with the model and optimizer that it has"
+        )
+        return
+    if reason:
+        change.warn(
+            f"the next start cannot go on from this run's checkpoints: {reason}. This run goes on "
+            "with what it has, until a rank is lost; `monarch sync rollback` goes back"
+        )
+
+
+def difference_of(new: nn.Module, old: nn.Module) -> str:
+    """The first difference between what two models have by name and shape; empty for none."""
+    after = {name: tuple(one.shape) for name, one in new.state_dict().items()}
+    before = {name: tuple(one.shape) for name, one in old.state_dict().items()}
+    for name, shape in after.items():
+        if name not in before:
+            return f"the new model has {name!r}, which this one has not"
+        if before[name] != shape:
+            return (
+                f"{name!r} has the shape {shape} in the new model, and {before[name]} in this one"
+            )
+    gone = next((name for name in before if name not in after), None)
+    return "" if gone is None else f"the new model has no {gone!r}"
+
+
+def _made(build: Callable[[], nn.Module], num_parameters: int) -> nn.Module | None:
+    """A model of the new code; nobody draws other random numbers for it. None for one too large."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                return build()
+        except (NotImplementedError, RuntimeError):  # it looks at values
+            return build() if num_parameters <= _MOST_PARAMETERS else None
