@@ -143,11 +143,11 @@ class FaultTolerantConfig:
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest of this run's folder; or "never"; or a checkpoint's path
 
-    # TensorBoard, the profiler.
-    extras: Extras = field(default_factory=Extras)
-
     # Faults on purpose: "kill@40 group=1; hang@80; lighthouse@100" or "random every=50 seed=7".
     chaos: str = ""
+
+    # TensorBoard, the profiler.
+    extras: Extras = field(default_factory=Extras)
 
     def __post_init__(self) -> None:
         at_least_one = (
