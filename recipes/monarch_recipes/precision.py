@@ -14,6 +14,9 @@ from monarch_recipes.optimizer import clip_gradient, scale_gradient
 __all__ = ["Precision"]
 
 
+_HALVES = (torch.float16, torch.bfloat16)
+
+
 class Precision:
     """`name` is "float32", "bfloat16" or "float16"; the latter two by autocast.
 
@@ -36,8 +39,9 @@ class Precision:
     @staticmethod
     def full(outputs: Any) -> Any:
         """The same with all that has half precision as float32, for the loss."""
-        halves = (torch.float16, torch.bfloat16)
-        return tree_map_only(torch.Tensor, lambda x: x.float() if x.dtype in halves else x, outputs)
+        if isinstance(outputs, torch.Tensor):  # A tree's walk takes as long as a small layer.
+            return outputs.float() if outputs.dtype in _HALVES else outputs
+        return tree_map_only(torch.Tensor, Precision.full, outputs)
 
     def backward(self, loss: torch.Tensor) -> None:
         self._scaler.scale(loss).backward()

@@ -238,4 +238,6 @@ def _on(device: torch.device, batch: Any, reader: str) -> Any:
             f"{reader} got a {type(batch).__name__} as a batch, not (inputs, labels): "
             "have data[index] give a pair, or `collate` make one"
         )
+    if all(isinstance(one, torch.Tensor) for one in batch):  # A tree's walk takes its time.
+        return [one.to(device) for one in batch]
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)
