@@ -26,6 +26,7 @@ from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.process_group import signal_process
 from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.hosts.directory import sweep
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import new_uid
 from monarch.wire.keys import new_secret
@@ -236,6 +237,8 @@ class ProcessJob(JobTrait):
         self._children.clear()
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
+            # A host agent that was killed could not take its sockets with it.
+            sweep(runtime_dir())
         self.hosts.clear()
 
     def _to_data(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import this_host
+from monarch.config import runtime_dir
 from monarch.errors import JobError
 from monarch.job import (
     JobState,
@@ -177,6 +178,19 @@ def test_kill_leaves_nothing(cache: Path) -> None:
     assert not cache.exists()
     assert not job.active
     job.kill()
+
+
+def test_kill_takes_the_sockets_of_a_host_agent_that_was_killed(cache: Path) -> None:
+    job = ProcessJob({"trainers": 1})
+    state = job.state(cached_path=str(cache))
+    state.trainers.spawn_procs({"gpus": 1}).spawn("echo", Echo).pid.call_one().get(timeout=60)
+    (host,) = job.hosts
+    left = [name for name in os.listdir(runtime_dir()) if f"-{host.pid}-" in name]
+    assert left
+    os.kill(host.pid, signal.SIGKILL)
+    wait_for(lambda: not host.is_running, what="the host agent to end")
+    job.kill()
+    assert not set(left) & set(os.listdir(runtime_dir()))
 
 
 def test_a_job_that_ends_leaves_the_state_file_of_the_one_in_its_place(cache: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 from monarch.config import runtime_dir
 from monarch.wire.address import Uid, machine_id
 
-__all__ = ["new_directory"]
+__all__ = ["new_directory", "sweep"]
 
 _MAX_SOCKET_PATH = 107
 
@@ -17,7 +17,7 @@ _MAX_SOCKET_PATH = 107
 def new_directory(uid: Uid) -> str:
     """A directory for the sockets of this process and its procs. Remove it when done."""
     base = runtime_dir()
-    _sweep(base)
+    sweep(base)
     path = os.path.join(base, f"{machine_id()[:6]}-{os.getpid()}-{uid}")
     if len(path) + 1 + len(uid) > _MAX_SOCKET_PATH:
         raise OSError(
@@ -27,7 +27,7 @@ def new_directory(uid: Uid) -> str:
     return path
 
 
-def _sweep(base: str) -> None:
+def sweep(base: str) -> None:
     """Remove the directories of processes of this machine that are no more."""
     for name in os.listdir(base):
         machine, _, rest = name.partition("-")
