@@ -147,11 +147,13 @@ class Holding:
                 f"cannot go on from the hold to save: {in_words(error)}; what was saved before is "
                 "there"
             ) from error
-        if isinstance(error, SupervisionError):
-            failure = self._of_death(activity, doing, error)
+        is_remote = isinstance(error, ActorError | RankHangs)
+        reports = self._reports() if is_remote else []
+        if isinstance(error, SupervisionError) or (is_remote and not reports):
+            # A rank is gone, or nothing in its process can answer.
+            failure = self._of_loss(activity, doing, error)
             self._wait(failure, in_place=False)
-            raise BeginAgain(str(failure.first_line)) from error
-        reports = self._reports() if isinstance(error, ActorError | RankHangs) else []
+            raise BeginAgain(failure.first_line) from error
         if any(0 < one.num_calls < self._num_asked for one in reports):
             raise BeginAgain(f"{doing}: new code could not be taken in place, procs are new")
         failure = self._what_failed(activity, doing, error, generation, reports)
@@ -165,18 +167,24 @@ class Holding:
         if not in_place:
             raise BeginAgain(failure.first_line)
 
-    def _of_death(self, activity: str, doing: str, error: SupervisionError) -> Failure:
+    def _of_loss(self, activity: str, doing: str, error: Exception) -> Failure:
         """A first death may have been chance; what dies twice in the first call on new code dies
-        of that."""
+        of that. Raises ``error`` where that is not so."""
         generation = _generation()
         if not self.edits.is_new(activity, generation):
             raise error
+        good = self.edits.good_for(activity) or 0
+        if isinstance(error, RankHangs):
+            text, _, stacks = str(error).partition("\n")
+            return Failure(doing, text, generation, good, details=stacks)
         deaths = self.edits.deaths
         deaths[generation] = deaths.get(generation, 0) + 1
         if deaths[generation] < 2:
             raise error
-        good = self.edits.good_for(activity) or 0
-        why = error.failure.root_cause.reason if error.failure is not None else str(error)
+        if isinstance(error, SupervisionError) and error.failure is not None:
+            why = error.failure.root_cause.reason
+        else:
+            why = in_words(error.exception if isinstance(error, ActorError) else error)
         return Failure(doing, f"a rank died, for the second time: {why}", generation, good)
 
     def _what_failed(
@@ -188,8 +196,9 @@ class Holding:
         reports: Sequence[TrialReport],
     ) -> Failure:
         """Raises ``error`` where the code was not on trial."""
-        now = max([generation, _generation(), *(one.generation for one in reports)])
         on_trial = [one for one in reports if one.is_new]
+        # Of what ran: meanwhile there may be a mend.
+        now = max((one.generation for one in on_trial), default=max(generation, _generation()))
         is_remote = isinstance(error, ActorError | RankHangs)
         if not (on_trial if is_remote else self.edits.is_new(activity, now)):
             raise error

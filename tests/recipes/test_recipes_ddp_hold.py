@@ -176,8 +176,7 @@ def test_ctrl_c_while_it_holds_saves_what_was_learned(run: HeldRun, root: Path) 
 def test_a_rank_that_dies_while_it_holds_is_told_and_the_mend_goes_on(run: HeldRun) -> None:
     run.settings["checkpoint_every"] = 4
     hold_after(run, 5)
-    (zygote,) = (one for one in psutil.Process().children() if one.children())
-    os.kill(zygote.children()[0].pid, signal.SIGKILL)
+    kill_a_rank()
     wait_for(lambda: run.events("held_still"), 60.0, "the death is told")
     assert run.push("task.py", TASK + "# mended\n").ok
     run.end()
@@ -185,6 +184,41 @@ def test_a_rank_that_dies_while_it_holds_is_told_and_the_mend_goes_on(run: HeldR
     (again,) = run.events("respawned")
     assert "from step 5; step 5 is made again" in again["text"]
     assert run.steps == [*range(1, 6), *range(5, STEPS + 1)]
+
+
+def kill_a_rank() -> None:
+    (zygote,) = (one for one in psutil.Process().children() if one.children())
+    os.kill(zygote.children()[0].pid, signal.SIGKILL)
+
+
+def test_a_restart_on_code_that_cannot_start_holds(run: HeldRun) -> None:
+    """What builds the model runs at the start alone: nobody finds out until a rank dies."""
+    run.settings.update(checkpoint_every=4, max_restarts=1)
+    bad = TASK.replace("    return nn.Sequential(", "    return nn.Sequentially(")
+    run.at[6] = lambda: (run.push("task.py", bad), kill_a_rank())
+    run.start()
+    held = run.when_held()
+    assert "Sequentially" in held["error"]
+    assert (held["doing"], held["in_place"]) == ("setting up", False)
+    assert run.push("task.py", TASK + "# mended\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps[-1] == STEPS
+    assert len(run.events("begun_again")) == 1
+
+
+def test_code_that_kills_its_process_holds_the_second_time(run: HeldRun) -> None:
+    run.settings["checkpoint_every"] = 4
+    bad = TASK.replace(LOSS, RANK_1 + "        __import__('os')._exit(9)\n" + LOSS)
+    run.at[6] = lambda: run.push("task.py", bad)
+    run.start()
+    held = run.when_held()
+    assert "a rank died, for the second time" in held["error"]
+    assert len(run.events("died")) == 1
+    assert run.push("task.py", TASK + "# mended\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert run.steps[-1] == STEPS
 
 
 def test_what_failed_on_good_code_still_ends_the_run(run: HeldRun) -> None:
