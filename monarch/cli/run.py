@@ -166,7 +166,7 @@ def _tell_end(folder: RunFolder, error: BaseException, record: Record) -> NoRetu
     if isinstance(error, KeyboardInterrupt):
         click.echo(end_text(folder))
         raise error
-    gone = record.allocation.why_gone() if record.allocation is not None else ""
+    gone = record.why_gone()
     if gone and not isinstance(error, AllocationLost):
         error = AllocationLost(gone)  # The rest follows from that.
     if isinstance(error, (ConfigError, MonarchError, SyncError)):

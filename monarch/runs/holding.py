@@ -22,7 +22,7 @@ from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.deaths import Deaths
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.held import Held
-from monarch.runs.ranks import RankHangs, RunFailed, Unless, ask_all
+from monarch.runs.ranks import RankHangs, RunFailed, RunLost, Unless, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost
 from monarch.runs.trial import Interrupted, Trial, TrialReport, place_of
@@ -264,6 +264,8 @@ class Holding:
                 for death in deaths.take():
                     held.tell(f"while the run holds, {death.who} failed: {death.root_cause.reason}")
                     in_place = False
+                    if self._record is not None and (why := self._record.why_gone()):
+                        raise RunLost(why)  # A mend would have nothing to run on.
                 time.sleep(_LOOK_SECONDS)
         held.mended(_generation())
         if not in_place:

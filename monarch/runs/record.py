@@ -107,6 +107,10 @@ class Record:
         Raises ``RunFailed`` where there are none any more."""
         return hosts if self.allocation is None else self.allocation.after_loss(hosts)
 
+    def why_gone(self) -> str:
+        """In words, where the allocation is not the one any more that the run began on."""
+        return "" if self.allocation is None else self.allocation.why_gone()
+
     def message(self, text: str) -> None:
         """Something happened that is worth a line."""
         self._show(self.display.message, text)

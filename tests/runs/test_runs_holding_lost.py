@@ -1,0 +1,64 @@
+"""A run that holds, and waits for a mend, when its allocation is ended meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import monarch.actor
+from monarch.actor import MeshFailure, ProcMesh, this_host
+from monarch.runs import LineDisplay
+from monarch.runs.edits import Failure
+from monarch.runs.holding import Holding
+from monarch.runs.ranks import RunLost
+from monarch.runs.record import Record
+from monarch.runtime import process
+from tests.actors import Echo
+
+
+class Ended:
+    """An allocation that was ended."""
+
+    def after_loss(self, hosts: Any) -> Any:
+        raise AssertionError("nobody begins again")
+
+    def why_gone(self) -> str:
+        return "the allocation was ended by monarch kill"
+
+
+class Telling(LineDisplay):
+    """Has a host die as soon as the run holds."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+    def phase(self, text: str) -> None:
+        if text.startswith("holding"):
+            failure = MeshFailure("ddp", (0,), "its host was lost", "proc")
+            # Later, as the run looks for it.
+            threading.Timer(0.05, lambda: monarch.actor.unhandled_fault_hook(failure)).start()
+
+
+@pytest.fixture
+def procs() -> ProcMesh:
+    return this_host().spawn_procs()
+
+
+@pytest.mark.timeout(60)
+def test_a_run_that_holds_ends_when_its_allocation_is_ended(
+    procs: ProcMesh, tmp_path: Path
+) -> None:
+    record = Record(tmp_path, Telling())
+    record.edits.policy, record.edits.rolled_back = "hold", -1
+    record.allocation = Ended()
+    holding = Holding(procs, procs.spawn("echo", Echo), record)
+    now = process.current().generation
+    failure = Failure("step 3", "NameError: labelz", generation=now, good=now - 1)
+    with pytest.raises(RunLost, match=r"^the allocation was ended by monarch kill$"):
+        holding._wait(failure, in_place=True)
