@@ -67,6 +67,12 @@ class Run:
     def message(self, text: str) -> None:
         self.texts.append(text)
 
+    def alarm(self, text: str) -> None: ...
+
+    def phase(self, text: str) -> None: ...
+
+    def saved(self, step: int) -> None: ...
+
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if "loss" not in values:
             return  # of the evaluation at the end

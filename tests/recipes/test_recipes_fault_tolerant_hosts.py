@@ -74,6 +74,12 @@ class Quiet:
     def message(self, text: str) -> None:
         pass
 
+    def alarm(self, text: str) -> None: ...
+
+    def phase(self, text: str) -> None: ...
+
+    def saved(self, step: int) -> None: ...
+
     def metrics(self, step: int, num_steps: int, values: Any) -> None:
         self.act(step)
 

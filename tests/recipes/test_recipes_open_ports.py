@@ -134,6 +134,12 @@ def test_a_replica_group_here_listens_on_loopback(tmp_path: Path) -> None:
         def message(self, text: str) -> None:
             """Nothing to see."""
 
+        def alarm(self, text: str) -> None: ...
+
+        def phase(self, text: str) -> None: ...
+
+        def saved(self, step: int) -> None: ...
+
         def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
             rows = [
                 json.loads(line)
