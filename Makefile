@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 3
+# Where PYTHONDONTWRITEBYTECODE is set, no import would keep what it compiled.
+COMPILE := $(BIN)/python -m compileall -q monarch sync recipes
 
 .DEFAULT_GOAL := help
 
@@ -19,10 +21,12 @@ $(STAMP): pyproject.toml tools/install_torch.sh
 	@tools/install_torch.sh $(BIN)/pip
 	@echo "Installing the project into $(VENV)."
 	@$(BIN)/pip install --quiet --editable '.[titan,ft,dev]'
+	@$(COMPILE)
 	@touch $@
 
 .PHONY: setup
 setup: $(STAMP) ## make .venv and install the project into it
+	@$(COMPILE)
 
 .PHONY: demo
 demo: $(STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, train on
