@@ -34,6 +34,15 @@ ours = ("monarch", "monarch_sync")
 names = [n for n in sys.modules if n not in before and n.partition(".")[0] not in ours]
 print("\\n".join(names))
 """
+# One that is made by another, and that cannot be imported by its name, costs nothing.
+IMPORT = """
+import importlib
+for name in {names}:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
+"""
 CALL = """
 from monarch.actor import Actor, endpoint, this_host
 
@@ -72,8 +81,7 @@ def main() -> None:
         return [sys.executable, "-c", code]
 
     listed = subprocess.run(python(OTHERS), capture_output=True, text=True, check=True).stdout
-    # A module that others make, and that cannot be imported by its name, costs nothing here.
-    imports = "".join(f"try: import {name}\nexcept ImportError: pass\n" for name in listed.split())
+    imports = IMPORT.format(names=listed.split())
     monarch = "from monarch.cli.entry import main; import sys; sys.argv[0] = 'monarch'; main()"
     programs = {
         "python": python("pass"),

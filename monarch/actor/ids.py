@@ -10,8 +10,9 @@ __all__ = ["ActorAddr", "ProcId", "Uid"]
 
 _DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _NUM_DIGITS = 11  # enough for 64 bits
-_UID = re.compile(rf"([^<>@\s]*)(?:<([{_DIGITS}]+)>)?")
-_ADDR = re.compile(r"(.*)<([^<>]+)>\.([^@]+)@(.*)")
+# Compiled when they are first used.
+_UID = rf"([^<>@\s]*)(?:<([{_DIGITS}]+)>)?"
+_ADDR = r"(.*)<([^<>]+)>\.([^@]+)@(.*)"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Uid:
     @staticmethod
     def from_string(uid: str) -> Uid:
         """The uid that ``str()`` wrote. Raises ``ValueError`` for anything else."""
-        match = _UID.fullmatch(uid)
+        match = re.fullmatch(_UID, uid)
         if match is None:
             raise ValueError(f"not a uid: {uid!r}; one is label, label<number> or <number>")
         value = None
@@ -128,7 +129,7 @@ class ActorAddr:
     @staticmethod
     def from_string(actor_addr_str: str) -> ActorAddr:
         """The address that ``str()`` wrote. Raises ``ValueError`` for anything else."""
-        match = _ADDR.fullmatch(actor_addr_str)
+        match = re.fullmatch(_ADDR, actor_addr_str)
         if match is None:
             raise ValueError(f"not the address of an actor: {actor_addr_str!r}")
         return ActorAddr(match[4], match[3], match[1], match[2])

@@ -67,6 +67,7 @@ class Settings:
     tree_degree: int = 16
     sync_relay_bytes: int = 8 * 2**20
     sync_relay_degree: int = 4
+    learn_imports: bool = True
 
     def with_environment(self) -> Settings:
         """These settings, with what ``MONARCH_<NAME>`` variables say instead."""

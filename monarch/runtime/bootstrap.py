@@ -27,11 +27,13 @@ from monarch.net.lent_selector import LentSelector
 from monarch.runtime import process
 from monarch.runtime.context import ActorRecord, Running, running
 from monarch.runtime.ends.stacks import offer_stacks
+from monarch.runtime.learned_modules import begin_as_fresh
 from monarch.runtime.node import Node
 from monarch.runtime.output.labels import Labels, label_of
 from monarch.runtime.procs.binding import bind_process
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.procs.proc_config import ProcConfig
+from monarch.runtime.procs.seen_imports import SeenImports
 from monarch.runtime.workspace.project_roots import project_roots
 from monarch.runtime.workspace.session import open_session
 from monarch.wire import payload
@@ -39,7 +41,7 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
-from monarch.wire.message import ProcUp, SetLogLevel, SpawnActor, StopSelf
+from monarch.wire.message import Imported, ProcUp, SetLogLevel, SpawnActor, StopSelf
 
 __all__ = ["come_up", "exit_quietly", "make_agent", "mark_output", "run_proc", "set_up"]
 
@@ -50,6 +52,8 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     ``setup`` is a pickled function: it runs before anything else of the user's.
     """
     _settle_in(config)
+    begin_as_fresh()
+    seen = SeenImports(lambda modules: node.send(config.host, Imported(config.uid, modules)))
     io = IoLoop(lends=True)
     loop = asyncio.SelectorEventLoop(LentSelector(io, lambda: agent.has_async_actor))
     asyncio.set_event_loop(loop)
@@ -57,7 +61,14 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     node = Node(config.uid, keys, loop=io, life=config.life)
     if config.insecure:
         node.allow_insecure()
-    agent = make_agent(config, node, lambda: loop.call_soon_threadsafe(loop.stop))
+
+    def stop() -> None:
+        if settings().learn_imports:
+            with contextlib.suppress(Exception):
+                io.run_on_loop(lambda: seen.look(is_last=True), timeout=1.0)
+        loop.call_soon_threadsafe(loop.stop)
+
+    agent = make_agent(config, node, stop)
     agent.use_loop(loop)
     agent.io_loop = io
     process.install(agent)
@@ -74,6 +85,8 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
         config, node, os.getpid(),
         lambda: set_up(setup, config, agent, loop.run_until_complete) if setup else None,
     )  # fmt: skip
+    if settings().learn_imports:
+        seen.look_on(io)
     loop.run_forever()
     node.close()
 

@@ -23,7 +23,9 @@ import msgspec
 import monarch.runtime.bootstrap as bootstrap
 from monarch.runtime.ends.process_group import die_with_parent, kill_group, wake_with_parent
 from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.learned_modules import import_learned
 from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, decode_order
+from monarch.wire.codec import message_decoder
 
 __all__ = ["main"]
 
@@ -63,6 +65,8 @@ class _Zygote:
             self._fork(msgspec.convert(order["config"], ProcConfig), fds)
         elif order["op"] == "preload":
             self._preload(order["modules"])
+        elif order["op"] == "learn":
+            self._learn(order["modules"])
         elif order["op"] == "kill":
             self._kill(order["uid"])
         return True
@@ -122,6 +126,13 @@ class _Zygote:
         gc.freeze()
         self._tell(event="preloaded", modules=modules, errors=errors)
 
+    def _learn(self, modules: list[str]) -> None:
+        """Import what nobody asked for, as long as a fork of it is as good as a fresh import."""
+        errors = import_learned(modules)
+        gc.collect()
+        gc.freeze()
+        self._tell(event="preloaded", modules=modules, errors=errors)
+
     def _kill(self, uid: str) -> None:
         for pid, (child, _) in self._children.items():
             if child == uid:
@@ -168,6 +179,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Stopped, it would not see that its host agent has ended, and its procs would stay.
     wake_with_parent()
+    message_decoder()
     gc.collect()
     gc.freeze()
     _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD)))).run()

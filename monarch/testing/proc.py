@@ -271,6 +271,9 @@ class InProcessLauncher:
         if done is not None:
             self._loop.call_soon(lambda: done(errors))
 
+    def learn(self, modules: Sequence[str], done: Callable[[dict[str, str]], None]) -> None:
+        self.preload(modules, done)
+
     def kill(self, uid: Uid) -> None:
         proc = self._procs.get(uid)
         if proc is not None:

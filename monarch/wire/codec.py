@@ -6,6 +6,7 @@ forwards need not decode the rest. The header's first byte is the protocol versi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,16 +17,24 @@ from monarch.wire.address import Uid
 from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello
 
 __all__ = [
-    "Bytes", "Envelope", "OtherVersion", "as_text", "decode", "encode", "pack", "pack_header",
-    "unpack",
+    "Bytes", "Envelope", "OtherVersion", "as_text", "decode", "encode", "message_decoder", "pack",
+    "pack_header", "unpack",
 ]  # fmt: skip
 
 Bytes = bytes | bytearray | memoryview
 
 _VERSION = bytes([PROTOCOL_VERSION])
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyMessage)
 _hello_decoder = msgspec.msgpack.Decoder(Hello)
+
+
+@functools.cache
+def message_decoder() -> msgspec.msgpack.Decoder[AnyMessage]:
+    """Made when it is first used: for so many kinds it takes longer than any import of ours.
+
+    A template makes it ahead of its procs.
+    """
+    return msgspec.msgpack.Decoder(AnyMessage)
 
 
 class Envelope(NamedTuple):
@@ -78,7 +87,7 @@ def encode(message: AnyMessage) -> bytes:
 def decode(data: bytes) -> AnyMessage:
     """A header that was carried inside another one. Raises ``WireError``."""
     try:
-        message: AnyMessage = _decoder.decode(data)
+        message: AnyMessage = message_decoder().decode(data)
         return message
     except (msgspec.MsgspecError, RecursionError) as error:
         raise WireError(f"a peer sent a malformed header: {error}") from None
@@ -92,7 +101,7 @@ def unpack(frames: Sequence[Bytes]) -> Envelope:
     if not header or header[0] != PROTOCOL_VERSION:
         raise OtherVersion(header[0] if header else "nothing", _hello(header[1:]))
     try:
-        message = _decoder.decode(header[1:])
+        message = message_decoder().decode(header[1:])
         route = bytes(frames[0]).decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"a peer sent a malformed header: {error}") from None

@@ -30,6 +30,8 @@ class FakeLauncher:
     def drift(self) -> dict[str, str | None]:
         return {}
 
+    def learn(self, modules: Any, done: Any) -> None: ...
+
     def preload(self, modules: Any, done: Any = None) -> None:
         if done:
             done({})

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from monarch.config import settings
 from monarch.net.segment_door import door_path
 from monarch.runtime.ends.process_group import kill_lost_group
 from monarch.runtime.hosts.bulletins import Bulletins
@@ -23,7 +24,7 @@ from monarch.runtime.hosts.exit_reason import ExitReasons
 from monarch.runtime.hosts.hang_watch import HangWatch
 from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.hosts.host_watch import HostWatch
-from monarch.runtime.hosts.launcher import Launcher, StartLauncher
+from monarch.runtime.hosts.launcher import Launcher, MakesProcs, StartLauncher
 from monarch.runtime.hosts.proc_stops import ProcStops
 from monarch.runtime.hosts.proc_watchers import ProcWatchers
 from monarch.runtime.hosts.replacements import Replacements
@@ -32,10 +33,12 @@ from monarch.runtime.hosts.waiting_spawns import WaitingSpawns
 from monarch.runtime.node import Node
 from monarch.runtime.output.log_courier import LogCourier
 from monarch.runtime.procs.proc_config import ProcConfig
+from monarch.runtime.procs.seen_imports import is_read_at_import
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
+    Imported,
     Inspect,
     Notice,
     Preload,
@@ -101,6 +104,7 @@ class HostAgent:
         node.handle(Preload, self._on_preload)
         node.handle(Inspect, self._on_inspect)
         node.handle(ProcUp, self._on_proc_up)
+        node.handle(Imported, self._on_imported)
 
     def _on_spawn(self, envelope: Envelope) -> None:
         if not self.waiting.holds(envelope):
@@ -136,7 +140,10 @@ class HostAgent:
     def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes, life: int = 0) -> None:
         if not _UID.fullmatch(spec.uid):
             raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
-        launcher = self.templates.maker(spec.command or spawn.command, spawn.preload)
+        launcher = self.templates.maker(
+            spec.command or spawn.command, spawn.preload,
+            lambda learned: self._fits(learned, spec),
+        )  # fmt: skip
         proc = HostProc(spawn, spec, setup, launcher, life)
         self._enter(proc)
         out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, proc.label)
@@ -145,6 +152,18 @@ class HostAgent:
         finally:
             os.close(out)
             os.close(err)
+
+    def _fits(self, learned: MakesProcs, spec: ProcSpec) -> bool:
+        """Whether libraries would find the same when a proc imports them as the template found."""
+        changed = {*spec.env, *(learned.drift() if self.follows_client else ())}
+        return settings().learn_imports and not (spec.bind or any(map(is_read_at_import, changed)))
+
+    def _on_imported(self, envelope: Envelope) -> None:
+        told = envelope.message
+        assert isinstance(told, Imported)
+        proc = self.procs.get(told.uid)
+        if proc is not None and settings().learn_imports:
+            self.templates.learn(proc.launcher, told.modules)
 
     def _enter(self, proc: HostProc) -> None:
         self.procs[proc.uid] = proc
@@ -256,6 +275,7 @@ class HostAgent:
         self.stop([p.uid for p in self.procs.values() if p.owner.uid == proc.uid], 0.0)
         if not self.templates.is_shared(proc.launcher):
             proc.launcher.close()
+        self.templates.let_go(proc.launcher for proc in self.procs.values())
         self._stops.ended(proc.uid)
 
     def _files_of(self, uid: Uid) -> tuple[str, ...]:

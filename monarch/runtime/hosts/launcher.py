@@ -42,6 +42,8 @@ class MakesProcs(Protocol):
         self, modules: Sequence[str], done: Callable[[dict[str, str]], None] | None = None
     ) -> None: ...
 
+    def learn(self, modules: Sequence[str], done: Callable[[dict[str, str]], None]) -> None: ...
+
     def kill(self, uid: Uid) -> None: ...
 
     def close(self) -> None: ...
@@ -150,6 +152,11 @@ class Launcher:
         self._preloaded.append(done or (lambda errors: None))
         self._send({"op": "preload", "modules": list(modules)})
 
+    def learn(self, modules: Sequence[str], done: Callable[[dict[str, str]], None]) -> None:
+        """Import what nobody asked for. With an error this is no template any more: close it."""
+        self._preloaded.append(done)
+        self._send({"op": "learn", "modules": list(modules)})
+
     def kill(self, uid: Uid) -> None:
         self._send({"op": "kill", "uid": uid})
 
@@ -199,6 +206,8 @@ class Launcher:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        if self._preloaded:
+            self._process.kill()  # It imports, and would not see the socket close for seconds.
         try:
             self._process.wait(0.2)
         except subprocess.TimeoutExpired:

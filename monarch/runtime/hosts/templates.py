@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from monarch.runtime.hosts.launcher import MakesProcs
 from monarch.wire.message import Command
@@ -11,33 +11,106 @@ from monarch.wire.message import Command
 __all__ = ["Templates"]
 
 _log = logging.getLogger("monarch.host")
+_MAX_LESSONS = 8  # Each takes a process, and seconds where torch is among it.
 
 
 class Templates:
     """The templates of a host agent, one for each set of preloaded modules. On the loop.
 
     ``start`` starts one: a template of ours for ``None``, otherwise what the command says.
+
+    Beside those there is one that learns: what procs were seen importing is imported by a new
+    template, and later procs that ask for nothing else come from that. It takes the place of the
+    one before only when it is done, so nobody waits for it; and what cannot be forked from spoils
+    a template that nobody uses yet.
     """
 
     def __init__(self, start: Callable[[Command | None], MakesProcs]) -> None:
         self._start = start
         self._by_modules: dict[frozenset[str], MakesProcs] = {}
         self._ahead: frozenset[str] = frozenset()
+        self._learned: MakesProcs | None = None
+        self._learning: MakesProcs | None = None
+        self._retired: list[MakesProcs] = []
+        self._seen: dict[str, None] = {}
+        self._refused: set[str] = set()
+        self._num_lessons = 0
 
     def __len__(self) -> int:
         return len(self._by_modules)
 
     @property
     def all(self) -> list[MakesProcs]:
-        return list(self._by_modules.values())
+        more = (self._learned, self._learning, *self._retired)
+        return [*self._by_modules.values(), *(one for one in more if one is not None)]
 
-    def maker(self, command: Command | None, preload: Sequence[str]) -> MakesProcs:
-        """What makes a proc that ``command`` starts, with modules that it finds imported."""
-        return self.template(preload) if command is None else self._new(command, preload)
+    def maker(
+        self,
+        command: Command | None,
+        preload: Sequence[str],
+        fits: Callable[[MakesProcs], bool] = lambda learned: False,
+    ) -> MakesProcs:
+        """What makes a proc that ``command`` starts, with modules that it finds imported.
+
+        ``fits`` says whether the proc may come from one that has learned, if there is one.
+        """
+        if command is not None:
+            return self._new(command, preload)
+        learned = self._learned
+        is_there = learned is not None and learned.is_alive
+        if learned and is_there and frozenset(preload) <= self._ahead and fits(learned):
+            return learned
+        return self.template(preload)
+
+    def learn(self, maker: MakesProcs, modules: Collection[str]) -> None:
+        """A proc of ``maker`` was seen importing ``modules``, which others may import as well."""
+        if maker is not self._learned and maker is not self._by_modules.get(self._ahead):
+            return
+        new = [one for one in modules if one not in self._seen and one not in self._refused]
+        self._seen.update(dict.fromkeys(new))
+        if new and self._learning is None:
+            self._study()
+
+    def _study(self) -> None:
+        """Have a new template import all that was seen."""
+        if self._num_lessons >= _MAX_LESSONS:
+            return
+        self._num_lessons += 1
+        names = list(self._seen)
+        pupil = self._learning = self._new(None, sorted(self._ahead))
+
+        def done(errors: dict[str, str]) -> None:
+            if pupil is not self._learning:
+                return  # Its host closes.
+            self._learning = None
+            if errors:
+                pupil.close()
+                for name in errors:
+                    self._seen.pop(name, None)
+                    self._refused.add(name)
+            else:
+                if self._learned is not None:
+                    self._retired.append(self._learned)
+                self._learned = pupil
+            if self._seen and list(self._seen) != names:
+                self._study()
+
+        pupil.learn(names, done)
+
+    def let_go(self, in_use: Iterable[MakesProcs]) -> None:
+        """Close what procs no longer come from, and no living one came from."""
+        if self._retired:
+            used = set(map(id, in_use))
+            for maker in [one for one in self._retired if id(one) not in used]:
+                self._retired.remove(maker)
+                maker.close()
 
     def ahead(self, preload: Sequence[str]) -> MakesProcs:
         """The template with these modules, which all procs come from that ask for no others."""
         self._ahead = frozenset(preload)
+        if self._learned is not None:
+            self._retired.append(self._learned)
+            self._learned = None
         return self.template(preload)
 
     def template(self, preload: Sequence[str]) -> MakesProcs:
@@ -58,7 +131,7 @@ class Templates:
 
     def is_shared(self, maker: MakesProcs) -> bool:
         """Whether other procs come from it too, so that it stays when one has ended."""
-        return maker in self._by_modules.values()
+        return maker in self.all
 
 
 def _log_errors(errors: dict[str, str]) -> None:

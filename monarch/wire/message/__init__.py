@@ -60,6 +60,7 @@ from monarch.wire.message.hosts import (
 from monarch.wire.message.lives import (
     Heartbeat,
     Hello,
+    Imported,
     Introduce,
     ProcAgain,
     ProcDown,
@@ -87,9 +88,9 @@ from monarch.wire.message.trees import (
 __all__ = [
     "PING", "PROTOCOL_VERSION", "ActorFailed", "Ancestor", "Answer", "AnyMessage", "AskOrigin",
     "Attach", "Bring", "Call", "Cast", "Chunk", "Command", "Consignment", "Credit", "Detach",
-    "FlushLogs", "FoldedReply", "Grow", "Heartbeat", "HeldUp", "Hello", "Inspect", "Introduce",
-    "LeftBehind", "Listen", "Log", "LogOptions", "LogRoom", "LogWindow", "Message", "Notice",
-    "Onward", "Parcel", "PortMark", "Post", "Preload", "Prepare", "ProcAgain", "ProcDown",
+    "FlushLogs", "FoldedReply", "Grow", "Heartbeat", "HeldUp", "Hello", "Imported", "Inspect",
+    "Introduce", "LeftBehind", "Listen", "Log", "LogOptions", "LogRoom", "LogWindow", "Message",
+    "Notice", "Onward", "Parcel", "PortMark", "Post", "Preload", "Prepare", "ProcAgain", "ProcDown",
     "ProcSpec", "ProcUp", "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned",
     "Revert", "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step", "StopActor",
     "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Unmapped", "Waiting", "Watch",
@@ -99,7 +100,8 @@ __all__ = [
 AnyMessage = (
     Answer
     | Call | Reply | Returned | PortMark
-    | Hello | Introduce | Heartbeat | Watch | WatchHost | ProcUp | ProcDown | ProcsDown | ProcAgain
+    | Hello | Introduce | Heartbeat | Watch | WatchHost | ProcUp | Imported | ProcDown | ProcsDown
+    | ProcAgain
     | Parcel | Consignment | Chunk | Credit | Retire | Unmapped
     | Attach | Detach | Notice | Inspect | Post | Listen | Shutdown
     | Preload | SpawnProcs | StopProcs | ReplaceProcs | StopSelf

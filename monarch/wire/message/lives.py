@@ -51,6 +51,13 @@ class ProcUp(Message, tag=5):
     pid: int
 
 
+class Imported(Message, tag=83):
+    """A proc tells its host agent what it imported of installed packages after its birth."""
+
+    uid: Uid
+    modules: tuple[str, ...]
+
+
 class ProcDown(Message, tag=6):
     """A proc has ended, or never came up. ``expected`` where somebody asked for it.
 

@@ -1,0 +1,99 @@
+"""What a proc imported of installed packages soon after its birth, for its host to have ready."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import site
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+
+from monarch.net.loop import Loop
+
+__all__ = ["SeenImports", "drop_hidden", "in_installed", "is_read_at_import"]
+
+# Seconds after the birth at which it looks.
+_LOOKS = (0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 5.0, 8.0)
+_MAX_DEPTH = 2  # `torch._dynamo`, but not all that is below
+_MAX_NAMES = 500
+_OURS = ("monarch", "monarch_sync", "monarch_recipes")
+# Libraries read these when they are loaded: what was set before an import must be, here too.
+_READ_AT_IMPORT = (
+    "BLIS_", "CUBLAS_", "CUDA_", "GOMP_", "GOTO_", "HF_", "HIP_", "KMP_", "LD_", "MKL_", "NCCL_",
+    "NUMBA_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "ROCM_", "TF_", "TORCH",
+    "TRITON_", "VECLIB_", "XLA_",
+)  # fmt: skip
+
+
+def is_read_at_import(variable: str) -> bool:
+    """Whether a library may look at an environment variable when it is imported, and only then."""
+    return variable.startswith(_READ_AT_IMPORT)
+
+
+def in_installed(path: str | None) -> bool:
+    """Whether a module's file was installed into this environment, and is not the user's code."""
+    return path is not None and path.startswith(_INSTALLED)
+
+
+_INSTALLED = tuple(folder + os.sep for folder in site.getsitepackages())
+
+
+class SeenImports:
+    """``tell`` gets the names when they have stood still from one look to the next. On the loop."""
+
+    def __init__(self, tell: Callable[[tuple[str, ...]], object]) -> None:
+        self._tell = tell
+        self._known = set(sys.modules)
+        self._environment = self._now_read()
+        self._last: tuple[str, ...] = ()
+        self._told: tuple[str, ...] = ()
+
+    def look_on(self, loop: Loop) -> None:
+        """Look now and then for a while."""
+        for seconds in _LOOKS:
+            loop.call_later(seconds, self.look)
+
+    def look(self, *, is_last: bool = False) -> None:
+        """``is_last``: there is no time to see whether more comes."""
+        names = tuple(self._names())
+        is_still, self._last = names == self._last, names
+        if not (names and (is_still or is_last)) or names == self._told:
+            return
+        if self._now_read() == self._environment:
+            self._told = names
+            self._tell(names)
+
+    def _names(self) -> Iterable[str]:
+        found = 0
+        for name in list(sys.modules):
+            top = name.partition(".")[0]
+            if name in self._known or top in _OURS or name.count(".") >= _MAX_DEPTH:
+                continue
+            module = sys.modules.get(name)
+            # Not by its attributes, which a module may look up by importing more.
+            spec = module.__dict__.get("__spec__") if isinstance(module, ModuleType) else None
+            if spec is None or spec.name != name or getattr(spec, "_initializing", False):
+                continue
+            if in_installed(spec.origin) and found < _MAX_NAMES:
+                found += 1
+                yield name
+
+    def _now_read(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if is_read_at_import(name)}
+
+
+def drop_hidden(learned: Iterable[str]) -> None:
+    """Forget packages that a folder ahead of them on this proc's path has another module for.
+
+    It would have been found first, had they not been there already.
+    """
+    folders = list(itertools.takewhile(lambda path: not in_installed(path + os.sep), sys.path))
+    for top in {name.partition(".")[0] for name in learned}:
+        if any(
+            os.path.exists(os.path.join(folder, f"{top}{ending}"))
+            for folder in folders
+            for ending in ("", ".py")
+        ):
+            for name in [one for one in sys.modules if one == top or one.startswith(f"{top}.")]:
+                del sys.modules[name]
