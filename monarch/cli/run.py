@@ -137,7 +137,8 @@ def run(
     try:
         with run_display() as display:
             if left is not None:
-                display.message(f"going on with {left.path}, which was {left.status}")
+                was = "had" if left.status == "failed" else "was"
+                display.message(f"going on with {left.path}, which {was} {left.status}")
             session = RunSession(
                 left or new_run(found.name), display, loaded, order.command, order.config_path,
                 overrides, os.environ, place.procs_per_host, code, generation,

@@ -96,7 +96,10 @@ def plot(names: tuple[str, ...], metric: str, file: Path | None) -> None:
         known = dict.fromkeys(name for run in found for name in names_measured(run.metrics()))
         raise JobError(f"no run has {metric!r}; they have: {', '.join(known) or 'nothing yet'}")
     if file is not None:
-        drawn = svg_chart(lines).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+        title = f"{metric} of {next(iter(lines))}" if len(lines) == 1 else metric
+        drawn = svg_chart(lines, title=title).replace(
+            "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
+        )
         with writing(file):
             write_whole(file, drawn)
         click.echo(str(file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, get_origin, get_type_hints
 import click
 
 from monarch.actor import HostMesh
+from monarch.cli.display import cells_of
 from monarch.cli.place import Place, count, find_place
 from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import recipe_here
@@ -25,11 +27,14 @@ from monarch.config_file.types import is_config
 from monarch.errors import JobError
 from monarch.runs import Display
 from monarch.runs.code import RunCode
-from monarch.runs.folder import new_run
+from monarch.runs.folder import RunFolder, new_run
 from monarch.runs.recipe import Recipe
 from monarch.runs.session import RunSession
 
-__all__ = ["Slot", "choices_of", "label_of", "slots_of", "sweep"]
+__all__ = ["Slot", "best_of", "choices_of", "label_of", "slots_of", "sweep"]
+
+
+_BY = (("validation_loss", False), ("held_out_accuracy", True), ("loss", False))
 
 
 @click.command()
@@ -81,6 +86,8 @@ def sweep(
     begun = [session.folder for session in sessions if session.folder.status != "empty"]
     for row in _columns(comparison(begun)) if begun else ():
         click.echo(row)
+    if text := best_of(begun):
+        click.echo(text)
     if any(session.record.is_stopping for session in sessions):
         raise KeyboardInterrupt
     if errors:
@@ -167,8 +174,21 @@ class _Labelled(Display):
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if step == num_steps:
-            numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
             self.message(f"step {step}/{num_steps}  {numbers}")
+
+
+def best_of(found: Sequence[RunFolder]) -> str:
+    """Which run came out best, by what can be told of all of them, in words."""
+    measured = [dict(pair for row in run.metrics() for pair in row.items()) for run in found]
+    for name, wants_most in _BY:
+        values = [last.get(name) for last in measured]
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        if len(found) > 1 and len(numbers) == len(found) and all(map(math.isfinite, numbers)):
+            value = (max if wants_most else min)(numbers)
+            run = found[numbers.index(value)]
+            return f"best {name}: {value:.4g}, of {run.name}"
+    return ""
 
 
 def _run_all(

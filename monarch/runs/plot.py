@@ -13,10 +13,14 @@ Series = Sequence[tuple[float, float]]
 
 COLORS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d")
 _WIDTH, _HEIGHT = 760, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 12, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 20, 34
 _MAX_POINTS = 1500
 _FINEST = 1e-9  # of a value: what lies closer together is one
 _LEAST, _MOST = 1e-280, 1e280
+_STYLE = (
+    "<style>text{font:11px system-ui,sans-serif;fill:#6b7280}.title{font-weight:bold;fill:#1f2937}"
+    ".grid{stroke:#e5e7eb}</style>"
+)
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -28,7 +32,13 @@ class Mark(NamedTuple):
     color: str = "#9ca3af"
 
 
-def svg_chart(lines: Mapping[str, Series], marks: Sequence[Mark] = (), x_name: str = "step") -> str:
+def svg_chart(
+    lines: Mapping[str, Series],
+    marks: Sequence[Mark] = (),
+    x_name: str = "step",
+    *,
+    title: str = "",
+) -> str:
     """One chart with a line for each name; values that are no finite numbers leave a gap out."""
     kept = {name: _thinned(_finite(line)) for name, line in lines.items()}
     points = [point for line in kept.values() for point in line]
@@ -45,7 +55,10 @@ def svg_chart(lines: Mapping[str, Series], marks: Sequence[Mark] = (), x_name: s
     def at_y(y: float) -> float:
         return _HEIGHT - _BOTTOM - (y - y_low) / (y_high - y_low) * (_HEIGHT - _TOP - _BOTTOM)
 
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">']
+    # Styles of its own, so that it looks the same in a file of its own.
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{_STYLE}']
+    if title:
+        parts.append(f'<text class="title" x="{_LEFT}" y="11">{escape(title)}</text>')
     for y in y_ticks:
         parts.append(
             f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at_y(y):.1f}" '
@@ -82,7 +95,7 @@ def svg_chart(lines: Mapping[str, Series], marks: Sequence[Mark] = (), x_name: s
         parts.append(f"<g>{shape}<title>{escape(name)}</title></g>")
         if len(kept) > 1:
             parts.append(
-                f'<text x="{_LEFT + 8}" y="{_TOP + 12 + 14 * index}" fill="{color}">'
+                f'<text x="{_LEFT + 8}" y="{_TOP + 12 + 14 * index}" style="fill:{color}">'
                 f"{escape(name)}</text>"
             )
     return "".join([*parts, "</svg>"])

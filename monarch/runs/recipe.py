@@ -9,18 +9,19 @@ and its method ``run(procs, record)`` is called. Either may be ``async``.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import importlib
 import inspect
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from monarch.actor import HostMesh
-from monarch.config_file import LoadedConfig
+from monarch.config_file import ConfigError, LoadedConfig
 from monarch.config_file.types import is_config
 from monarch.errors import JobError
 from monarch.runs.catalog import built_in_recipes
@@ -138,7 +139,7 @@ def _load_module(name: str) -> ModuleType:
     path = Path(name)
     if path.suffix == ".py":
         if not path.exists():
-            raise JobError(f"there is no recipe {name}")
+            raise ConfigError(f"there is no file {name}{_meant(name, _files_beside(path))}")
         sys.path.insert(0, str(path.resolve().parent))
         module = importlib.import_module(path.stem)
         if not module.__file__ or not path.samefile(module.__file__):
@@ -162,7 +163,19 @@ def _load_module(name: str) -> ModuleType:
                 f"{name} is no recipe to run, but one to prepare: `monarch recipe prepare {name}` "
                 f"makes a folder to `monarch run {whole}` in"
             ) from None
-        raise JobError(
-            f"there is no recipe {name!r}. Built in: {', '.join(known)}; or give a "
-            "Python file, or a module"
+        raise ConfigError(
+            f"there is no recipe {name!r}{_meant(name, known)} Built in: {', '.join(known)}; or "
+            "give a Python file, or a module"
         ) from None
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, [*known], 1)
+    return f". Did you mean {close[0]!r}?" if close else "."
+
+
+def _files_beside(path: Path) -> list[str]:
+    try:
+        return [str(each) for each in path.parent.glob("*.py")]
+    except OSError:
+        return []

@@ -18,6 +18,10 @@ COLORS_OF_EVENTS = {
     "healed": "#059669", "resumed": "#059669", "generation": "#7c3aed", "config": "#d97706",
 }  # fmt: skip
 
+_KEY = {
+    "#7c3aed": "new code", "#d97706": "config changed", "#dc2626": "something failed",
+    "#059669": "went on",
+}  # fmt: skip
 _FIRST = ("loss", "samples_per_second", "tokens_per_second")
 _NOT_PLOTTED = ("step", "num_steps", "time", "generation")
 _NAMES = {
@@ -33,7 +37,10 @@ h1 { font-size: 1.4em } h2 { font-size: 1.1em; margin-top: 2em }
 svg { width: 100%; font: 11px system-ui, sans-serif; fill: #6b7280 }
 svg .grid { stroke: #e5e7eb } table { border-collapse: collapse; font-size: 13px }
 td, th { text-align: left; padding: 2px 14px 2px 0; vertical-align: top }
-th { color: #6b7280; font-weight: normal }
+th { color: #6b7280; font-weight: normal; white-space: nowrap } td { overflow-wrap: anywhere }
+.key { color: #6b7280; font-size: 13px } .key i { border-left: 2px dashed; margin: 0 5px 0 14px }
+@media (max-width: 600px) { body { margin: 1em auto } tr, th, td { display: block; padding: 0 }
+  tr { margin-bottom: .6em } }
 pre { background: #f3f4f6; padding: .6em; overflow-x: auto; font-size: 12px }
 .none { color: #6b7280 } .text { white-space: pre-line }
 """
@@ -50,13 +57,18 @@ def report_html(run: RunFolder) -> str:
     status, environment = run.status, run.environment()
     last = steps[-1] if steps else {}
     parts = [
-        "<!doctype html><meta charset=utf-8>",
+        "<!doctype html><meta charset=utf-8>"
+        '<meta name=viewport content="width=device-width, initial-scale=1">',
         f"<title>{escape(run.name)}</title><style>{_STYLE}</style>",
         f"<h1>{escape(run.name)}: {escape(status)}</h1>",
         f"<pre>{escape(shlex.join(run.command))}</pre>",
         _table([(name, value) for name, value in figures(steps, events).items()]),
     ]
     marks = _marks(steps, events)
+    if marks:
+        drawn = {mark.color for mark in marks}
+        key = (f'<i style="color:{c}"></i>{w}' for c, w in _KEY.items() if c in drawn)
+        parts.append(f'<p class="key">Dashed lines, point at one to read it:{"".join(key)}</p>')
     for name in names_measured(steps):
         parts.append(f"<h2>{escape(name)}: {_number(_last(steps, name))}</h2>")
         parts.append(svg_chart({name: curve(steps, name)}, marks))

@@ -171,9 +171,9 @@ def test_a_missing_project_file_is_named(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "expected"),
     [
-        (["dpd"], 1, ["no recipe 'dpd'", "ddp"]),
+        (["dpd"], 2, ["no recipe 'dpd'. Did you mean 'ddp'?"]),
         (["titan-tiny"], 1, ["monarch recipe prepare titan-tiny", "monarch run titan"]),
-        (["nothing.py"], 1, ["no recipe nothing.py"]),
+        (["addin.py"], 2, ["there is no file addin.py. Did you mean 'adding.py'?"]),
         (["amounts.py"], 1, ["amounts.py is no recipe", "run(config"]),
         (["adding.py", "num_step=4"], 2, ["num_step", "num_steps"]),
         (["adding.py", "num_steps=many"], 2, ["num_steps", "many"]),

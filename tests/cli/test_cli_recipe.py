@@ -86,7 +86,7 @@ def test_validate_runs_every_check_and_nothing_else(
     assert said == "counting.py can run on this machine alone: 1 host x 3 procs\n"
     with pytest.raises(ConfigError, match="override 'size=12': 'size' cannot be shared"):
         folder.here(monkeypatch, "recipe", "validate", "counting.py", "size=12", "--procs", "5")
-    with pytest.raises(JobError, match="no recipe"):
+    with pytest.raises(ConfigError, match="no recipe"):
         folder.here(monkeypatch, "recipe", "validate", "countin")
 
 

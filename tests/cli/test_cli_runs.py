@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from monarch.cli.place import Place
-from monarch.cli.sweep import Slot, choices_of, label_of, slots_of
+from monarch.cli.sweep import Slot, best_of, choices_of, label_of, slots_of
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
 from tests.cli.runs_folder import RunsFolder
@@ -118,6 +118,24 @@ def test_plot_draws_in_the_terminal_and_into_a_file(
     assert [len(line.attrib["points"].split()) for line in lines] == [3, 2]
     with pytest.raises(JobError, match="no run has 'los'; they have: loss"):
         folder.here(monkeypatch, "runs", "plot", "--metric", "los")
+
+
+def test_a_plot_in_a_file_of_its_own_says_what_it_is_of(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.here(monkeypatch, "runs", "plot", "--svg", "loss.svg")
+    drawn = (folder.path / "loss.svg").read_text()
+    assert f"loss of {folder.runs[-1].name}</text>" in drawn
+    assert "<style>" in drawn
+    assert ">step</text>" in drawn
+
+
+def test_the_best_of_a_sweep_is_named(folder: RunsFolder) -> None:
+    found = [RunFolder(path) for path in folder.runs]
+    assert best_of(found) == f"best loss: 1, of {folder.runs[0].name}"
+    assert best_of(found[:1]) == ""
+    write(found[1], "metrics.jsonl", step=3, num_steps=3, time=9.0, loss=float("nan"))
+    assert best_of(found) == ""
 
 
 def test_a_run_is_found_by_what_one_would_call_it(folder: RunsFolder) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -23,6 +24,7 @@ from monarch_sync import scan as scan_once
 from monarch_sync.ignoring.git_index import find_git_dir
 from monarch_sync.watching.inotify import Inotify
 from monarch_sync.watching.live_watch import LiveWatch
+from monarch_sync.watching.watch import quiet_seconds
 from tests.support import wait_for
 from tests.sync.happenings import happen, switch_branch
 
@@ -256,6 +258,30 @@ def test_a_burst_of_thousands_of_events_is_all_followed(
     following.wait_until_equal(60)
     assert following.scanner.manifest is not None
     assert following.scanner.manifest.num_files == num_files + 1
+
+
+@pytest.mark.parametrize(
+    ("num_touched", "seconds"), [(1, 0.001), (9, 0.001), (10, 0.01), (100, 0.05), (9999, 0.2)]
+)
+def test_the_more_is_touched_the_longer_it_has_to_be_quiet(
+    num_touched: int, seconds: float
+) -> None:
+    assert quiet_seconds(num_touched) == seconds
+
+
+def test_what_a_slow_writer_writes_is_few_bursts(following: Following, folder: Path) -> None:
+    following.wait_until_equal()
+    before = len(following.bursts)
+    writer = (
+        "import sys, time\n"
+        "for number in range(400):\n"
+        "    open(f'{sys.argv[1]}/new{number}.py', 'w').close()\n"
+        "    time.sleep(0.02 if number % 10 == 0 else 0)\n"
+    )
+    subprocess.run([sys.executable, "-c", writer, folder], check=True)
+    following.wait_until_equal()
+    num_bursts = len(following.bursts) - before
+    assert num_bursts <= 12  # of forty pauses
 
 
 def test_a_queue_that_runs_over_is_noticed(asking: Asking, folder: Path) -> None:

@@ -24,6 +24,10 @@ from monarch_sync.scanning.scanner import Scan
 __all__ = ["compared", "diff", "go_back", "history", "rollback", "show_differences", "status"]
 
 
+class _Generation(click.IntRange):
+    name = "generation, which is a number"
+
+
 @click.command("status", short_help="Which host and which proc runs which generation.")
 @json_too
 @click.pass_obj
@@ -76,7 +80,7 @@ def history(chosen: Chosen, limit: int) -> None:
 
 
 @click.command("rollback")
-@click.argument("generation", required=False, type=click.IntRange(min=1))
+@click.argument("generation", required=False, type=_Generation(min=1))
 @click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
 @click.option("--verbose", "-v", is_flag=True, help="the whole report")
 @json_too
@@ -124,7 +128,7 @@ def go_back(
 
 
 @click.command("diff", short_help="How your files differ from what the hosts have or had.")
-@click.argument("generation", required=False, type=click.IntRange(min=1))
+@click.argument("generation", required=False, type=_Generation(min=1))
 @click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
 @json_too
 @click.pass_obj

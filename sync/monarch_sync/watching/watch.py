@@ -32,13 +32,19 @@ from monarch_sync.watching.inotify import is_there
 from monarch_sync.watching.live_watch import LiveWatch
 from monarch_sync.workspace import Workspace
 
-__all__ = ["Watcher"]
+__all__ = ["Watcher", "quiet_seconds"]
 
 _SETTLE_SECONDS = 0.001  # after the last event of a save
-_BURST_SECONDS = 0.010  # after the last event of many
 _BURST = 10  # touched paths
+_BURST_SECONDS = 0.010  # after the last event of so many; more of them are waited for longer
+_BURST_SECONDS_EACH = 0.0005
+_MAX_BURST_SECONDS = 0.2
+_STILL_A_BURST_SECONDS = 1.0  # what follows on a burst within so long is part of it
 _RETURN_SECONDS = 0.010  # for what has vanished to come back
 _MAX_SETTLE_SECONDS = 1.0
+_MOST_COUNTED = 400
+_LARGE = 100  # touched paths: a program that writes a tree
+_MAX_SETTLE_SECONDS_OF_LARGE = 5.0
 _WRITE_SECONDS = 1.0  # for a file that is being written to be closed
 _FLOOD = 1000  # touched paths at once
 _QUIET_SECONDS = 0.3  # before the look at everything that follows a flood
@@ -46,6 +52,14 @@ _IDLE_SECONDS = 1.0  # between two looks at what raises no events
 _POLL_SECONDS = 0.5
 _POLL_SHARE = 10  # so many times what a look costs is the least time from one to the next
 _GONE_SECONDS = 600.0
+
+
+def quiet_seconds(num_touched: int) -> float:
+    """How long nothing has to happen after so many touched paths until they count as all there is:
+    a save by hand is one at once, and a program that writes a tree pauses in between."""
+    if num_touched < _BURST:
+        return _SETTLE_SECONDS
+    return min(max(_BURST_SECONDS, _BURST_SECONDS_EACH * num_touched), _MAX_BURST_SECONDS)
 
 
 class Watcher:
@@ -67,6 +81,8 @@ class Watcher:
         self._git = GitLocks(workspace, self._is_closed)
         self._lock = threading.Lock()
         self._waker = -1
+        # What was touched in a row, and until when. Paths: a log that grows all the time is one.
+        self._burst: tuple[frozenset[str], float] = frozenset(), 0.0
         self.polls_because = ""
         for folder in workspace.folders:
             folder.check()
@@ -189,6 +205,7 @@ class Watcher:
             touched = folders.touched - open_since.keys()
             if touched:
                 needs_audit = needs_audit or len(touched) >= _FLOOD
+                self._burst = self._in_burst(touched), time.monotonic()
                 yield self._take(touched)
             elif folders.touched:
                 live.wait(min(open_since.values()) + _WRITE_SECONDS - now, waked)
@@ -196,23 +213,33 @@ class Watcher:
 
     def _settle(self, live: LiveWatch, waked: int) -> None:
         """Until what happens now has happened."""
-        folders = live.folders
-        deadline = time.monotonic() + _MAX_SETTLE_SECONDS
+        folders, began = live.folders, time.monotonic()
         while not self._is_closed.is_set() and not folders.is_lost:
-            seconds = _SETTLE_SECONDS
+            num_touched = len(folders.touched)
+            if num_touched < _LARGE:
+                num_touched = len(self._in_burst(folders.touched))
+            seconds = quiet_seconds(num_touched)
             if folders.vanished:
-                seconds = _RETURN_SECONDS
-            elif len(folders.touched) >= _BURST:
-                seconds = _BURST_SECONDS
-            left = deadline - time.monotonic()
+                seconds = max(seconds, _RETURN_SECONDS)
+            is_large = num_touched >= _LARGE
+            most = _MAX_SETTLE_SECONDS_OF_LARGE if is_large else _MAX_SETTLE_SECONDS
+            left = began + most - time.monotonic()
             if left > 0 and live.wait(min(seconds, left), waked):
                 live.read()
             elif self._git.wait(live.look):
                 # What it did last is still to be read.
-                deadline = time.monotonic() + _MAX_SETTLE_SECONDS
+                began = time.monotonic()
                 live.read()
             else:
                 return
+
+    def _in_burst(self, touched: set[str]) -> frozenset[str]:
+        """With what was touched just before: a slow writer pauses, and goes on."""
+        before, until = self._burst
+        if len(touched) >= _LARGE or time.monotonic() - until > _STILL_A_BURST_SECONDS:
+            return frozenset(touched)
+        # So many are enough to know that it is one.
+        return before if len(before) >= _MOST_COUNTED else before | touched
 
     def _told(self) -> Iterator[set[Path]]:
         """What the system tells, and a look at everything behind it."""
