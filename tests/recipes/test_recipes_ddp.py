@@ -93,6 +93,6 @@ def test_every_rank_reports_a_checkpoint_that_is_not_there(ranks: list[dict[str,
 
 def test_every_rank_reports_a_checkpoint_of_another_model(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
-        assert rank["foreign"].startswith("CheckpointError: ")
+        assert rank["foreign"].startswith("CheckpointMisfit: ")
         assert "is of another model: '0.weight' has the shape (8, 1, 3, 3) there" in rank["foreign"]
         assert "begin anew" in rank["foreign"]

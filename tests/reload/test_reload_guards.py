@@ -90,3 +90,15 @@ def test_a_proxy_that_says_what_its_class_is(project: Project) -> None:
     live = module.Proxy()
     project.edit("guarded_proxy", source.format(2))
     assert (live.f(), live.X, live.__class__) == (2, 2, int)
+
+
+def test_a_name_that_is_deleted_after_its_use(project: Project) -> None:
+    """As `versioneer` has it: what was computed by it follows all the same."""
+    source = "VERSION = '{}'\ndef get():\n    return {{'version': VERSION}}\n"
+    project.load("guarded_version", source.format(1))
+    user = project.load(
+        "guarded_user",
+        "from guarded_version import get\n__version__ = get()['version']\ndel get\n",
+    )
+    project.edit("guarded_version", source.format(2))
+    assert (user.__version__, hasattr(user, "get")) == ("2", False)
