@@ -68,7 +68,7 @@ class Holding:
         self._rejoin = rejoin
         self._seconds = seconds
         self._must_rejoin = False
-        self._num_asked = 0
+        self._lives: set[str] = set()  # of the ranks' processes
         self._held = Held(record, procs)
         self.witnesses = procs.spawn("witness", Witness)
         self._trials = procs.spawn("trial", Trial, actors._ref.uid, self.edits.seed())
@@ -103,9 +103,17 @@ class Holding:
                 doing=doing or name, unless=unless,
             )  # fmt: skip
 
-        answers = self.run(name, call, doing, in_place=in_place)
-        self._num_asked += 1
-        return answers
+        self._be_ready(unless)
+        return self.run(name, call, doing, in_place=in_place)
+
+    def _be_ready(self, unless: Unless | None) -> None:
+        """Not before a rank's trial is there does it see what the rank is asked for."""
+        if not self._lives:
+            reports: list[TrialReport] = ask_all(
+                self._trials.report, seconds=math.inf, witnesses=None, doing="",
+                unless=unless or (lambda: False),
+            )  # fmt: skip
+            self._lives = {one.life for one in reports}
 
     def run(
         self, activity: str, work: Callable[[], T], doing: str = "", *, in_place: bool = True
@@ -154,7 +162,7 @@ class Holding:
             failure = self._of_loss(activity, doing, error)
             self._wait(failure, in_place=False)
             raise BeginAgain(failure.first_line) from error
-        if any(0 < one.num_calls < self._num_asked for one in reports):
+        if any(one.life not in self._lives for one in reports):
             raise BeginAgain(f"{doing}: new code could not be taken in place, procs are new")
         failure = self._what_failed(activity, doing, error, generation, reports)
         if reports:

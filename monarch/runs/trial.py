@@ -54,7 +54,7 @@ class TrialReport:
     ``good`` is the generation with which that endpoint last went well; ``None`` if it never did.
     ``error`` and its ``traceback`` are empty where nothing was raised; ``file`` and ``line`` are
     where it was, or where the rank is. ``is_waiting``: it is in a collective.
-    ``num_calls`` counts those that this process was asked for, in this life of it.
+    ``life`` is another one where the process is.
     """
 
     rank: int
@@ -67,7 +67,7 @@ class TrialReport:
     traceback: str = ""
     file: str = ""
     line: int = 0
-    num_calls: int = 0
+    life: str = ""
 
     @property
     def is_new(self) -> bool:
@@ -105,7 +105,7 @@ class Trial(Actor):
         self._kept: Undo | None = None
         self._why_not_kept = ""
         self._last: _Call | None = None
-        self._num_calls = 0
+        self._life = os.urandom(8).hex()
         self._lock = threading.Lock()
         self._cell = next(cell for cell in process.current().cells if cell.record.uid == uid)
         self._cell.surround(self._surround)
@@ -150,7 +150,6 @@ class Trial(Actor):
             except Exception as error:  # as where there is no room for it
                 self._why_not_kept = f"{type(error).__name__}: {error}"
         self._last = call
-        self._num_calls += 1
         return call
 
     @contextlib.contextmanager
@@ -179,7 +178,7 @@ class Trial(Actor):
         """Of the endpoint that was asked for last."""
         call = self._last
         if call is None:
-            return TrialReport(self.rank)
+            return TrialReport(self.rank, life=self._life)
         file, line, is_waiting = call.file, call.line, False
         is_inside = call.is_running and not call.error
         frame = sys._current_frames().get(call.thread) if is_inside else None
@@ -189,7 +188,7 @@ class Trial(Actor):
             is_waiting = waits_for_others(frames)
         return TrialReport(
             self.rank, call.method, call.generation, call.good, call.is_running, is_waiting,
-            call.error, call.traceback, file, line, self._num_calls,
+            call.error, call.traceback, file, line, self._life,
         )  # fmt: skip
 
     @endpoint
