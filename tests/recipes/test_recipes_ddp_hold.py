@@ -105,7 +105,7 @@ def test_no_edit_that_fails_ends_a_run_or_changes_what_it_learns(root: Path, run
         assert held["in_place"], (name, run.said)
         if "rank" in name:
             assert held["ranks"] == [1], name
-        assert held["file"] == "task.py", (name, held)
+        assert held["file"] == "task.py" or name == "data", (name, held)
         assert held["line"] > 0, (name, held)
         assert run.push("task.py", TASK + f"# {number}\n").ok
     run.end()
