@@ -17,6 +17,7 @@ import torch._dynamo
 import torch.distributed as dist
 from torch import nn
 
+from monarch.runtime.ends.process_group import die_with_parent
 from monarch.tools.network import free_port
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.collective import average_buffers
@@ -64,6 +65,7 @@ def averaged_statistics() -> dict[str, list[float]]:
 
 
 def be_rank(rank: int) -> None:
+    die_with_parent()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     (FOLDER / f"{os.environ['WORLD_SIZE']}-{rank}.json").write_text(json.dumps(find()))
 
