@@ -271,7 +271,7 @@ def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Progra
     assert "amounts" not in refused
 
     folder.write("amounts.py", "AMOUNT = 5\n")
-    assert re.match(r"2  1 file → 2 hosts  \d+ ms  reloaded amounts.py", watcher.line("✓ gen"))
+    assert re.match(r"2  1 file → 2 hosts  [\d.]+ m?s  reloaded amounts.py", watcher.line("✓ gen"))
     assert running.line("amounts") == "[5] on 2 procs"
 
     folder.write("amounts.py", "AMOUNT = (5\n")

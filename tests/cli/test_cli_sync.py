@@ -87,7 +87,7 @@ def test_a_push_is_a_line(up: Folder, say: Say) -> None:
     (up.path / "runs").mkdir()
     (up.path / "runs/1.txt").write_text("mine")
     said = say("sync")
-    assert re.fullmatch(r"✓ gen 1  3 files → 2 hosts  \d+ ms\n", said.out)
+    assert re.fullmatch(r"✓ gen 1  3 files → 2 hosts  [\d.]+ m?s\n", said.out)
     assert sorted(p.name for p in up.replica(1).iterdir()) == [
         "adding.py", "amounts.py", "monarch.toml",
     ]  # fmt: skip
@@ -355,7 +355,7 @@ def test_history_and_rollback(up: Folder, say: Say) -> None:
     back = say("sync", "rollback")
     assert back.status == 0
     first, *rest = back.out.splitlines()
-    assert re.match(r"✓ gen 3  2 files → 2 hosts  \d+ ms", first), back.out
+    assert re.match(r"✓ gen 3  2 files → 2 hosts  [\d.]+ m?s", first), back.out
     assert "generation 3 is what 1 was; your own files stay as they are" in rest[0]
     assert "`monarch sync` brings them to the hosts again" in rest[1]
     assert "`monarch sync rollback 2` goes back" in rest[1]
@@ -509,7 +509,7 @@ def test_live_processes_go_back_and_a_refusal_changes_none(
     refused = say("sync")
     assert refused.status == 1
     lines = refused.out.splitlines()
-    assert re.fullmatch(r"✗ refused  \d+ ms  no rank changed; still on gen 3", lines[0])
+    assert re.fullmatch(r"✗ refused  [\d.]+ m?s  no rank changed; still on gen 3", lines[0])
     assert lines[1:5] == [
         "  amounts.py:2",
         "      AMOUNT = (2",
@@ -545,7 +545,7 @@ def test_what_was_shown_and_taken_back_is_what_was_there(
     running.line("amounts [1] on 2 procs", timeout=60)
     up.write("amounts.py", "AMOUNT = 2\n")
     lines = say("sync").out.splitlines()
-    assert re.fullmatch(r"✗ refused  \d+ ms  no rank changed; still on gen 1", lines[0])
+    assert re.fullmatch(r"✗ refused  [\d.]+ m?s  no rank changed; still on gen 1", lines[0])
     taken_back = "the new files were on hosts already and were taken back, which counts as gen 3"
     assert f"  {taken_back}" in lines
     assert say("sync", "status").out.splitlines()[-1] == "2 hosts and 2 procs, all on generation 3"

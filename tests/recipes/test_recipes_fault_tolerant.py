@@ -251,7 +251,7 @@ def test_a_rank_that_hangs_is_named_with_the_stacks_of_its_group(
 
     one = Run(folder, stop_when_healed)
     outcome = one.go(
-        task="hanging", num_steps=LONG, procs_per_group=2, hang_timeout_seconds=0.5,
+        task="hanging", num_steps=LONG, procs_per_group=2, hang_timeout_seconds=2.0,
         collective_timeout_seconds=3.0, join_timeout_seconds=3.0,
     )  # fmt: skip
     check_identical(outcome)
