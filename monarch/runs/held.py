@@ -54,7 +54,8 @@ class Held:
         what_now = (
             f"The run holds: {state}.\n"
             f"Save a mend, and {failure.doing} is made again, on all ranks, with the new code; or "
-            "`monarch sync rollback`.\nCtrl-C saves what was learned, and stops."
+            "go back: `monarch sync rollback`, or b in a `monarch sync --watch`.\n"
+            "Ctrl-C in the terminal of the run saves what was learned, and stops."
         )
         self._alarm("held", failure, failure.told(what_now), in_place=in_place)
         if self._record is not None:
@@ -69,6 +70,11 @@ class Held:
         if self._since is None:
             return
         seconds, self._since = time.monotonic() - self._since, None
+        if self._record is not None and self._record.is_stopping:
+            # What has gone well is the save; nobody has mended what failed.
+            told = f"{self._name} stops, unmended, and has held for {seconds:.1f} s"
+            self._post(Bulletin(self._key, "stopped", told, generation))
+            return
         text = (
             f"{doing} went well on generation {generation}: the run goes on, after {seconds:.1f} s"
         )

@@ -26,11 +26,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from monarch.actor import Actor, context, endpoint
+from monarch.errors import MonarchError
 from monarch.runs.kept import Undo, keep
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
 
-__all__ = ["Connection", "Interrupted", "Trial", "TrialReport", "place_of"]
+__all__ = ["Connection", "Interrupted", "PlacedError", "Trial", "TrialReport", "place_of"]
 
 _INTERRUPT_AGAIN_SECONDS = 0.2
 _MAX_FRAMES = 30
@@ -266,10 +267,25 @@ def _note(call: _Call, error: BaseException) -> None:
     call.file, call.line = place_of(error)
 
 
+class PlacedError(MonarchError):
+    """Words for an error of the user's code, which may have been raised in another process; there
+    ``place`` was the file and the line."""
+
+    def __init__(self, reason: str, place: tuple[str, int] = ("", 0)) -> None:
+        super().__init__(reason, place)
+        self.reason = reason
+        self.place = place
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 def place_of(error: BaseException) -> tuple[str, int]:
     """Where the user's code is that raised; nowhere where nobody knows."""
     while error.__cause__ is not None:
         error = error.__cause__  # Who words an error for a reader is not who made it.
+    if isinstance(error, PlacedError) and error.place[0]:
+        return error.place
     if isinstance(error, SyntaxError) and error.filename:
         return _in_short(error.filename), error.lineno or 0
     return _users_place(traceback.extract_tb(error.__traceback__))

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 from monarch.errors import MonarchError
+from monarch.runs.trial import PlacedError, place_of
 from monarch.runs.words import in_words
 from monarch.runtime.ends.process_group import end_with
 from monarch_recipes.randomness import draw_from
@@ -43,7 +44,7 @@ class Data(NamedTuple):
     held_out: Any
 
 
-class SampleError(MonarchError):
+class SampleError(PlacedError):
     """A sample could not be read; the message says by whom, and which, and where in the code."""
 
 
@@ -193,6 +194,7 @@ class _Unread:
     """In place of a batch: an exception would come with the traceback of torch's own loop."""
 
     why: str
+    place: tuple[str, int]
 
 
 class _Reading:
@@ -216,12 +218,14 @@ def _read(data: Any, indices: Sequence[int], collate: Collate | None) -> Any:
         try:
             samples.append(data[index])
         except Exception as error:
-            return _Unread(f"could not read sample {index}: {_told(error)}")
+            why = f"could not read sample {index}: {_told(error)}"
+            return _Unread(why, place_of(error))
     try:
         return (collate or default_collate)(samples)
     except Exception as error:
         which = some([str(index) for index in indices], 8)
-        return _Unread(f"could not make a batch of samples {which}: {_told(error)}")
+        why = f"could not make a batch of samples {which}: {_told(error)}"
+        return _Unread(why, place_of(error))
 
 
 def _told(error: Exception) -> str:
@@ -232,7 +236,7 @@ def _told(error: Exception) -> str:
 
 def _on(device: torch.device, batch: Any, reader: str) -> Any:
     if isinstance(batch, _Unread):
-        raise SampleError(f"{reader} {batch.why}")
+        raise SampleError(f"{reader} {batch.why}", batch.place)
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise SampleError(
             f"{reader} got a {type(batch).__name__} as a batch, not (inputs, labels): "
