@@ -15,13 +15,13 @@ from monarch.config_file import live_keys, load_config
 from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError
 from monarch.runs.catalog import built_in_recipes, summary_of
-from monarch.runs.outline import Outline, outline_of
+from monarch.runs.outline import Outline, outline_of, preload_of
 from monarch.runs.whole_file import write_whole, writing
 
 if TYPE_CHECKING:
     from monarch.runs.recipe import Recipe
 
-__all__ = ["outline_here", "recipe", "recipe_here"]
+__all__ = ["outline_here", "preload_here", "recipe", "recipe_here"]
 
 
 @click.group()
@@ -173,6 +173,12 @@ def outline_here(name: str) -> Outline | None:
     """What can be told of that recipe without importing torch, if anything."""
     _import_from_workspace()
     return outline_of(name)
+
+
+def preload_here(name: str) -> tuple[str, ...]:
+    """What that recipe's procs should find imported, told without importing it."""
+    _import_from_workspace()
+    return preload_of(name)
 
 
 def _import_from_workspace() -> None:

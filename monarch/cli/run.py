@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 import click
 
-from monarch.actor import HostMesh
+from monarch.actor import HostMesh, this_host
 from monarch.cli.display import run_display
 from monarch.cli.place import Place, find_place
 from monarch.cli.plan import plan_text
 from monarch.cli.project import load_project, noted_job
-from monarch.cli.recipe import outline_here, recipe_here
+from monarch.cli.recipe import outline_here, preload_here, recipe_here
 from monarch.cli.stopping import stop_on_interrupt
 from monarch.cli.users import check_free, in_use_text
 from monarch.config import configured, settings
@@ -115,7 +115,13 @@ def run(
             outline.forget()
     if not (plan or show_origin):
         # Before the recipe and all that it needs is imported, which takes much longer.
-        check_free(noted_job() if attach is not False else None, order.command)
+        job = noted_job() if attach is not False else None
+        check_free(job, order.command)
+        preload = preload_here(order.recipe) if job is None else ()
+        if preload:
+            # This machine's procs are forked from a process that imports it while this one imports
+            # the recipe. What cannot be imported is told there.
+            this_host().preload(preload)
     found = recipe_here(order.recipe)
     loaded = order.load(found, left)
     if show_origin:

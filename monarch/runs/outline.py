@@ -1,4 +1,5 @@
-"""A recipe's config and its check, read from its source without what only a training needs.
+"""A recipe's config, its check and what its procs preload, read from its source without what only
+a training needs.
 
 A recipe imports torch, which takes seconds; its config is a dataclass of numbers and words. So
 those statements of its module are run that the config depends on, or ``check``, and no others.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +21,7 @@ from monarch.config_file import LoadedConfig
 from monarch.config_file.types import is_config
 from monarch.runs.catalog import built_in_recipes, source_of
 
-__all__ = ["Outline", "outline_of"]
+__all__ = ["Outline", "outline_of", "preload_of"]
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -27,14 +29,13 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Outline:
     """``config_class`` has the fields of the recipe's own, but is another class."""
 
-    def __init__(self, tree: ast.Module, path: Path, module: str, annotation: ast.expr) -> None:
-        self.path = path
-        self.doc = ast.get_docstring(tree) or ""
-        self._tree = tree
+    def __init__(self, source: _Source, annotation: ast.expr) -> None:
+        self.path = path = source.path
+        self.doc = ast.get_docstring(source.tree) or ""
+        self._tree = source.tree
         self._ran: set[ast.stmt] = set()
-        self._module = ModuleType(f"{module} (outline)")
-        package = module.rpartition(".")[0]
-        self._module.__dict__.update(__file__=str(path), __package__=package)
+        self._module = ModuleType(f"{source.module} (outline)")
+        self._module.__dict__.update(__file__=str(path), __package__=source.package)
         # Where dataclasses and typing look for the names in a class's annotations.
         sys.modules[self._module.__name__] = self._module
         self._run(_names_in([annotation]))
@@ -63,7 +64,44 @@ class Outline:
 
 def outline_of(wanted: str) -> Outline | None:
     """Of the recipe that ``wanted`` names: a built-in one, a file, a module, or ``module:name``."""
-    place, _, attribute = wanted.partition(":")
+    found = _source_of(wanted)
+    if found is None:
+        return None
+    try:
+        annotation = _annotation(found.tree, wanted.partition(":")[2] or "run")
+        outline = Outline(found, annotation) if annotation else None
+    except Exception:
+        return None
+    return outline if outline and is_config(outline.config_class) else None
+
+
+def preload_of(wanted: str) -> tuple[str, ...]:
+    """Modules that the procs of that recipe should find imported: its ``PRELOAD``, if it says."""
+    found = _source_of(wanted)
+    if found is None:
+        return ()
+    names: dict[str, Any] = {"__file__": str(found.path), "__package__": found.package}
+    try:
+        needed = _statements_for(found.tree, {"PRELOAD"}, in_strings=False)
+        exec(compile(ast.Module(needed, type_ignores=[]), str(found.path), "exec"), names)
+        return tuple(names.get("PRELOAD", ()))
+    except Exception:
+        return ()
+
+
+@dataclass(frozen=True)
+class _Source:
+    tree: ast.Module
+    path: Path
+    module: str
+
+    @property
+    def package(self) -> str:
+        return self.module.rpartition(".")[0]
+
+
+def _source_of(wanted: str) -> _Source | None:
+    place = wanted.partition(":")[0]
     path: Path | None
     if Path(place).suffix == ".py":
         path, module = Path(place), Path(place).stem
@@ -76,12 +114,9 @@ def outline_of(wanted: str) -> Outline | None:
     if path is None or path.suffix != ".py":
         return None
     try:
-        tree = ast.parse(path.read_bytes())
-        annotation = _annotation(tree, attribute or "run")
-        outline = Outline(tree, path, module, annotation) if annotation else None
-    except Exception:
+        return _Source(ast.parse(path.read_bytes()), path, module)
+    except (OSError, SyntaxError, ValueError):
         return None
-    return outline if outline and is_config(outline.config_class) else None
 
 
 def _annotation(tree: ast.Module, entry: str) -> ast.expr | None:
@@ -105,7 +140,9 @@ def _of_parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, index: int) 
     return annotation
 
 
-def _statements_for(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
+def _statements_for(
+    tree: ast.Module, names: set[str], *, in_strings: bool = True
+) -> list[ast.stmt]:
     """The statements that bind or change ``names``, and what those need, in their order."""
     bound = {statement: _bound_by(statement) for statement in tree.body}
     taken: set[ast.stmt] = set()
@@ -114,7 +151,7 @@ def _statements_for(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
         if not more:
             return [each for each in tree.body if each in taken or _is_future(each)]
         taken |= more
-        names |= _names_in(more)
+        names |= _names_in(more, in_strings=in_strings)
 
 
 def _is_future(statement: ast.stmt) -> bool:
@@ -140,13 +177,13 @@ def _bound_by(statement: ast.stmt) -> set[str]:
     return bound
 
 
-def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
-    """All names in them, those in annotations that are strings as well."""
+def _names_in(nodes: Iterable[ast.AST], *, in_strings: bool = True) -> set[str]:
+    """All names in them, those in annotations that are strings as well, if ``in_strings``."""
     found: set[str] = set()
     for root in nodes:
         for node in ast.walk(root):
             if isinstance(node, ast.Name):
                 found.add(node.id)
-            elif isinstance(node, ast.Constant) and str(node.value).isidentifier():
+            elif in_strings and isinstance(node, ast.Constant) and str(node.value).isidentifier():
                 found.add(str(node.value))
     return found

@@ -75,6 +75,7 @@ from monarch_recipes.replicas.messages import (
     task_errors,
 )
 from monarch_recipes.replicas.placement import place_groups
+from monarch_recipes.replicas.processes import PRELOAD as PRELOAD
 from monarch_recipes.replicas.torchft_cures import (
     CarefulManager,
     average_in_group,

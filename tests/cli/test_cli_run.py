@@ -291,3 +291,17 @@ def test_a_project_in_a_folder_whose_name_is_no_utf8(tmp_path: Path) -> None:
         assert said in folder.monarch("run", "adding.py")  # of an allocation
     finally:
         folder.monarch("kill")
+
+
+def test_what_procs_preload_is_imported_beside_the_recipe(folder: RunsFolder) -> None:
+    folder.write("heavy.py", "open('imported', 'w').close()\n")
+    recipe = (folder.path / "counting.py").read_text()
+    waits = (
+        "PRELOAD = ('heavy',)\n"
+        "deadline = time.monotonic() + 60\n"
+        "while not Path('imported').exists():\n"
+        "    assert time.monotonic() < deadline, 'nobody imports it meanwhile'\n"
+        "    time.sleep(0.01)\n"
+    )
+    folder.write("counting.py", recipe.replace("class Counter", f"{waits}\n\nclass Counter", 1))
+    assert "finished after step 4" in folder.monarch("run", "counting.py", "--local")

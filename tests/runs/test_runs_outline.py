@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from monarch.config_file import ConfigError, load_config, to_toml
 from monarch.runs.catalog import built_in_recipes
-from monarch.runs.outline import Outline, outline_of
+from monarch.runs.outline import Outline, outline_of, preload_of
 from monarch.runs.recipe import find_recipe
 
 Reads = Callable[[str], Outline]
@@ -142,3 +143,30 @@ def test_of_a_recipe_of_ours_it_is_the_config_that_an_import_gives(name: str) ->
         )
     finally:
         outline.forget()
+
+
+def test_what_procs_preload_is_told_without_importing_it() -> None:
+    code = (
+        "import sys; from monarch.runs.catalog import built_in_recipes\n"
+        "from monarch.runs.outline import preload_of\n"
+        "for name in built_in_recipes(): print(name, *preload_of(name))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = {line.split()[0]: tuple(line.split()[1:]) for line in done.stdout.splitlines()}
+    for name in set(told) - {"titan"}:
+        assert told[name] == find_recipe(name).preload
+    assert all(told.values())
+
+
+def test_where_nothing_is_to_be_preloaded_nothing_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    for source, expected in {
+        RECIPE: (),
+        RECIPE + "LIBRARY = 'heavy'\nPRELOAD = (LIBRARY, 'light')\n": ("heavy", "light"),
+        RECIPE + "PRELOAD = no_such_library.PRELOAD\n": (),
+        "def run(:": (),
+    }.items():
+        path.write_text(source)
+        assert preload_of(str(path)) == expected
+    assert preload_of("no.such.module") == ()

@@ -20,13 +20,13 @@ from monarch_recipes.replicas.group import (
     Group,
     GroupLate,
     GroupLost,
-    end_procs,
     first_cause,
 )
 from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseTimes
 from monarch_recipes.replicas.lighthouse_keeper import LighthouseKeeper
 from monarch_recipes.replicas.messages import Ready, TaskError, Unsaved
 from monarch_recipes.replicas.placement import place_groups
+from monarch_recipes.replicas.processes import end_procs
 from monarch_recipes.replicas.torchft_cures import LeftBehind
 
 __all__ = ["Crew", "GroupsError", "Limits"]

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from monarch.actor import Actor, HostMesh, ProcMesh
-from monarch.config import configured
 from monarch.errors import MonarchError, SupervisionError
 from monarch.runs.restarts import Restarts
 from monarch.runs.witness import Witness
 from monarch_recipes.replicas.messages import Seat
 from monarch_recipes.replicas.placement import Place
+from monarch_recipes.replicas.processes import ENVIRONMENT, PRELOAD
 from monarch_recipes.replicas.torchft_cures import Bell
 
-__all__ = [
-    "ENVIRONMENT", "PRELOAD", "Disconnected", "Group", "GroupLate", "GroupLost", "end_procs",
-    "first_cause",
-]  # fmt: skip
-
-PRELOAD = ("monarch_recipes.replicas.preload",)
-ENVIRONMENT = {"RUST_LOG": "warn"}
-_STOP_SECONDS = 5.0
+__all__ = ["Disconnected", "Group", "GroupLate", "GroupLost", "first_cause"]
 
 
 class GroupLost(Exception):
@@ -128,18 +120,3 @@ def first_cause(error: MonarchError) -> str:
     failure = error.failure if isinstance(error, SupervisionError) else None
     why = str(error) if failure is None else failure.root_cause.reason
     return why.strip().splitlines()[0]
-
-
-async def end_procs(*meshes: ProcMesh | None) -> None:
-    """Kill procs, and wait a little for that: a host that is gone does not answer."""
-    ends = []
-    # What is worth saving has been saved, and what hangs has no last words.
-    with configured(stop_timeout_seconds=0.0):
-        for mesh in meshes:
-            if mesh is not None:
-                ends.append(mesh.stop().as_asyncio())
-    if ends:
-        await asyncio.wait(ends, timeout=_STOP_SECONDS)
-    for one in ends:
-        if one.done() and not one.cancelled():
-            one.exception()

@@ -12,8 +12,9 @@ from monarch.errors import MonarchError
 from monarch.runs.restarts import Restarts
 from monarch.spmd.surroundings import hosts_beyond
 from monarch_recipes.replicas.chronicle import LIGHTHOUSE, Chronicle
-from monarch_recipes.replicas.group import ENVIRONMENT, PRELOAD, end_procs, first_cause
+from monarch_recipes.replicas.group import first_cause
 from monarch_recipes.replicas.lighthouse import Lighthouse, LighthouseLost, LighthouseTimes
+from monarch_recipes.replicas.processes import ENVIRONMENT, PRELOAD, end_procs
 
 __all__ = ["LighthouseKeeper"]
 
