@@ -211,6 +211,10 @@ class Holding:
         if not (on_trial if is_remote else self.edits.is_new(activity, now)):
             raise error
         good = min((one.good or 0 for one in on_trial), default=self.edits.good_for(activity) or 0)
+        # What fails may know better, as where a checkpoint says which code it fits.
+        known = getattr(getattr(error, "exception", None), "good_generation", None)
+        if known is not None and known < now:
+            good = max(good, known)
         if isinstance(error, RankHangs):
             stuck = [one for one in on_trial if one.is_running and not one.is_waiting] or on_trial
             ranks = tuple(one.rank for one in stuck)

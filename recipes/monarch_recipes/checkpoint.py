@@ -47,7 +47,17 @@ class CheckpointError(MonarchError):
 
 
 class CheckpointMisfit(CheckpointError):
-    """A sound checkpoint of another model, optimizer or recipe; to begin again would not help."""
+    """A sound checkpoint of another model, optimizer or recipe; to begin again would not help.
+
+    ``good_generation`` is that of the last code that is known to fit it, where an edit did it.
+    """
+
+    def __init__(self, text: str, good_generation: int | None = None) -> None:
+        super().__init__(text)
+        self.good_generation = good_generation
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.good_generation)
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,7 @@ def load_latest_checkpoint(
 
     ``fits`` raises CheckpointError for one of another model. ``skipped`` is told of each newer one
     that cannot be used. ``None`` if there is none but damaged ones; where all that can be read
-    were refused, raises the last refusal: to begin anew there would lose somebody's run.
+    were refused, raises why the newest was: to begin anew there would lose somebody's run.
     """
     refusal: CheckpointError | None = None
     for path in reversed(checkpoint_paths(folder)):
@@ -149,7 +159,7 @@ def load_latest_checkpoint(
             fits(checkpoint)
             return checkpoint
         except CheckpointError as error:
-            refusal = error
+            refusal = refusal or error
             skipped(f"skipping a checkpoint: {error}")
     if refusal is not None:
         raise refusal
@@ -194,10 +204,8 @@ def check_model(
                 reason = f"{name!r} has the shape {there} there, and {here} here"
                 break
     if reason:
-        raise CheckpointMisfit(
-            f"{checkpoint.path} is of another model: {reason}. {_edited(checkpoint, generation)}"
-            'Give the config it was trained with, or begin anew: `--new`, or resume="never"'
-        )
+        what_now, good = _what_now(checkpoint, generation, "Give the config")
+        raise CheckpointMisfit(f"{checkpoint.path} is of another model: {reason}. {what_now}", good)
     if lacking := [key for key in keys if key not in checkpoint.state]:
         raise CheckpointMisfit(f"{checkpoint.path} is of another recipe: it has no {lacking[0]!r}")
 
@@ -208,10 +216,11 @@ def check_optimizer(
     """Raise CheckpointMisfit if what it has of the optimizer is of another kind of optimizer."""
     reason = optimizer_difference(checkpoint.state["optimizer"], optimizer.state_dict())
     if reason:
+        what_now, good = _what_now(checkpoint, generation, "Take the optimizer")
         raise CheckpointMisfit(
             f"{checkpoint.path} is of another optimizer than {type(optimizer).__name__}: {reason}. "
-            f"{_edited(checkpoint, generation)}Take the optimizer it was trained with, or begin "
-            'anew: `--new`, or resume="never"'
+            f"{what_now}",
+            good,
         )
 
 
@@ -230,15 +239,23 @@ def optimizer_difference(there: dict[str, Any], here: dict[str, Any]) -> str:
     return ""
 
 
-def _edited(checkpoint: Checkpoint, generation: int) -> str:
-    """That code was edited since; empty where it was not, or where nobody knows."""
-    before = checkpoint.state.get("generation")
-    if not generation or before is None or before == generation:
-        return ""
-    return (
-        f"It was saved by generation {before} of the code, and generation {generation} runs here: "
-        "an edit since then did it, and `monarch sync rollback` goes back. "
-    )
+def _what_now(checkpoint: Checkpoint, generation: int, otherwise: str) -> tuple[str, int | None]:
+    """In words, and with the last generation that fits it, where an edit did it that can be told
+    from the numbers."""
+    before: int = checkpoint.state.get("generation") or 0
+    unfit_since: int = checkpoint.state.get("unfit_since", 0)
+    if not before < generation and not 0 < unfit_since <= before == generation:
+        words = f'{otherwise} it was trained with, or begin anew: `--new`, or resume="never"'
+        return words, None
+    good = unfit_since - 1 if unfit_since else before
+    if unfit_since or generation == before + 1:
+        edit = f"Generation {good + 1} of the code changed what a start builds"
+    else:
+        edit = (
+            f"It was saved by generation {before} of the code, and generation {generation} runs "
+            "here: an edit since then changed what a start builds"
+        )
+    return f"{edit}; take that back, or go back by `monarch sync rollback {good}`", good
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:

@@ -56,13 +56,13 @@ from monarch_recipes.evaluation import evaluate_share, held_out_names, means_of,
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
 from monarch_recipes.memory import memory_of_step
-from monarch_recipes.next_start import tell_of_next_start
+from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.profiling import Profiler
 from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
 from monarch_recipes.results import Outcome, Plan, StepResult, measured
-from monarch_recipes.samples import Data, SampleOrder, batches, reading_ahead
+from monarch_recipes.samples import Data, ReadingAhead, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part
@@ -203,6 +203,7 @@ class DDPTrainer(Actor):
     def __init__(self, config: DDPConfig, checkpoint_dir: Path | str = "checkpoints") -> None:
         self.config = config
         self.checkpoint_dir = Path(checkpoint_dir)
+        self.ahead: ReadingAhead | None = None
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
@@ -237,8 +238,10 @@ class DDPTrainer(Actor):
         self.history: list[dict[str, float]] = []  # of all evaluations
 
         torch.manual_seed(config.seed)
-        self.model = at_start(part(config.task, build_model))(config).to(self.device)
-        self.optimizer = at_start(part(config.task, build_optimizer))(config, self.model)
+        builders = self.builders()
+        self.model = builders.model(config).to(self.device)
+        self.optimizer = builders.optimizer(config, self.model)
+        self.next_start = NextStart(builders.names)
         self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
         # Ranks draw their dropout from different streams.
@@ -260,14 +263,16 @@ class DDPTrainer(Actor):
     def __reload__(self, change: ReloadReport) -> None:
         """Have the author of an edit know what the next start would make of it."""
         if hasattr(self, "parallel_model"):
-            config = self.config
-            tell_of_next_start(
-                change,
-                lambda: part(config.task, build_model)(config),
-                lambda model: part(config.task, build_optimizer)(config, model),
-                self.model,
-                self.optimizer,
-            )
+            self.next_start.look(
+                change, self.builders(), self.model, self.optimizer,
+                generation=context().generation,
+            )  # fmt: skip
+
+    def builders(self) -> Builders:
+        """What a start makes model and optimizer with."""
+        config = self.config
+        model, optimizer = part(config.task, build_model), part(config.task, build_optimizer)
+        return Builders(config, at_start(model), at_start(optimizer))
 
     @endpoint
     def rejoin(self, store: tuple[str, int]) -> None:
@@ -393,6 +398,7 @@ class DDPTrainer(Actor):
                 "random_states": random_states,
                 "history": self.history,
                 "generation": context().generation,
+                "unfit_since": self.next_start.unfit_since,
             }
             save_checkpoint(folder, step, state, num_kept)
         return checkpoint_path(folder, step)

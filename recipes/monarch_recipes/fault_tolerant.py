@@ -53,7 +53,7 @@ from monarch_recipes.evaluation import Share, evaluate_share
 from monarch_recipes.export import export as export
 from monarch_recipes.extras import Extras
 from monarch_recipes.memory import memory_of_step
-from monarch_recipes.next_start import tell_of_next_start
+from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
 from monarch_recipes.profiling import Profiler
 from monarch_recipes.randomness import draw_from
@@ -266,14 +266,16 @@ class ReplicaTrainer(Actor):
     def __reload__(self, change: ReloadReport) -> None:
         """Have the author of an edit know what the next start would make of it."""
         if hasattr(self, "progress"):
-            config = self.config
-            tell_of_next_start(
-                change,
-                lambda: part(config.task, build_model)(config),
-                lambda model: part(config.task, build_optimizer)(config, model),
-                self.model,
-                self.optimizer,
-            )
+            self.next_start.look(
+                change, self.builders(), self.model, self.optimizer,
+                generation=context().generation,
+            )  # fmt: skip
+
+    def builders(self) -> Builders:
+        """What a start makes model and optimizer with."""
+        config = self.config
+        model, optimizer = part(config.task, build_model), part(config.task, build_optimizer)
+        return Builders(config, at_start(model), at_start(optimizer))
 
     @endpoint
     def setup(self, checkpoint: Path | None) -> Ready:
@@ -309,8 +311,10 @@ class ReplicaTrainer(Actor):
         name = f"group{seat.group}-rank{seat.rank}"
         self.profiler = Profiler(config.extras, self.checkpoint_dir, name)
         torch.manual_seed(config.seed)
-        self.model = at_start(part(config.task, build_model))(config).to(self.device)
-        self.optimizer = at_start(part(config.task, build_optimizer))(config, self.model)
+        builders = self.builders()
+        self.model = builders.model(config).to(self.device)
+        self.optimizer = builders.optimizer(config, self.model)
+        self.next_start = NextStart(builders.names)
         self.outer_optimizer = torch.optim.SGD(
             self.model.parameters(),
             lr=config.outer_learning_rate,
@@ -567,6 +571,7 @@ class ReplicaTrainer(Actor):
             "progress": self.progress,
             "algorithm": self.config.algorithm,
             "generation": context().generation,
+            "unfit_since": self.next_start.unfit_since,
         }
         step, num_kept = self.progress["step"], self.config.num_checkpoints_kept
         try:

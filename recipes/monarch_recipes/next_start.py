@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,10 +12,63 @@ from torch import nn
 from monarch_recipes.checkpoint import optimizer_difference
 from monarch_sync.reload import ReloadReport
 
-__all__ = ["tell_of_next_start"]
+__all__ = ["Builders", "NextStart", "tell_of_next_start"]
 
 # A model that cannot be made without data is made on the CPU, if it is not larger than that.
 _MOST_PARAMETERS = 50_000_000
+
+
+@dataclass(frozen=True)
+class Builders:
+    """What a start makes model and optimizer with, as the code is now."""
+
+    config: Any
+    model: Callable[[Any], nn.Module]
+    optimizer: Callable[[Any, nn.Module], torch.optim.Optimizer]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        found = (self.model, self.optimizer)
+        return tuple(f"{one.__module__}.{one.__qualname__}" for one in found)
+
+
+@dataclass
+class NextStart:
+    """Whether a start would still make what is live: an edit of that shows only there.
+
+    ``built_by`` names the functions that a start calls. Since generation ``unfit_since`` it would
+    make something else; 0 where it would not. Have checkpoints remember that.
+    """
+
+    built_by: tuple[str, ...]
+    unfit_since: int = 0
+
+    def look(
+        self,
+        change: ReloadReport,
+        builders: Builders,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        generation: int,
+    ) -> None:
+        """Look again, after a change that made ``generation``, and have its author know."""
+        for name in builders.names:
+            # One that took another's place, as where a task got one of its own.
+            if name not in self.built_by and name not in change.at_start:
+                change.at_start.append(name)
+                change.warn(f"{name} counts from the next start of the run")
+        if not change.at_start:
+            return
+        self.built_by = builders.names
+        fits = tell_of_next_start(
+            change,
+            lambda: builders.model(builders.config),
+            lambda new: builders.optimizer(builders.config, new),
+            model,
+            optimizer,
+        )
+        self.unfit_since = 0 if fits else min(self.unfit_since or generation, generation)
 
 
 def tell_of_next_start(
@@ -22,14 +77,14 @@ def tell_of_next_start(
     build_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-) -> None:
-    """Have whoever pushed an edit of what builds model or optimizer know, where these would be
-    others now than ``model`` and ``optimizer``, with which the run goes on.
+) -> bool:
+    """Whether model and optimizer would be alike now to ``model`` and ``optimizer``, with which
+    the run goes on; else whoever pushed the edit of what builds them is told.
 
     The new ones are made without data.
     """
-    if not change.at_start or change.undone:
-        return
+    if not change.at_start:
+        return True
     try:
         new = _made(build_model, sum(parameter.numel() for parameter in model.parameters()))
         reason = "" if new is None else difference_of(new, model)
@@ -42,12 +97,14 @@ def tell_of_next_start(
             f"the next start will fail: building it anew raises {type(error).__name__}: {error}. "
             "This run goes on with the model and optimizer that it has"
         )
-        return
+        return False
     if reason:
         change.warn(
             f"the next start cannot go on from this run's checkpoints: {reason}. This run goes on "
-            "with what it has, until a rank is lost; `monarch sync rollback` goes back"
+            "with what it has; when a rank is lost it waits for a mend. `monarch sync rollback` "
+            "goes back"
         )
+    return not reason
 
 
 def difference_of(new: nn.Module, old: nn.Module) -> str:

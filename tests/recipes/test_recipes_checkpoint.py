@@ -207,7 +207,7 @@ def test_the_newest_that_fits_is_taken_and_none_that_does_not(folder: Path) -> N
     assert found.step == 10
     assert len(told) == 1
     assert "step-00000020.pt is of another model" in told[0]
-    with pytest.raises(CheckpointError, match=r"step-00000010\.pt is of another model"):
+    with pytest.raises(CheckpointError, match=r"step-00000020\.pt is of another model"):
         load_latest_checkpoint(folder, lambda one: check_model(one, nn.Linear(5, 2)), told.append)
 
 

@@ -7,13 +7,16 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from monarch.config import configured
+from monarch.runs.edits import OnEditError
 from monarch.runs.ranks import RunFailed
 from monarch_recipes import ddp
+from monarch_sync import SyncReport
 from tests.recipes.held_run import LOSS, TASK, HeldRun, importable
 from tests.support import wait_for
 
@@ -230,3 +233,67 @@ def test_what_failed_on_good_code_still_ends_the_run(run: HeldRun) -> None:
     assert isinstance(run.error, RunFailed)
     assert "labelz" in str(run.error)
     assert not run.events("held")
+
+
+WIDTH = "nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 10)"
+WIDER = WIDTH.replace("16", "24")
+SGD = """
+
+def build_optimizer(config, model):
+    return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("edited", "told"),
+    [
+        (TASK.replace(WIDTH, WIDER), "step-00000012.pt is of another model"),
+        (TASK + SGD, "step-00000012.pt is of another optimizer than SGD"),
+    ],
+    ids=["model", "optimizer"],
+)
+@pytest.mark.parametrize("policy", ["hold", "rollback"])
+def test_a_restart_on_code_that_does_not_fit_the_checkpoint_holds(
+    run: HeldRun, edited: str, told: str, policy: OnEditError
+) -> None:
+    """Until then it trains on with the model that it has, through another edit, and saves it."""
+    run.settings.update(checkpoint_every=4, max_restarts=1)
+    reports = []
+    other = TASK.replace("config.learning_rate", "config.learning_rate * 1.0")
+    run.at[3] = lambda: reports.append(run.push("task.py", other))
+    edited = edited.replace("config.learning_rate", "config.learning_rate * 1.0")
+    run.at[6] = lambda: reports.append(run.push("task.py", edited))
+    run.at[10] = lambda: reports.append(run.push("task.py", edited + "# another\n"))
+    run.at[14] = kill_a_rank
+    gone_back_to = []
+
+    def roll_back(good: int) -> SyncReport:
+        gone_back_to.append(good)
+        return run.push("task.py", other)
+
+    run.record.edits.policy = policy
+    run.record.code = SimpleNamespace(
+        roll_back=roll_back, generation=0, move_to=lambda generation: None
+    )
+    run.start()
+    if policy == "hold":
+        held = run.when_held()
+        assert run.push("task.py", other + "# mended\n").ok
+    run.end()
+    assert run.error is None, run.error
+    first, second, third = reports
+    assert any("next start cannot go on from" in one for one in second.warnings)
+    assert not first.warnings
+    assert not third.warnings
+    if policy == "rollback":
+        (held,) = run.events("failed_edit")
+        assert gone_back_to == [first.generation]
+    else:
+        assert not held["in_place"]
+    assert told in held["error"]
+    assert held["doing"] == "setting up"
+    assert f"Generation {second.generation} of the code changed what a start builds" in held["text"]
+    assert held["generation"] == third.generation
+    assert held["good"] == first.generation
+    assert run.steps == [*range(1, 15), *range(13, STEPS + 1)]
+    assert len(run.events("died")) == 1, "the hold costs no restart"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from monarch_recipes.checkpoint import Checkpoint, CheckpointMisfit, check_model, check_optimizer
-from monarch_recipes.next_start import tell_of_next_start
+from monarch_recipes.next_start import Builders, NextStart, tell_of_next_start
 from monarch_sync.reload import ReloadReport
 
 
@@ -95,6 +96,45 @@ def test_another_optimizer_is_told_as_well() -> None:
     assert "of another kind: it has no 'dampening'" in change.warnings[0]
 
 
+def test_since_which_generation_it_does_not_fit() -> None:
+    live = _small()
+
+    def look(generation: int, model: Callable[[], nn.Module], edited: str = "_small") -> int:
+        def _small(config: object) -> nn.Module:
+            return model()
+
+        change = ReloadReport(at_start=[edited] if edited else [])
+        now = Builders(None, _small, lambda config, new: _adam(new))
+        next_start.look(change, now, live, _adam(live), generation=generation)
+        return next_start.unfit_since
+
+    next_start = NextStart(())
+    assert look(4, _small) == 0
+    assert look(5, _wide) == 5
+    assert look(6, _wide, edited="") == 5, "another edit"
+    assert look(7, _deep) == 5
+    assert look(8, _small) == 0
+    assert look(9, _broken) == 9
+    assert look(8, _small) == 0, "taken back"
+
+
+def test_an_optimizer_of_a_tasks_own_that_was_not_there_before_is_told() -> None:
+    live = _small()
+    builders = Builders(None, lambda config: _small(), lambda config, model: _adam(model))
+    next_start = NextStart(builders.names)
+    own = Builders(None, builders.model, lambda config, model: _sgd(model))
+    own.optimizer.__qualname__ = "build_optimizer"
+    change = ReloadReport(modules=["task"])
+    next_start.look(change, own, live, _adam(live), generation=2)
+    counts, misfit = change.warnings
+    assert "build_optimizer counts from the next start of the run" in counts
+    assert "of another kind" in misfit
+    again = ReloadReport(modules=["task"])
+    next_start.look(again, own, live, _adam(live), generation=3)
+    assert again.warnings == []
+    assert next_start.unfit_since == 2
+
+
 def _checkpoint(model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint:
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "generation": 3}
     return Checkpoint(7, Path("step-00000007.pt"), state)
@@ -108,6 +148,14 @@ def test_a_restart_says_that_an_edit_changed_the_model() -> None:
     with pytest.raises(CheckpointMisfit, match="of another model") as caught:
         check_model(saved, _wide(), generation=3)
     assert "generation" not in str(caught.value)
+    with pytest.raises(CheckpointMisfit, match="Generation 4 of the code changed") as caught:
+        check_model(saved, _wide(), generation=4)
+    assert pickle.loads(pickle.dumps(caught.value)).good_generation == 3
+    saved.state["unfit_since"] = 2
+    for generation in (3, 8):
+        with pytest.raises(CheckpointMisfit, match="Generation 2 of the code changed") as caught:
+            check_model(saved, _wide(), generation=generation)
+        assert caught.value.good_generation == 1
 
 
 def test_a_restart_says_that_an_edit_changed_the_optimizer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from monarch_sync.reload import at_start
 
 from .conftest import Project
@@ -20,6 +22,7 @@ def test_a_marked_function_counts_from_the_next_start(project: Project) -> None:
 
 
 def test_the_making_of_a_module_of_torch(project: Project) -> None:
+    pytest.importorskip("torch")
     source = """
         from torch import nn
         class Net(nn.Module):
