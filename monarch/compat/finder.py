@@ -1,8 +1,9 @@
 """Imports of Monarch's addresses that are no files here, ``monarch._src.actor.actor_mesh`` say.
 
-The finder stands last, so a real module always wins, and costs nothing until an import fails
-without it. A module that it makes holds no names: each is looked up in its home when asked for, so
-that what a program assigns there later is seen here too.
+The finder stands first, because a folder that is left of an older version, with nothing but
+bytecode in it, would be taken for a package. What is not under the few names below costs one look.
+A module that it makes holds no names: each is looked up in its home when asked for, so that what a
+program assigns there later is seen here too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ __all__ = ["install"]
 
 _PREFIX = "monarch."
 
+# Under which all addresses are.
+HEADS = frozenset(
+    ("_rust_bindings", "_src", "actor_mesh", "allocator", "proc_mesh", "tools", "utils")
+)
+SINGLE = frozenset(("monarch.actor.alloc",))
+
 
 class _Finder:
     """Both the finder and the loader of such modules."""
@@ -26,6 +33,8 @@ class _Finder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if not fullname.startswith(_PREFIX):
+            return None
+        if fullname.split(".", 2)[1] not in HEADS and fullname not in SINGLE:
             return None
         # When it is needed: no program that is written for us ever gets here.
         from monarch.compat.addresses import ADDRESSES, is_package
@@ -76,4 +85,4 @@ def _importer_level() -> int:
 def install() -> None:
     """Have imports find Monarch's addresses too. Once is enough."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.insert(0, _Finder())

@@ -84,6 +84,10 @@ class InProcessAgent(ProcAgent):
         for cell in self.cells:
             cell.is_ended = True
             cell.deliver(Lift(-1))  # Wakes it, and means nothing else.
+        self.stop_loop()
+
+    def stop_loop(self) -> None:
+        """End the thread on which async actors ran."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):

@@ -44,6 +44,10 @@ _END_SECONDS = 20.0
 class InProcessClient(InProcessAgent, ClientAgent):
     """The real client, whose async actors run on a loop of the world's kind."""
 
+    def close(self, grace_seconds: float | None = None) -> None:
+        super().close(grace_seconds)
+        self.stop_loop()
+
 
 class World:
     """What is simulated: a client with its own host, other hosts, and their procs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -13,6 +14,7 @@ import pytest
 import monarch.actor
 from monarch.actor import Actor, Shape, Slice, endpoint, this_host
 from monarch.compat.addresses import ADDRESSES
+from monarch.compat.finder import HEADS, SINGLE
 
 SECONDS = 30
 
@@ -187,3 +189,22 @@ def test_the_home_folder_of_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Any
     assert (conda.active_env_dir(), conda.active_env_name()) == ("/envs/mine", "mine")
     monkeypatch.delenv("CONDA_PREFIX")
     assert conda.active_env_name() is None
+
+
+def test_all_addresses_are_where_the_finder_looks() -> None:
+    assert {address for address in ADDRESSES if address.split(".")[1] not in HEADS} == SINGLE
+
+
+def test_a_folder_that_an_older_version_left_hides_nothing(tmp_path: Path) -> None:
+    """Removing a package leaves its bytecode, and Python takes any folder for a package."""
+    (tmp_path / "_src/__pycache__").mkdir(parents=True)
+    (tmp_path / "tools/config/__pycache__").mkdir(parents=True)
+    script = (
+        "import sys, monarch, monarch.tools\n"
+        "monarch.__path__.insert(0, sys.argv[1])\n"
+        "monarch.tools.__path__.insert(0, sys.argv[1] + '/tools')\n"
+        "from monarch._src.actor.actor_mesh import Actor\n"
+        "from monarch.tools.config import Workspace\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True)
+    assert run.returncode == 0, run.stderr.decode()
