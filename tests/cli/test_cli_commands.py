@@ -331,4 +331,4 @@ def test_kill_during_a_run_ends_the_run(folder: Folder, command: Callable[..., P
     assert running.wait() == 1, running.story()
     assert "Traceback" not in running.story()
     assert "interrupted" not in running.story(), "nobody pressed Ctrl-C"
-    assert any("failed: its host" in line for line in running.errors)
+    assert "the allocation was ended by monarch kill" in running.story(), running.story()

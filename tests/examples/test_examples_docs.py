@@ -55,7 +55,7 @@ def test_every_option_and_command_is_documented() -> None:
     for name in sync.commands:
         assert f"monarch sync {name}" in text
     for parameter in sync.params:
-        if parameter.name not in ("file", "help"):
+        if parameter.name not in ("file", "help") and not getattr(parameter, "hidden", False):
             assert any(option in text for option in parameter.opts), parameter.opts
 
 

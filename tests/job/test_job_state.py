@@ -180,7 +180,9 @@ def test_kill_leaves_nothing(cache: Path) -> None:
     job.kill()
 
 
-def test_kill_takes_the_sockets_of_a_host_agent_that_was_killed(cache: Path) -> None:
+def test_kill_takes_the_sockets_of_a_host_agent_that_was_killed(
+    cache: Path, faults: list[object]
+) -> None:
     job = ProcessJob({"trainers": 1})
     state = job.state(cached_path=str(cache))
     state.trainers.spawn_procs({"gpus": 1}).spawn("echo", Echo).pid.call_one().get(timeout=60)
