@@ -15,37 +15,24 @@ from pathlib import Path
 from monarch.cli.project import Project, find_job, noted_job
 from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.following import Following
-from monarch.cli.sync.generations import compared, go_back, show_differences
-from monarch.cli.sync.hearing import Hearing
+from monarch.cli.sync.key_commands import KEYS_HINT, KeyCommands
 from monarch.cli.sync.keys import Keys
 from monarch.cli.sync.news import News
+from monarch.cli.sync.others import Others
 from monarch.cli.sync.project_edits import SETTLE_SECONDS, ProjectEdits
 from monarch.cli.sync.restless import RestlessFiles
 from monarch.cli.sync.retrying import Retrying
-from monarch.cli.sync.terminal import Terminal
-from monarch.cli.sync.timeline import goal, timeline
-from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor
+from monarch.cli.sync.visitor import Visitor
 from monarch.cli.sync.voice import Voice, listed
 from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
-from monarch.runtime.hosts.bulletins import post
-from monarch.runtime.hosts.host_link import who_am_i
-from monarch.runtime.workspace.packages.surroundings import Surroundings
 from monarch.runtime.workspace.session import session_of
-from monarch.wire.address import ProcAddress
-from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
 from monarch_sync.scanning.identities import Identities
 from monarch_sync.words import printable
 
 __all__ = ["Watching"]
 
-_HINT = "keys: r push again, b roll back, d diff, h help, q quit"
-_HELP = """\
-r  push again, all of it: what was refused is tried once more
-b  roll back to the generation before; your own files stay as they are
-d  how your files differ from that one
-q  stop watching, as Ctrl-C does; hosts and processes stay as they are"""
 _TICK_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 5.0  # at what could not be read: nobody tells when a mount is back
 
@@ -75,14 +62,14 @@ class Watching:
         self._identities = Identities()
         self._visitor: Visitor | None = visitor
         self._following: Following | None = None
-        self._hearing: Hearing | None = None
-        self._tells_runs = tells_runs
+        self._others = Others(voice, self._wake, tells_runs=tells_runs)
         self._keys = keys or Keys()
         self._keys.on_press = self._wake
-        self._is_quitting = False
+        self._commands = KeyCommands(
+            self._keys, voice, self._others, self._push_all, best_effort=best_effort
+        )
         self._is_behind = False
         self._news = News()
-        self._came_to = 0  # the generation of the last push; 0 where it did not come through
         self._pushed_at = 0.0
         self._restless = RestlessFiles(self._workspace)
         self._retrying = Retrying()
@@ -94,28 +81,28 @@ class Watching:
         """Until interrupted."""
         try:
             self._missing()  # From here on they are known.
-            self._push(None, is_first=True)
-            self._hear()
+            self._push_all()
+            if self._visitor is not None:
+                self._others.listen(self._visitor)
             self._follow_if_there()
             with self._keys.listen() as has_keys:
                 if has_keys:
-                    self._voice.note("keys", _HINT)
-                while not self._is_quitting:
+                    self._voice.note("keys", KEYS_HINT)
+                while not self._commands.is_quitting:
                     self._step()
             self._tell_end()
         except KeyboardInterrupt:
             at_once_from_here()
             self._tell_end()
         finally:
-            self._hear_no_more()
+            self._others.close()
             self._unfollow()
 
     def _step(self) -> None:
         """Wait for a save, or for what else may have changed."""
-        self._tell_what_was_heard()
-        while key := self._keys.take():
-            self._do(key)
-        if self._is_quitting:
+        self._others.tell()
+        self._commands.do_all(self._visitor, self._workspace)
+        if self._commands.is_quitting:
             return
         if self._following is None:
             self._wait_for_folder()
@@ -166,7 +153,7 @@ class Watching:
             self._lose_folder()
         except (MonarchError, SyncError) as error:
             # What was touched before a push that failed half-way may not have been looked at.
-            self._is_behind, self._came_to = True, 0
+            self._is_behind, self._others.came_to = True, 0
             if not self._look_at_allocation(is_idle=True) and self._visitor is not None:
                 self._tell_failure(str(error))
         else:
@@ -175,25 +162,19 @@ class Watching:
             self._tell(report, is_first)
         self._is_pushing, self._pushed_at = False, time.monotonic()
 
+    def _push_all(self) -> None:
+        self._push(None, is_first=True)
+
     def _tell(self, report: SyncReport, is_first: bool) -> None:
         if self._news.pushed(report) or is_first:
             self._voice.pushed(report)
-        if report.ok:
-            self._tell_others(report.generation)
+        if not report.ok:
+            self._others.came_to = 0
+        else:
+            self._others.pushed(report.generation)
             self._tell_restlessness(report)
         if self._retrying.pushed(report, time.monotonic()):
             self._voice.note("retrying", self._retrying.text)
-        self._came_to = report.generation if report.ok else 0
-
-    def _tell_others(self, generation: int) -> None:
-        """Numbers that are missing between our own lines look like lost pushes."""
-        before = self._came_to
-        if self._visitor is None or not 0 < before < generation - 1:
-            return
-        with contextlib.suppress(MonarchError, SyncError):
-            text = self._visitor.made_by_others(before, generation)
-            text = f"in between there was {text}"
-            self._voice.note("others", text, after=before, before=generation)
 
     def _tell_restlessness(self, report: SyncReport) -> None:
         found = self._restless.pushed(report.changed_files, time.monotonic())
@@ -228,96 +209,10 @@ class Watching:
             "stopped", f"stopped watching; hosts and processes stay as they are{where}"
         )
 
-    # What the person asks for
-
     def _wake(self) -> None:
         following = self._following
         if following is not None:
             following.wake()
-
-    def _do(self, key: str) -> None:
-        """What a key stands for."""
-        if key == "q":
-            self._is_quitting = True
-        elif key in "h?":
-            self._voice.note("help", _HELP)
-        elif key not in "rbd":
-            self._voice.note("keys", _HINT)
-        elif self._visitor is None:
-            self._voice.note("keys", "there is no allocation: `monarch apply` brings one up")
-        elif key == "r":
-            self._push(None, is_first=True)
-        else:
-            self._look_back(self._visitor, undo=key == "b")
-
-    def _look_back(self, visitor: Visitor, *, undo: bool) -> None:
-        """Go back to the generation before, or only show how we differ from it."""
-        whole = Surroundings(self._workspace).whole()
-        try:
-            if undo:
-                effort = self._is_best_effort
-                self._came_to = go_back(visitor, whole, None, self._voice, best_effort=effort)
-                return
-            rows = timeline(visitor.past(visitor.answering()).histories(WHOLE_HISTORY))
-            _, _, found = compared(visitor, whole, goal(rows, None))
-            if not show_differences(found, Terminal()):
-                self._voice.note("diff", "your files are what they were then")
-        except (MonarchError, SyncError) as error:
-            self._voice.failed(str(error))
-
-    # What others do
-
-    def _hear(self) -> None:
-        """Listen to the allocation that is there now."""
-        self._hear_no_more()
-        visitor = self._visitor
-        if visitor is not None:
-            node = client().node
-
-            def hosts() -> list[ProcAddress]:
-                return list(visitor.addresses().values())
-
-            self._hearing = Hearing(node, hosts, self._wake)
-            about_us = Bulletin(f"watch {node.uid}", "watching", who_am_i(), stands=True)
-            post(node, hosts(), about_us)
-
-    def _hear_no_more(self) -> None:
-        hearing, self._hearing = self._hearing, None
-        if hearing is not None:
-            hearing.close()
-
-    def _tell_what_was_heard(self) -> None:
-        brought: dict[int, str] = {}
-        ours = client().node.uid
-        for told in self._hearing.take() if self._hearing is not None else ():
-            if told.kind == "committed" and told.data.get("sender") != ours:
-                brought[told.generation] = str(told.data.get("author", ""))
-            elif told.kind == "watching" and told.key != f"watch {ours}":
-                self._voice.note(
-                    "watching",
-                    f"watched by {printable(told.text)}, too: what either of you saves is pushed",
-                    by=told.text,
-                )
-            data = {"about": told.key, "generation": told.generation, **told.data}
-            if told.key.startswith("run ") and not self._tells_runs:
-                continue
-            if told.kind == "held":
-                self._voice.alarm("held", told.text, **data)
-            elif told.key.startswith("run ") and told.text:
-                self._voice.note(told.kind, told.text, **data)
-        self._tell_brought(brought)
-
-    def _tell_brought(self, brought: dict[int, str]) -> None:
-        """Generations of others, as they come; those before our last push were told with it."""
-        before, now = self._came_to, max(brought, default=0)
-        if self._visitor is None or not 0 < before < now:
-            return
-        self._came_to = now
-        with contextlib.suppress(MonarchError, SyncError):
-            text = self._visitor.made_by_others(before, now + 1)
-            self._voice.note(
-                "others", f"{text}; your next save is pushed over it", after=before, before=now + 1
-            )
 
     # The folders
 
@@ -394,17 +289,17 @@ class Watching:
                 return False
             self._visitor = Visitor(job)
             self._voice.note("allocation", "the allocation is up again")
-            self._hear()
+            self._others.listen(self._visitor)
             return True
         if job is not None and job.urls() != visitor.job.urls():
             self._visitor = Visitor(job)
             self._voice.note("allocation", "another allocation is up")
-            self._hear()
+            self._others.listen(self._visitor)
             return True
         # Somebody may have tidied the file away that tells of it: it runs all the same.
         if job is None and not visitor.job.is_running() and not self._goes_on_with_some(visitor):
             self._visitor = None
-            self._hear_no_more()
+            self._others.close()
             left = noted_job()
             why = left.why_ended() if left is not None else ""
             what = (

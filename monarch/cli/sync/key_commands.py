@@ -1,0 +1,75 @@
+"""What the keys of a watch do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from monarch.cli.sync.generations import compared, go_back, show_differences
+from monarch.cli.sync.keys import Keys
+from monarch.cli.sync.others import Others
+from monarch.cli.sync.terminal import Terminal
+from monarch.cli.sync.timeline import goal, timeline
+from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor
+from monarch.cli.sync.voice import Voice
+from monarch.errors import MonarchError
+from monarch.runtime.workspace.packages.surroundings import Surroundings
+from monarch_sync import SyncError, Workspace
+
+__all__ = ["KEYS_HINT", "KeyCommands"]
+
+KEYS_HINT = "keys: r push again, b roll back, d diff, h help, q quit"
+_HELP = """\
+r  push again, all of it: what was refused is tried once more
+b  roll back to the generation before; your own files stay as they are
+d  how your files differ from that one
+q  stop watching, as Ctrl-C does; hosts and processes stay as they are"""
+
+
+class KeyCommands:
+    """Of one watch, whose ``push`` brings all of the workspace."""
+
+    def __init__(
+        self, keys: Keys, voice: Voice, others: Others, push: Callable[[], object], *,
+        best_effort: bool,
+    ) -> None:  # fmt: skip
+        self._keys = keys
+        self._voice = voice
+        self._others = others
+        self._push = push
+        self._is_best_effort = best_effort
+        self.is_quitting = False
+
+    def do_all(self, visitor: Visitor | None, workspace: Workspace) -> None:
+        """What was pressed since the last time."""
+        while not self.is_quitting and (key := self._keys.take()):
+            self._do(key, visitor, workspace)
+
+    def _do(self, key: str, visitor: Visitor | None, workspace: Workspace) -> None:
+        if key == "q":
+            self.is_quitting = True
+        elif key in "h?":
+            self._voice.note("help", _HELP)
+        elif key not in "rbd":
+            self._voice.note("keys", KEYS_HINT)
+        elif visitor is None:
+            self._voice.note("keys", "there is no allocation: `monarch apply` brings one up")
+        elif key == "r":
+            self._push()
+        else:
+            self._look_back(visitor, workspace, undo=key == "b")
+
+    def _look_back(self, visitor: Visitor, workspace: Workspace, *, undo: bool) -> None:
+        """Go back to the generation before, or only show how we differ from it."""
+        whole = Surroundings(workspace).whole()
+        try:
+            if undo:
+                effort = self._is_best_effort
+                came_to = go_back(visitor, whole, None, self._voice, best_effort=effort)
+                self._others.came_to = came_to
+                return
+            rows = timeline(visitor.past(visitor.answering()).histories(WHOLE_HISTORY))
+            _, _, found = compared(visitor, whole, goal(rows, None))
+            if not show_differences(found, Terminal()):
+                self._voice.note("diff", "your files are what they were then")
+        except (MonarchError, SyncError) as error:
+            self._voice.failed(str(error))
