@@ -133,11 +133,12 @@ def kill(yes: bool) -> None:
     """End the allocation and all that runs on it.
 
     At a terminal it asks first where a run is going on. A script is not asked: it is told what
-    was ended.
+    was ended. Where none is up, it says so, and that is no error.
     """
     job = noted_job()
     if job is None:
-        raise no_allocation()
+        click.echo("no allocation is up for this folder: there is nothing to end")
+        return
     users = " and ".join(users_of(job))
     if users:
         ask_before(f"{users} runs on it: end that too?", yes)
@@ -167,8 +168,11 @@ def _show(job: JobTrait, found: Mapping[str, Mapping[str, Any]]) -> None:
     users = {url: dict(answer) | {"client": named(answer)} for url, answer in found.items()}
     show_hosts(users, names)
     standing = [one for answer in found.values() for one in answer.get("bulletins", ())]
-    for text in dict.fromkeys(str(one["text"]) for one in standing):
-        Console().print(text, style="red", highlight=False, markup=False)
+    for kind, text in dict.fromkeys((str(one["kind"]), str(one["text"])) for one in standing):
+        if kind == "watching":
+            click.echo(f"watched by {text}")
+        else:
+            Console().print(text, style="red", highlight=False, markup=False)
     for url, answer in found.items():
         for proc in answer.get("procs", ()):
             if proc.get("hangs"):

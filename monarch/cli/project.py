@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from monarch.job import JobTrait
 
 __all__ = [
+    "OWN_RUNS",
     "PROJECT_FILE",
     "Project",
     "find_job",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 PROJECT_FILE = "monarch.toml"
+OWN_RUNS = "/runs/"  # the pattern for where `monarch run` keeps its runs
 _COMING_UP_SECONDS = 30.0
 
 
@@ -98,10 +101,18 @@ class Project(NamedTuple):
                 both = [one for one in landings if landings[one] == landing]
                 raise self._mistake(f"{both[0]!r} and {folder!r} would both land in {landing!r}")
             dirs[local] = "" if len(wanted.dirs) == 1 else landing
+        ignore = [*self._ignored_by_default(dirs), *wanted.ignore]
         try:
-            return Workspace(dirs, ignore=wanted.ignore, editable=wanted.editable)
+            return Workspace(dirs, ignore=ignore, editable=wanted.editable)
         except ValueError as error:
             raise self._mistake(str(error)) from None
+
+    def _ignored_by_default(self, dirs: Iterable[str | os.PathLike[str]]) -> list[str]:
+        """The folder that runs are kept in, where nobody else has one of that name."""
+        places = [Path(folder) / OWN_RUNS.strip("/") for folder in dirs]
+        ours = self.directory.resolve() / OWN_RUNS.strip("/")
+        is_free = all(not place.exists() or _is_of_runs(place) for place in places)
+        return [OWN_RUNS] if ours in places and is_free else []
 
     def _landing(self, folder: str) -> str:
         local = os.path.abspath(self.directory / folder)
@@ -110,6 +121,14 @@ class Project(NamedTuple):
 
     def _mistake(self, what: str) -> ConfigError:
         return ConfigError(f"[workspace] in {self.directory / PROJECT_FILE}: {what}")
+
+
+def _is_of_runs(folder: Path) -> bool:
+    """Whether a run has made it: it leaves out all that is in it."""
+    try:
+        return (folder / ".gitignore").read_text() == "*\n"
+    except OSError:
+        return False
 
 
 def load_project(path: str | None) -> Project:

@@ -28,7 +28,7 @@ from monarch.config_file import (
     to_toml,
     with_keys_of,
 )
-from monarch.errors import HostBusy, JobError, MonarchError
+from monarch.errors import ActorError, HostBusy, JobError, MonarchError
 from monarch.runs import Record
 from monarch.runs.allocation import AllocationLost
 from monarch.runs.edits import OnEditError
@@ -176,6 +176,8 @@ def _tell_end(folder: RunFolder, error: BaseException, record: Record) -> NoRetu
     gone = record.why_gone()
     if gone and not isinstance(error, AllocationLost):
         error = AllocationLost(gone)  # The rest follows from that.
+    if isinstance(error, ActorError) and isinstance(error.exception, (ConfigError, MonarchError)):
+        error = error.exception  # It says all; where in a rank it was found is of no use.
     if isinstance(error, (ConfigError, MonarchError, SyncError)):
         raise RunEnded(end_text(folder, error)) from error
     # Of an error in the recipe itself, the author needs to see where it is.

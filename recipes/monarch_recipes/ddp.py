@@ -203,7 +203,7 @@ class DDPTrainer(Actor):
     def __init__(self, config: DDPConfig, checkpoint_dir: Path | str = "checkpoints") -> None:
         self.config = config
         self.checkpoint_dir = Path(checkpoint_dir)
-        self.ahead: ReadingAhead | None = None
+        self.ahead: ReadingAhead | None = None  # until `setup`
 
     @endpoint
     def open_store(self) -> tuple[str, int]:

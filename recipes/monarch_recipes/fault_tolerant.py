@@ -86,7 +86,7 @@ from monarch_recipes.schedule import is_due, learning_rate_factor
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part
 from monarch_sync.reload import ReloadReport, at_start
-from monarch_sync.words import some
+from monarch_sync.words import counted, some
 
 
 @dataclass(frozen=True)
@@ -641,10 +641,13 @@ def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> di
     num_batches = config.num_steps * (1 if config.algorithm == "ddp" else config.sync_every)
     epochs = num_batches * num_procs * config.batch_size / len(data.train)
     rows: dict[str, Any] = {
-        f"group {number}": f"{config.procs_per_group} proc(s) on "
+        f"group {number}": f"{counted(config.procs_per_group, 'proc')} on "
         + ", ".join(f"host {place.first_host + i}" for i in range(place.num_hosts))
         for number, place in enumerate(places)
     }
+    num_idle = num_hosts * procs_per_host - num_procs
+    if num_idle:
+        rows["idle"] = f"{counted(num_idle, 'proc')} of no group: num_groups or procs_per_group"
     return rows | {
         "parameters": f"{memory.num_parameters:,}",
         "memory of a rank": str(memory),

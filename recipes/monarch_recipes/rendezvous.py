@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 
 from monarch.actor import context
+from monarch.errors import MonarchError
 from monarch.spmd.surroundings import hosts_beyond, use_interface
 from monarch.tools.network import address_for
 
@@ -22,7 +23,7 @@ __all__ = ["RendezvousError", "meet_at", "open_store", "other_hosts"]
 _BACKLOG = 4096
 
 
-class RendezvousError(RuntimeError):
+class RendezvousError(MonarchError):
     """The ranks cannot meet."""
 
 

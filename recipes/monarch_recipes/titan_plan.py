@@ -79,6 +79,7 @@ class TitanPlan:
         """For a person."""
         stage = " in the first stage" if self.degrees.pp > 1 else ""
         state = "unknown" if self.optimizer_bytes is None else _size(self.optimizer_bytes)
+        passes = "1 pass" if self.num_micro_batches == 1 else f"{self.num_micro_batches} passes"
         known = self.parameter_bytes + self.gradient_bytes + (self.optimizer_bytes or 0)
         return {
             "parallelism": str(self.degrees),
@@ -88,7 +89,7 @@ class TitanPlan:
             "memory of a rank": f"{_size(known)}: parameters {_size(self.parameter_bytes)}, "
             f"gradients {_size(self.gradient_bytes)}, optimizer {state}; activations come on top",
             "a step": f"{self.global_batch_size} x {self.seq_len} = {self.tokens_per_step:,} "
-            f"tokens, in {self.num_micro_batches} passes",
+            f"tokens, in {passes}",
             "steps": str(self.num_steps),
         }
 

@@ -43,9 +43,7 @@ def test_apply_status_kill(folder: Folder) -> None:
     assert not (folder.path / ".monarch/job_state.json").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments", [["status"], ["kill"], ["sync"], ["sync", "--watch"]], ids=" ".join
-)
+@pytest.mark.parametrize("arguments", [["status"], ["sync"], ["sync", "--watch"]], ids=" ".join)
 def test_without_an_allocation_a_command_says_how_to_get_one(
     arguments: list[str], folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +72,12 @@ def test_in_a_folder_that_was_deleted_it_says_what_to_do(
     said = "\n".join(running.errors)
     assert said.startswith("monarch: the folder that this terminal is in was deleted"), said
     assert "Traceback" not in said
+
+
+def test_kill_with_nothing_up_is_no_error(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folder.here(monkeypatch, "kill") == (
+        "no allocation is up for this folder: there is nothing to end\n"
+    )
 
 
 def test_kill_ends_what_is_left(folder: Folder) -> None:
@@ -262,8 +266,9 @@ def test_a_run_follows_the_watcher(folder: Folder, command: Callable[..., Progra
     running.line("amounts [1] on 2 procs")
     host = rf"adding-\d+-\d+ \(monarch run adding\.py \S+, pid {running.pid}, user \S+\)"
     status = folder.monarch("status")
-    assert re.search(r"trainers1 +\d+ +1 +adder 1\n", status)
-    assert re.search(rf"\n2 hosts, used by {host}\n$", status)
+    assert re.search(r"trainers1 +\d+ +1 +adding 1\n", status)
+    watch = rf"watched by monarch sync --watch \(pid {watcher.pid}, user \S+\)"
+    assert re.search(rf"\n2 hosts, used by {host}\n{watch}\n$", status)
 
     # A second run is refused, and told by whom.
     refused = folder.monarch("run", "adding.py", status=1)

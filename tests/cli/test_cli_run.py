@@ -203,6 +203,33 @@ def test_a_failed_run_goes_on_or_is_left_alone(folder: RunsFolder) -> None:
     assert len(folder.runs) == 2
 
 
+def test_what_a_rank_says_in_a_sentence_is_told_without_where(folder: RunsFolder) -> None:
+    folder.write(
+        "picky.py",
+        """
+        from dataclasses import dataclass
+        from monarch.actor import Actor, ProcMesh, endpoint
+        from monarch.config_file import ConfigError
+        from monarch.runs import Record
+
+        @dataclass
+        class Config:
+            device: str = "abacus"
+
+        class Picky(Actor):
+            @endpoint
+            def begin(self, device: str) -> None:
+                raise ConfigError(f"asks for an {device}, and there is none", key="device")
+
+        def run(config: Config, procs: ProcMesh, record: Record) -> None:
+            procs.spawn("picky", Picky).begin.call(config.device).get()
+        """,
+    )
+    said = folder.monarch("run", "picky.py", status=1)
+    assert "monarch: 'device' asks for an abacus, and there is none\n" in said
+    assert "Traceback" not in said
+
+
 def test_editing_the_file_of_a_run_changes_what_may_change(
     folder: RunsFolder, command: Callable[..., Program]
 ) -> None:

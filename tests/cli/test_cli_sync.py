@@ -21,6 +21,7 @@ from monarch.cli.main import cli
 from monarch.cli.sync.command import sync
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
+from monarch.runs.folder import RUNS, new_run
 from monarch.runtime.process import is_bootstrapped
 from monarch_sync import SyncError
 from tests.privileges import unprivileged
@@ -297,7 +298,10 @@ def test_dry_run_says_what_would_change_on_the_hosts(up: Folder, say: Say) -> No
     lines = say("sync", "--dry-run").out.splitlines()
     assert lines[2].split() == ["rename", "new_name.txt", "from", "old_name.txt"]
     assert lines[3].split() == ["mode", "runs_it.sh", "755"]
-    assert lines[-1].startswith("would move 25 B to trainers0, trainers1 each (there: generation 1")
+    assert lines[-1] == (
+        "would send 25 B at most to trainers0, trainers1 each, which have generation 1: 1 changed, "
+        "1 deleted, 1 renamed, 1 of another mode, 2 new"
+    )
     assert not (up.replica() / "twin1.py").exists()
     say("sync")
     assert say("sync", "--dry-run").out == (
@@ -342,6 +346,33 @@ def test_explain(folder: Folder, say: Say) -> None:
     found = say("sync", "--explain", "a.log", "--json").json
     assert (found["is_in"], found["code"]) == (False, "ignored")
     assert found["rule"] == {"file": ".gitignore", "line": 2, "pattern": "*.log"}
+
+
+def test_the_folder_of_runs_is_no_part_of_the_workspace(folder: Folder, say: Say) -> None:
+    folder.write("monarch.toml", "[job]\nhosts = { trainers = 2 }\n")
+
+    def listed() -> set[str]:
+        (found,) = say("sync", "--dry-run", "--json").json["hosts"]
+        return {change["path"] for change in found["changes"]}
+
+    before = listed()
+    run = new_run("some", folder.path / RUNS)
+    assert listed() == before
+    why = say("sync", "--explain", f"runs/{run.name}")
+    assert why == Said(
+        f"runs/{run.name}: left out: `monarch run` keeps its runs in runs, and they stay here; to "
+        "bring them along, change runs/.gitignore\n", 1,
+    )  # fmt: skip
+    folder.write("runs/.gitignore", "*.pt\n")
+    assert "runs/.gitignore" in listed()
+    assert say("sync", "--explain", f"runs/{run.name}").status == 0
+
+
+def test_a_package_of_that_name_is_part_of_it(folder: Folder, say: Say) -> None:
+    folder.write("monarch.toml", "[job]\nhosts = { trainers = 2 }\n")
+    (folder.path / "runs").mkdir()
+    folder.write("runs/fast.py", "SPEED = 3\n")
+    assert say("sync", "--explain", "runs/fast.py").status == 0
 
 
 # What was
@@ -494,7 +525,7 @@ def test_live_processes_go_back_and_a_refusal_changes_none(
     running = command("run", "adding.py", "stop_file=never")
     running.line("amounts [1] on 2 procs", timeout=60)
     lines = say("sync", "status").out.splitlines()
-    assert re.fullmatch(r"trainers0 +1 +[0-9a-f]{8} +adder 0", lines[1])
+    assert re.fullmatch(r"trainers0 +1 +[0-9a-f]{8} +adding 0", lines[1])
     assert lines[-1] == "2 hosts and 2 procs, all on generation 1"
 
     up.write("amounts.py", "AMOUNT = 2\n")
@@ -503,7 +534,7 @@ def test_live_processes_go_back_and_a_refusal_changes_none(
     assert "reloaded amounts.py" in say("sync", "rollback").out
     running.line("amounts [1] on 2 procs")
     procs = say("sync", "--json", "status").json["hosts"][0]["procs"]
-    assert procs == [{"name": "adder 0", "generation": 3}]
+    assert procs == [{"name": "adding 0", "generation": 3}]
 
     up.write("amounts.py", "X = 1\nAMOUNT = (2\n")
     refused = say("sync")

@@ -22,7 +22,9 @@ def test_the_configs_can_be_run(name: str) -> None:
     config = load_config(FaultTolerantConfig, FOLDER / f"{name}.toml").config
     check(config, 1, 2)
     rows = plan(config, 1, 2)
-    assert rows["group 1"] == "1 proc(s) on host 0"
+    assert rows["group 1"] == "1 proc on host 0"
+    assert "idle" not in rows
+    assert plan(config, 2, 4)["idle"].startswith("6 procs of no group")
     assert rows["parameters"] == "2,410"
     assert rows["steps"].startswith(f"{config.num_steps}, ")
     assert (rows["faults"] == "none on purpose") == (name == "calm")

@@ -190,13 +190,14 @@ def test_a_rank_that_dies_again_and_again_uses_up_the_restarts(
     assert record.kinds().count("died") == 1
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(RunFailed, match=f"port {port} .* is in use by another program"):
             go(dataclasses.replace(CONFIG, master_port=port), Meddled(tmp_path))
+    assert "Traceback" not in "".join(capfd.readouterr()), "ranks end without an error"
 
 
 def test_a_mistake_in_a_value_is_told_without_a_traceback(tmp_path: Path) -> None:

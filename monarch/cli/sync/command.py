@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import click
 
+from monarch.cli.project import OWN_RUNS
 from monarch.cli.sync.chosen import Chosen, errors, interruptions, silence
 from monarch.cli.sync.ending import asked_to_end
 from monarch.cli.sync.generations import diff, history, rollback, status
@@ -103,10 +104,19 @@ def _push(
 
 
 def _explain(chosen: Chosen, path: str) -> NoReturn:
-    found = explain(whole_of(find_project(chosen.file)), path)
+    project = find_project(chosen.file)
+    found = explain(whole_of(project), path)
+    rule = found.rule
+    if rule and rule.pattern == OWN_RUNS and OWN_RUNS not in project.file.workspace.ignore:
+        kept = OWN_RUNS.strip("/")
+        reason = (
+            f"`monarch run` keeps its runs in {kept}, and they stay here; to bring them along, "
+            f"change {kept}/.gitignore"
+        )
+        found = found._replace(code="runs", reason=reason)
     if chosen.is_json:
-        rule = found.rule._asdict() if found.rule else None
-        JsonLines().say("explain", {**found._asdict(), "rule": rule})
+        shown = rule._asdict() if rule else None
+        JsonLines().say("explain", {**found._asdict(), "rule": shown})
     else:
         Terminal().prose(printable(str(found)))
     sys.exit(0 if found.is_in else 1)

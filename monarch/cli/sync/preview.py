@@ -156,15 +156,13 @@ def preview_lines(preview: Preview) -> Iterator[str]:
     if not preview.changes:
         yield f"nothing would move to {to}: all is there, as generation {preview.generation}"
         return
-    each = " each" if len(preview.hosts) > 1 else ""
+    each, has = (" each", "have") if len(preview.hosts) > 1 else ("", "has")
     had = f"generation {preview.generation}" if preview.generation else "nothing yet"
-    yield (
-        f"would move {byte_size(preview.num_bytes)} to {to}{each} "
-        f"(there: {had}; edits travel as smaller deltas): {kinds}"
-    )
+    amount = f"{byte_size(preview.num_bytes)} at most" if preview.num_bytes else "no content"
+    yield f"would send {amount} to {to}{each}, which {has} {had}: {kinds}"
 
 
 _DONE = {
-    "new": "new", "write": "written", "rename": "renamed", "mode": "of another mode",
+    "new": "new", "write": "changed", "rename": "renamed", "mode": "of another mode",
     "link": "linked", "delete": "deleted", "folder": "made as an empty folder",
 }  # fmt: skip

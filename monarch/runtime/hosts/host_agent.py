@@ -354,7 +354,7 @@ class HostAgent:
             "writes": self.replica()[1],
             "bulletins": self.bulletins.standing(),
             "procs": [
-                {"uid": p.uid, "name": self.logs.label(p.uid), "mesh": p.spawn.name,
+                {"uid": p.uid, "name": p.label, "mesh": p.spawn.name,
                  "rank": p.spec.rank, "pid": p.pid, "is_up": p.address is not None,
                  "hangs": self._hangs.text(p.uid), "address": p.address}
                 for p in self.procs.values()

@@ -140,7 +140,7 @@ class Fleet:
         self._progress.num_hosts = len(hosts)
         again: MonarchError | None = None
         while going:
-            self._show(hosts)
+            self._show(hosts, brings_content=any(out.blobs for _, out in going))
             asked = self._send_all(going)
             going = []
             for host, out, (spread, number) in asked:
@@ -227,11 +227,12 @@ class Fleet:
         folders = tuple(folder.remote for folder in self._memory.workspace.folders)
         return Sync(0, self._node.uid, folders, os.getpid())
 
-    def _show(self, hosts: Sequence[HostInPush]) -> None:
-        """Tell whoever follows how much is on its way."""
+    def _show(self, hosts: Sequence[HostInPush], *, brings_content: bool) -> None:
+        """Tell whoever follows how much is on its way, once hosts have said what they lack."""
         pushes = [host.push for host in hosts if host.push is not None]
         self._progress.step = "stage"
-        self._progress.bytes_to_send = sum(push.bytes_sent for push in pushes)
+        if brings_content or self._progress.bytes_to_send:
+            self._progress.bytes_to_send = sum(push.bytes_sent for push in pushes)
         self._progress.num_ready = sum(push.staged is not None for push in pushes)
 
     def commit(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
