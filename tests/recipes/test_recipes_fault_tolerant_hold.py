@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,3 +101,37 @@ def test_groups_wait_for_a_mend_and_learn_what_they_would_have(root: Path, run: 
     assert len(run.events("mended")) == len(EDITS)
     assert not run.events("died", "respawned"), "no group was lost for it"
     assert run.outcome.fingerprints == undisturbed.outcome.fingerprints
+
+
+def kill_group(run: HeldRun, number: int) -> None:
+    (started,) = (event for event in run.events("started") if event["group"] == number)
+    os.kill(started["pids"][0], signal.SIGKILL)
+
+
+def test_a_group_that_comes_back_to_code_that_does_not_fit_the_checkpoint_holds(
+    run: HeldRun,
+) -> None:
+    """It trains on with the model that it has, until a group is lost."""
+    run.settings.update(checkpoint_every=10, max_restarts=1, num_steps=300)
+    wider = TASK.replace("16", "24")
+    run.start()
+    # Not on the run's own thread, which the save after a step waits for.
+    run.when_step(12)
+    first = run.push("task.py", wider)
+    run.when_step(run.steps[-1] + 12)
+    second = run.push("task.py", wider + "# another\n")
+    run.when_step(run.steps[-1] + 12)
+    kill_group(run, 1)
+    held = run.when_held()
+    assert any("next start cannot go on from" in one for one in first.warnings)
+    assert "is of another model" in held["error"]
+    assert held["doing"] == "setting up group 1"
+    assert f"Generation {first.generation} of the code changed" in held["text"]
+    assert (held["generation"], held["good"]) == (second.generation, first.generation - 1)
+    assert run.push("task.py", TASK + "# mended\n").ok
+    run.end()
+    assert run.error is None, run.error
+    assert not run.events("given_up"), "the hold costs no restart"
+    assert run.steps[-1] == 300
+    assert len(set(run.outcome.fingerprints.values())) == 1
+    assert len(run.outcome.fingerprints) == 2

@@ -59,6 +59,7 @@ __all__ = ["Controller"]
 # All wait for it, so it is never away for long.
 _LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
+_SETUP, _STEP = "setup", "step"  # activities
 
 
 class Controller(Actor):
@@ -183,8 +184,11 @@ class Controller(Actor):
     async def keep_training(self, group: Group) -> None:
         """One group to the last step: start it, drive it, and start it again when it is lost."""
         while not self.crew.is_over():
+            activity, generation, is_held = _SETUP, process.current().generation, False
             try:
                 await self.crew.start(group)
+                self.edits.went_well(_SETUP, generation, 0.0)
+                activity = _STEP
                 await self.drive(group)
                 return
             except GroupLate:
@@ -197,12 +201,14 @@ class Controller(Actor):
                 if isinstance(lost, GroupLost):
                     self.hold_after_loss(group, lost)
             except TaskError as error:
-                self.hold(group, error)
+                self.hold(group, error, activity)
+                is_held = True
                 group.is_training = False
                 self.let_others_wait(group)
                 await self.crew.lose(group, str(error))
             await self.mended()
-            if self.crew.is_over() or not await self.crew.may_restart(group):
+            # What an edit did costs no restart.
+            if self.crew.is_over() or not (is_held or await self.crew.may_restart(group)):
                 self.set_up.lose(group.number)
                 self.joined.lose(group.number)
                 return
@@ -283,7 +289,7 @@ class Controller(Actor):
                 )
             except TaskError as error:
                 group.num_met = met
-                self.hold(group, error)
+                self.hold(group, error, _STEP)
                 continue
             if group.accused_of is not None:
                 raise GroupLost(group.accused_of)
@@ -301,30 +307,34 @@ class Controller(Actor):
 
     # New code that fails.
 
-    def hold(self, group: Group, error: TaskError) -> None:
+    def hold(self, group: Group, error: TaskError, activity: str) -> None:
         """All groups wait for newer code from here on; nothing of the step was committed. Raises
-        the error where the code is no newer than that of the last step."""
-        generation = process.current().generation
-        if not self.edits.is_new("step", generation):
+        the error where the code is no newer than that with which the same last went well."""
+        if not self.edits.is_new(activity, process.current().generation):
             raise error
-        doing = f"step {group.step + 1}"
-        self.begin_hold(doing, f"{error.reason} ({error.where})", error.file, error.line)
+        doing = f"step {group.step + 1}" if activity == _STEP else f"setting up {group.name}"
+        self.begin_hold(
+            doing, f"{error.reason} ({error.where})", error.file, error.line,
+            good=max(self.edits.good_for(activity) or 0, error.good_generation or 0),
+        )  # fmt: skip
 
     def hold_after_loss(self, group: Group, lost: GroupLost) -> None:
         """A first death may be chance; what hangs, or dies again, on new code does so for that."""
         generation = process.current().generation
-        if not self.edits.is_new("step", generation):
+        if not self.edits.is_new(_STEP, generation):
             return
         deaths = self.edits.deaths
         deaths[generation] = deaths.get(generation, 0) + 1
         if lost.details or deaths[generation] > 1:
-            self.begin_hold(f"step {group.step + 1}", f"{group.name} was lost: {lost}")
+            good = self.edits.good_for(_STEP) or 0
+            self.begin_hold(f"step {group.step + 1}", f"{group.name} was lost: {lost}", good=good)
 
-    def begin_hold(self, doing: str, error: str, file: str = "", line: int = 0) -> None:
+    def begin_hold(
+        self, doing: str, error: str, file: str = "", line: int = 0, *, good: int
+    ) -> None:
         if self.failure is not None:
             return  # Another group has said so.
         generation = process.current().generation
-        good = self.edits.good_for("step") or 0
         self.failure = Failure(doing, error, generation, good, (), file, line)
         self.has_held = True
         self.news.send(Holds(doing, generation, self.failure))
@@ -338,7 +348,7 @@ class Controller(Actor):
                 await asyncio.sleep(_LOOK_SECONDS)
 
     def went_well(self, result: StepResult) -> None:
-        self.edits.went_well("step", result.generation, 0.0)
+        self.edits.went_well(_STEP, result.generation, 0.0)
         if self.has_held and self.failure is None:
             self.has_held = False
             self.news.send(Holds(f"step {result.step}", result.generation))

@@ -188,14 +188,25 @@ class Failed:
 
 
 class TaskError(MonarchError):
-    """The model or the data raised: the code's fault, which no restart mends."""
+    """The model or the data raised: the code's fault, which no restart mends.
 
-    def __init__(self, where: str, reason: str, file: str = "", line: int = 0) -> None:
-        super().__init__(where, reason, file, line)
+    ``good_generation`` is that of the last code that is known to be without it, if any is.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        reason: str,
+        file: str = "",
+        line: int = 0,
+        good_generation: int | None = None,
+    ) -> None:
+        super().__init__(where, reason, file, line, good_generation)
         self.where = where
         self.reason = reason
         self.file = file
         self.line = line
+        self.good_generation = good_generation
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
@@ -209,7 +220,8 @@ def task_errors(where: str, but: type[Exception] | tuple[()] = ()) -> Iterator[N
     except Exception as error:
         if isinstance(error, but):
             raise
-        raise TaskError(where, in_words(error), *place_of(error)) from error
+        good = getattr(error, "good_generation", None)
+        raise TaskError(where, in_words(error), *place_of(error), good) from error
 
 
 class Unsaved(MonarchError):
