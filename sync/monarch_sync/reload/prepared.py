@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import linecache
@@ -17,11 +16,9 @@ from types import ModuleType
 from typing import Literal
 
 from .adopt import Adoption
-from .at_start import counts_from_next_start
 from .budget import Budget
 from .classes import forget_subclass_checks, hooked_classes
 from .closures import follow_edited_makers
-from .code_warnings import CodeWarnings
 from .data_files import naming
 from .edits import LiveModule, edited, move_code, unedited
 from .errors import ReloadError
@@ -44,6 +41,7 @@ from .source import ImportHook, RunningSources, Source, forget_bytecode, real_pa
 from .stage import Stage
 from .stars import Exports
 from .strays import Stray, strays_of
+from .verdicts import judge, warnings_of
 
 # Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
 # in the reverse order.
@@ -184,31 +182,17 @@ class Prepared:
         self._functions.flips += follow_edited_makers(
             self._functions.flips, [running[name] for name in self._plan.modules]
         )
-        self._judge(changed)
-        self._report.warnings = list(self._warnings(changed))
+        judge(
+            self._report, self._plan, running, changed,
+            refused=self._adoption.refused, patched=self._functions.patched,
+            moved=self._adoption.moved,
+        )  # fmt: skip
+        found = warnings_of(self._plan, running, changed, self._stage.namespaces)
+        self._report.warnings = list(found)
         for name in self._report.at_start:
             self._report.warn(f"{name} counts from the next start of the run")
         self._report.threads = self._stage.outside.threads
         self._caches = list(_caches_of(self._plan))
-
-    def _warnings(self, changed: Mapping[str, Source]) -> Iterator[str]:
-        """What edited functions will trip over."""
-        running = self._process.sources
-
-        def source_of(name: str) -> Source | None:
-            if name in changed:
-                return changed[name]
-            return running[name] if name in running else None  # noqa: SIM401  no mapping
-
-        def names_of(name: str) -> Mapping[str, object]:
-            module = sys.modules.get(name)
-            return {**(vars(module) if module else {}), **self._stage.namespaces.get(name, {})}
-
-        for name, source in changed.items():
-            edit = self._plan.modules[name].edit
-            # Code that cannot be looked through is taken as it is.
-            with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-                yield from map(str, CodeWarnings(edit, source, source_of, names_of))
 
     def _make_again(
         self,
@@ -256,52 +240,6 @@ class Prepared:
                 reason = f"named in {', '.join(readers)}"
                 self.verdicts[path] = Verdict("", path, "rerun", reason)
         return [edit for edit in edits if edit.rereads or edit.name in changed]
-
-    def _judge(self, changed: Mapping[str, Source]) -> None:
-        """Verdicts and the report, from the plan."""
-        report = self._report
-        for name, plan in self._plan.modules.items():
-            path = self._process.sources[name].path
-            if name not in changed and not plan.run:
-                continue
-            statements = [plan.edit.new[index] for index in sorted(plan.run)]
-            reran = [s for s in statements if not (s.is_definition or s.is_import)]
-            refused = self._adoption.refused.get(name, {})
-            report.modules.append(name)
-            report.reran += [f"{name}:{s.first} {s.title}" for s in reran]
-            report.classes += [
-                f"{name}.{s.name}" for s in statements if s.is_class and s.name not in refused
-            ]
-            if refused:
-                reasons = "; ".join(f"{cls}: {reason}" for cls, reason in refused.items())
-                verdict = Verdict(name, path, "respawn", reasons, tuple(refused))
-            elif reran:
-                lines = ", ".join(str(statement.first) for statement in reran)
-                verdict = Verdict(name, path, "rerun", f"statements at lines {lines} run again")
-            else:
-                why = "definitions change in place" if name in changed else "follows an import"
-                verdict = Verdict(name, path, "patch", why)
-            self.verdicts[name] = verdict
-        for function in self._functions.patched:
-            qualname = function.__qualname__
-            report.functions.append(f"{function.__module__}.{qualname}")
-            if counts_from_next_start(function):
-                report.at_start.append(report.functions[-1])
-            owner = qualname.rpartition(".")[0]
-            if owner and "<locals>" not in owner:
-                report.classes.append(f"{function.__module__}.{owner}")
-        report.classes += self._adoption.moved
-        report.functions = sorted(set(report.functions))
-        report.at_start = sorted(set(report.at_start))
-        report.classes = sorted(set(report.classes))
-        for owner in report.classes:
-            module = next((n for n in self.verdicts if owner.startswith(f"{n}.")), None)
-            if module is not None and self.verdicts[module].action in ("patch", "rerun"):
-                known = self.verdicts[module]
-                own = owner.removeprefix(f"{module}.")
-                self.verdicts[module] = Verdict(
-                    known.module, known.path, known.action, known.reason, (*known.classes, own)
-                )
 
     def abort(self) -> None:
         """Drop it; the process is as if it had never been prepared."""
