@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from monarch.actor import HostMesh, ProcMesh
+from monarch.cli.asking import ask_hosts
 from monarch.cli.phases import phase
 from monarch.cli.project import PROJECT_FILE, Project, find_job, noted_job
 from monarch.errors import JobError
@@ -65,6 +66,10 @@ class Place:
         past = Past(client().node, some, _PATIENCE_SECONDS)
         workspace = project.make_workspace()
         code = RunCode(past, workspace, generation)
+        told = ask_hosts(
+            client().node, {one.urls[0]: one for one in some.values() if one.urls}
+        ).values()
+        code.copies = frozenset(str(one["workspace"]) for one in told if "error" not in one)
         session, addresses = session_of(client()), hosts._sync_hosts()
         code.roll_back = lambda wanted: session.roll_back(addresses, workspace, wanted)
         return hosts, code, generation

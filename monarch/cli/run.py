@@ -31,6 +31,7 @@ from monarch.config_file import (
 from monarch.errors import ActorError, HostBusy, JobError, MonarchError
 from monarch.runs import Record
 from monarch.runs.allocation import AllocationLost
+from monarch.runs.code import RunCode
 from monarch.runs.edits import OnEditError
 from monarch.runs.ending import end_text
 from monarch.runs.folder import RUNS, RunFolder, find_run, new_run
@@ -161,14 +162,16 @@ def run(
     except (Exception, KeyboardInterrupt) as error:
         if folder is None:
             raise
-        _tell_end(folder, error, record)
+        _tell_end(folder, error, record, code)
     # Below the table, which stays as it was last.
     click.echo(end_text(folder))
     if record.is_stopping:
         raise KeyboardInterrupt
 
 
-def _tell_end(folder: RunFolder, error: BaseException, record: Record) -> NoReturn:
+def _tell_end(
+    folder: RunFolder, error: BaseException, record: Record, code: RunCode | None
+) -> NoReturn:
     """Raise what ended a run, told as all ends are."""
     if isinstance(error, KeyboardInterrupt):
         click.echo(end_text(folder))
@@ -179,8 +182,11 @@ def _tell_end(folder: RunFolder, error: BaseException, record: Record) -> NoRetu
     if isinstance(error, ActorError) and isinstance(error.exception, (ConfigError, MonarchError)):
         error = error.exception  # It says all; where in a rank it was found is of no use.
     if isinstance(error, (ConfigError, MonarchError, SyncError)):
-        raise RunEnded(end_text(folder, error)) from error
+        text = end_text(folder, error)
+        raise RunEnded(code.in_authors_words(text) if code else text) from error
     # Of an error in the recipe itself, the author needs to see where it is.
+    if isinstance(error, ActorError) and code:
+        error.exception_formatted = code.in_authors_words(error.exception_formatted)
     click.echo(end_text(folder, error), err=True)
     raise error
 

@@ -55,6 +55,7 @@ class RunCode:
         self._workspace = workspace
         # Has the hosts go back to a generation, where somebody knows how.
         self.roll_back: Callable[[int], SyncReport] | None = None
+        self.copies: frozenset[str] = frozenset()  # where hosts have theirs, as far as known
         self.generation = generation
         self.digest = ""
         self.move_to(generation)
@@ -62,8 +63,17 @@ class RunCode:
     def another(self) -> RunCode:
         """The same for another run beside this one."""
         other = RunCode(self._past, self._workspace, self.generation)
-        other.roll_back = self.roll_back
+        other.roll_back, other.copies = self.roll_back, self.copies
         return other
+
+    def in_authors_words(self, text: str) -> str:
+        """A text, say a traceback, in which files of a host's copy are the author's own."""
+        deepest_first = sorted(self._workspace.folders, key=lambda one: -len(one.remote))
+        for copy in self.copies:
+            for folder in deepest_first:
+                there = f"{copy}/{folder.remote}".rstrip("/")
+                text = text.replace(f"{there}/", f"{folder.local}/")
+        return text
 
     def move_to(self, generation: int) -> CodeChange | None:
         """What is new in this generation; ``None`` where nothing is, or no host can tell, so that

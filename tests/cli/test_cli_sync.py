@@ -27,6 +27,7 @@ from monarch_sync import SyncError
 from tests.privileges import unprivileged
 from tests.support import Program, wait_for
 
+from .command_folder import CommandFolder
 from .conftest import RECIPE, Folder
 
 
@@ -566,6 +567,15 @@ REFUSING = """    def __reload__(self, change):
 
     @endpoint
     def add("""
+
+
+def test_an_error_on_a_host_names_the_file_of_the_author(up: Folder) -> None:
+    up.write("amounts.py", "AMOUNT = 1\n\ndef fail() -> None:\n    raise KeyError('amounts')\n")
+    recipe = RECIPE.replace("self.total += amounts.AMOUNT", "amounts.fail()")
+    up.write("failing.py", recipe)
+    said = CommandFolder(up.path).monarch("run", "failing.py", status=1)
+    assert f'File "{up.path.resolve()}/amounts.py", line 4' in said, said
+    assert str(up.replica()) not in said
 
 
 def test_what_was_shown_and_taken_back_is_what_was_there(
