@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from monarch.actor import HostMesh, ProcMesh
+from monarch.runs.held import Held
 from monarch.runs.record import Record
 from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import Saving
+from monarch.runtime import process
 from monarch_sync.words import counted
 
 __all__ = ["Attempt", "with_attempts"]
@@ -54,6 +56,12 @@ def with_attempts(
         nonlocal saved_step
         saving = Saving(record, restarts, saved_step)
         num_ranks = len(hosts) * procs_per_host
+        held = Held(record, hosts)
+
+        def made(step: int) -> None:
+            step_made(step)
+            held.over(f"step {step}", process.current().generation)
+
         again = f"restart {restarts.num_counted} of {restarts.most}: "
         record.phase(
             f"{again if restarts.num_counted else ''}starting {counted(num_ranks, 'rank')}, and "
@@ -61,7 +69,7 @@ def with_attempts(
         )
         try:
             with procs_to_lose(hosts, procs_per_host, name, preload) as procs:
-                return train(Attempt(procs, saving, step_made, restarts.num_in_all, saved_step))
+                return train(Attempt(procs, saving, made, restarts.num_in_all, saved_step))
         finally:
             saved_step = saving.saved_step
 

@@ -83,6 +83,7 @@ class Edits:
     policy: OnEditError = field(default_factory=default_policy)
     good: dict[str, int] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)  # in activities on trial, by generation
+    held_since: float | None = None  # while what failed has not gone well
     rolled_back: int = 0  # the generation that a rollback of ours has made
     _usual: dict[str, deque[float]] = field(default_factory=dict)
     _longest: dict[str, float] = field(default_factory=dict)

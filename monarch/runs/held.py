@@ -24,14 +24,15 @@ class Held:
 
     def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
         self._record = record
+        self._edits = record.edits if record is not None else Edits()
         self._hosts = mesh._sync_hosts()
-        self._since: float | None = None
+        self.has_begun = False  # else what failed did so in procs that are gone
         self._name = record.folder.name if record is not None else "this program"
 
     @property
     def is_on(self) -> bool:
         """Whether what failed has not gone well since."""
-        return self._since is not None
+        return self._edits.held_since is not None
 
     def answer(self, failure: Failure, edits: Edits, *, in_place: bool = True) -> None:
         """Tell of it, and do what the run's policy says: from here on it holds, or has gone back to
@@ -45,18 +46,28 @@ class Held:
 
     def begin(self, failure: Failure, *, in_place: bool) -> None:
         """It holds from here on, or still."""
-        self._since = self._since or time.monotonic()
-        state = (
-            "no rank has changed anything by it, and weights and optimizer are as they were"
+        self._begin()
+        state, stop = (
+            (
+                "no rank has changed anything by it, and weights and optimizer are as they were",
+                "saves what was learned, and stops",
+            )
             if in_place
-            else "the ranks cannot be put back: after the mend it goes on from the last checkpoint"
+            else (
+                "the ranks cannot be put back: after the mend it goes on from the last checkpoint",
+                "stops it, and leaves that checkpoint",
+            )
         )
-        what_now = (
-            f"The run holds: {state}.\n"
-            f"Save a mend, and {failure.doing} is made again, on all ranks, with the new code; or "
-            "go back: `monarch sync rollback`, or b in a `monarch sync --watch`.\n"
-            "Ctrl-C in the terminal of the run saves what was learned, and stops."
-        )
+        again = f"and {failure.doing} is made again, on all ranks, with the new code; or"
+        if self._record is not None:
+            what_now = (
+                f"The run holds: {state}.\n"
+                f"Save a mend, {again} "
+                "go back: `monarch sync rollback`, or b in a `monarch sync --watch`.\n"
+                f"Ctrl-C in the terminal of the run {stop}."
+            )
+        else:
+            what_now = f"It holds: {state}.\nPush a mend, {again} interrupt it, as with Ctrl-C."
         self._alarm("held", failure, failure.told(what_now), in_place=in_place)
         if self._record is not None:
             self._record.phase("holding: waiting for a save")
@@ -66,10 +77,11 @@ class Held:
         self._show(f"trying again, with generation {generation}")
 
     def over(self, doing: str, generation: int) -> None:
-        """What had failed has gone well."""
-        if self._since is None:
+        """What had failed has gone well, or new procs train again."""
+        since = self._edits.held_since
+        if since is None:
             return
-        seconds, self._since = time.monotonic() - self._since, None
+        seconds, self._edits.held_since = time.monotonic() - since, None
         if self._record is not None and self._record.is_stopping:
             # What has gone well is the save; nobody has mended what failed.
             told = f"{self._name} stops, unmended, and has held for {seconds:.1f} s"
@@ -86,7 +98,7 @@ class Held:
 
     def roll_back(self, failure: Failure) -> int:
         """Have all hosts go back to the generation that went well; the number that it has now."""
-        self._since = self._since or time.monotonic()
+        self._begin()
         good = failure.good
         code = self._record.code if self._record is not None else None
         text = failure.told(f"Nobody is there to mend it: going back to generation {good}.")
@@ -124,6 +136,10 @@ class Held:
             self._record.event("held_still", text)
         else:
             self._show(text)
+
+    def _begin(self) -> None:
+        self.has_begun = True
+        self._edits.held_since = self._edits.held_since or time.monotonic()
 
     @property
     def _key(self) -> str:

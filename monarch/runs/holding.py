@@ -135,7 +135,8 @@ class Holding:
                 self._failed(activity, doing or activity, error, generation, in_place)
             else:
                 self.edits.went_well(activity, generation, time.monotonic() - started)
-                self._held.over(doing or activity, _generation())
+                if self._held.has_begun:
+                    self._held.over(doing or activity, _generation())
                 return result
 
     @contextlib.contextmanager

@@ -58,5 +58,7 @@ def test_it_holds_and_goes_on_from_its_newest_checkpoint(root: Path, run: HeldRu
     run.end()
     assert run.error is None, run.error
     assert run.steps[-1] == 14
+    (mended,) = run.events("mended")
+    assert mended["text"].startswith("step 5 went well on generation 2: the run goes on"), mended
     (again,) = run.events("respawned")
     assert "from step 5; steps 5 to 6 are made again" in again["text"], again
