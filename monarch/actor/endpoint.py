@@ -14,6 +14,7 @@ from monarch.actor.future import Future, make_future
 from monarch.actor.mesh_ref import MeshRef
 from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, resolve_one
 from monarch.actor.undivided import check_undivided
+from monarch.core.rings import Asked
 from monarch.mesh import ValueMesh
 from monarch.runtime import process
 from monarch.runtime.cells.endpoint_spec import EndpointSpec
@@ -117,7 +118,7 @@ class Endpoint(Generic[P, R]):
         """
         mesh = self._mesh
         data = self._dump(args, kwargs)
-        sink = CallSink(mesh.proc_uids)
+        sink = CallSink(mesh.proc_uids, self)
         port = process.current().node.open_port(sink, mesh.proc_uids)
         self._send_all(data, port)
         return make_future(sink.promise, resolve_call(mesh.shape, mesh, self._name))
@@ -137,7 +138,7 @@ class Endpoint(Generic[P, R]):
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Call all members; one future for each, to be resolved in order of arrival."""
         data = self._dump(args, kwargs)
-        sink = StreamSink(self._mesh.proc_uids)
+        sink = StreamSink(self._mesh.proc_uids, self)
         port = process.current().node.open_port(sink, self._mesh.proc_uids)
         self._send_all(data, port)
         resolve = resolve_one(self._mesh, self._name)
@@ -174,7 +175,7 @@ class Endpoint(Generic[P, R]):
         data = self._dump(args, kwargs)
         proc = mesh.procs[rank]
         node = process.current().node
-        sink = OneSink(proc.uid)
+        sink = OneSink(proc.uid, self, rank)
         port = node.open_port(sink, [proc.uid])
         try:
             node.outgoing.call(mesh, rank, self._message(rank, port), data.data, data.buffers)
@@ -182,6 +183,17 @@ class Endpoint(Generic[P, R]):
             node.calls.close(port)
             raise
         return make_future(sink.promise, resolve_one(mesh, self._name))
+
+    def asked(self, rank: int) -> Asked | None:
+        """A member, for who asks what a caller waits for; see ``core.rings``.
+
+        Nothing where others may answer for it, or hand its answer on: that may come behind what
+        it says later.
+        """
+        mesh = self._mesh
+        if self._spec.explicit_response_port or mesh.place is not None:
+            return None
+        return Asked(mesh.procs[rank], mesh.uid, self._name)
 
     def _dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> payload.Payload:
         method = self._spec.method

@@ -6,15 +6,21 @@ import asyncio
 import math
 import threading
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from typing import Any, Generic, TypeVar
 
 from monarch.net.cork import flush
+from monarch.runtime import process
+from monarch.runtime.context import Running, running
 from monarch.runtime.promise import Promise
+from monarch.runtime.waits import Wait, waits
 
 __all__ = ["Future", "make_future", "soon"]
 
 R = TypeVar("R")
+
+_POLL_SECONDS = 2.0
+"""Who waits no longer than this looks again by himself: nobody need look after him."""
 
 
 class Future(Generic[R]):
@@ -46,9 +52,21 @@ class Future(Generic[R]):
         self._check_timeout(timeout)
         if not self._promise.is_set:
             self._warn_inside_loop()
-            if not self._promise.wait(timeout):
+            if not self._wait(timeout):
                 raise TimeoutError(f"no answer within {timeout} s")
         return self._take()
+
+    def _wait(self, timeout: float | None) -> bool:
+        now = running.get()
+        if now is None or (timeout is not None and timeout <= _POLL_SECONDS):
+            return self._promise.wait(timeout)
+        promise, thread = self._promise, threading.get_ident()
+        flush()  # What it says of itself from here on must not overtake its answers.
+        _note(thread, now, promise)
+        try:
+            return promise.wait(timeout)
+        finally:
+            waits.pop(thread, None)
 
     @staticmethod
     def _check_timeout(timeout: float | None) -> None:
@@ -90,7 +108,15 @@ class Future(Generic[R]):
             waiter: asyncio.Future[None] = loop.create_future()
             self._promise.on_set(lambda: soon(loop, _wake, waiter))
             flush()
-            yield from waiter
+            now, task = running.get(), asyncio.current_task()
+            if now is None or task is None:
+                yield from waiter
+            else:
+                _note(task, now, self._promise)
+                try:
+                    yield from waiter
+                finally:
+                    waits.pop(task, None)
         return self._take()
 
     def as_asyncio(self) -> asyncio.Future[R]:
@@ -144,6 +170,13 @@ def fill_future(future: Future[R], promise: Promise[Any], resolve: Callable[[Any
     future._resolve = resolve
     future._lock = threading.Lock()
     future._outcome = None
+
+
+def _note(key: Hashable, now: Running, promise: Promise[Any]) -> None:
+    """An actor waits from here on: seen, in case that it waits for itself in the end."""
+    waits[key] = Wait(now, promise)
+    if process.is_bootstrapped():
+        process.current().rings.wake()
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 from monarch.actor.mesh_ref import MeshRef
 from monarch.core.call_table import Collector
+from monarch.core.rings import Asked
 from monarch.errors import MeshFailure, SupervisionError
 from monarch.mesh import Shape, ValueMesh
 from monarch.runtime import process
@@ -78,13 +79,28 @@ def died(callee: Callee, method: str, failure: MeshFailure) -> SupervisionError:
     )
 
 
+class Called(Protocol):
+    """The endpoint that is called, for who asks what a caller waits for."""
+
+    def asked(self, rank: int) -> Asked | None:
+        """One member of it; ``None`` where another than that may give the answer."""
+        ...
+
+
+def _asked(called: Called | None, ranks: Sequence[int]) -> list[Asked]:
+    found = [called.asked(rank) for rank in ranks] if called is not None else []
+    return [asked for asked in found if asked is not None]
+
+
 class OneSink:
     """Waits for one answer."""
 
-    __slots__ = ("_target", "promise")
+    __slots__ = ("_called", "_rank", "_target", "promise")
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, called: Called | None = None, rank: int = 0) -> None:
         self._target = target
+        self._called = called
+        self._rank = rank
         self.promise: Promise[RawReply | MeshFailure] = Promise()
 
     def receive(self, rank: int, answer: RawReply) -> bool:
@@ -97,11 +113,16 @@ class OneSink:
         self.promise.set(failure)
         return True
 
+    def awaits(self, promise: Promise[Any]) -> list[Asked]:
+        """All whose answers have to come before ``promise`` is set."""
+        return _asked(self._called, [self._rank]) if promise is self.promise else []
+
 
 class CallSink:
     """Waits for one answer of each target."""
 
-    def __init__(self, targets: Sequence[str]) -> None:
+    def __init__(self, targets: Sequence[str], called: Called | None = None) -> None:
+        self._called = called
         self._collector: Collector[RawReply] = Collector(targets)
         self._lock = threading.Lock()
         self.promise: Promise[Collector[RawReply]] = Promise()
@@ -123,12 +144,20 @@ class CallSink:
             self.promise.set(self._collector)
         return is_complete
 
+    def awaits(self, promise: Promise[Any]) -> list[Asked]:
+        if promise is not self.promise:
+            return []
+        with self._lock:
+            missing = self._collector.missing
+        return _asked(self._called, missing)
+
 
 class StreamSink:
     """Hands each answer, in order of arrival, to the next of ``promises``."""
 
-    def __init__(self, targets: Sequence[str]) -> None:
+    def __init__(self, targets: Sequence[str], called: Called | None = None) -> None:
         self._targets = targets
+        self._called = called
         self._missing = set(range(len(targets)))
         self._lock = threading.Lock()
         self.promises: list[Promise[RawReply | MeshFailure]] = [Promise() for _ in targets]
@@ -149,6 +178,13 @@ class StreamSink:
         for promise in promises:
             promise.set(answer)
         return not self._missing
+
+    def awaits(self, promise: Promise[Any]) -> list[Asked]:
+        with self._lock:
+            missing = list(self._missing)
+        # Each is for any of those that are missing: only the last is for one of them.
+        is_last = len(missing) == 1 and promise is self.promises[-1]
+        return _asked(self._called, missing) if is_last else []
 
 
 class LazyValues(Sequence[R]):

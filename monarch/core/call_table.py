@@ -59,6 +59,10 @@ class CallTable:
         """What gathers the answers at ``port``, if it is open."""
         return self._sinks.get(port)
 
+    def sinks(self) -> list[Sink]:
+        """What gathers at all open ports. From any thread."""
+        return list(self._sinks.values())
+
     def close(self, port: int) -> None:
         self._sinks.pop(port, None)
 
@@ -108,6 +112,11 @@ class Collector(Generic[T]):
         self._missing = set(range(len(targets)))
         self.answers: list[T | None] = [None] * len(targets)
         self.failure: MeshFailure | None = None
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that are waited for."""
+        return [] if self.is_complete else sorted(self._missing)
 
     @property
     def is_complete(self) -> bool:

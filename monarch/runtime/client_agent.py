@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from monarch.config import settings
+from monarch.core.rings import RingsTold, in_words
 from monarch.core.supervision import Fault
 from monarch.errors import JobError
 from monarch.runtime import process
@@ -44,6 +45,7 @@ from monarch.wire.message import (
     Notice,
     Prepare,
     Revert,
+    RingFound,
     Step,
     StopProcs,
     Switch,
@@ -90,6 +92,8 @@ class ClientAgent(ProcAgent):
         self._imported.look()
         node.handle(Log, self._on_log)
         node.handle(Notice, self._on_notice)
+        self._rings_told = RingsTold()
+        node.handle(RingFound, self._on_ring_found)
         node.handle(LogWindow, self._on_log_window)
         for kind in (Prepare, Switch, Step, Revert, Waiting, Bring):
             node.handle(kind, self._on_first_reload)
@@ -224,6 +228,12 @@ class ClientAgent(ProcAgent):
     def _on_notice(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Notice)
         _log.warning("%s", envelope.message.text)
+
+    def _on_ring_found(self, envelope: Envelope) -> None:
+        found = envelope.message
+        assert isinstance(found, RingFound)
+        if self._rings_told.is_new(found.path, self.node.loop.time()):
+            _log.warning("%s", in_words(found.path))
 
     def fault(self, fault: Fault) -> None:
         links = {link.address.uid: link for link in self.links.values()}

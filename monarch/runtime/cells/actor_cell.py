@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from monarch.runtime.cells.undelivered import Undelivered
 from monarch.runtime.context import ActorRecord, Running, running
 from monarch.runtime.port import Port
 from monarch.runtime.promise import Promise
+from monarch.runtime.waits import Wait, waits
 from monarch.wire import payload
 from monarch.wire.address import PortAddress
 from monarch.wire.codec import Envelope
@@ -91,6 +92,17 @@ class ActorCell:
     def is_holding(self) -> bool:
         """Whether something waits behind a fence that it stands at. From any thread."""
         return self._mailbox.is_holding
+
+    def wait_in_hand(self) -> Wait | None:
+        """The call's answer that the message in hand waits for, if it does. From any thread."""
+        raise NotImplementedError
+
+    def _wait_by(self, who: Hashable) -> Wait | None:
+        """What a thread or a task of this actor waits for."""
+        wait = waits.get(who)
+        is_ours = wait is not None and wait.running.record.uid == self.record.uid
+        is_over = self.is_ending or self.is_ended or wait is None or wait.promise.is_set
+        return wait if is_ours and not is_over else None
 
     def deliver(self, event: Event) -> None:
         """Put something into the inbox. From any thread."""

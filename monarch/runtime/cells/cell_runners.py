@@ -24,6 +24,7 @@ from monarch.runtime.cells.actor_loops import ActorLoop
 from monarch.runtime.cells.cell_work import Event, Fail, Judge
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.promise import Promise
+from monarch.runtime.waits import Wait
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call, SpawnActor
 
@@ -40,7 +41,11 @@ class SyncCell(ActorCell):
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._is_waiting = False
         name = f"actor {record.name} {record.rank}"
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def wait_in_hand(self) -> Wait | None:
+        return self._wait_by(self._thread.ident)
 
     def deliver(self, event: Event) -> None:
         self._inbox.put(event)
@@ -108,7 +113,13 @@ class AsyncCell(ActorCell):
         self._judging = asyncio.Lock()
         self._judges: set[asyncio.Task[None]] = set()
         self._unheard: deque[Judge] = deque()
+        self._main: asyncio.Task[None] | None = None
+        self._thread = 0
         own.loop.call_soon_threadsafe(self._start)
+
+    def wait_in_hand(self) -> Wait | None:
+        # One that blocks the thread holds up all of the loop.
+        return self._wait_by(self._main) or self._wait_by(self._thread)
 
     def deliver(self, event: Event) -> None:
         self._inbox.append(event)
@@ -134,6 +145,7 @@ class AsyncCell(ActorCell):
             await asyncio.wait(waiters, timeout=settings().cleanup_timeout_seconds)
 
     def _start(self) -> None:
+        self._thread = threading.get_ident()
         self._main = self._loop.create_task(self._live(), name=f"actor {self.record.name}")
 
     def _awaken(self) -> None:
@@ -199,7 +211,7 @@ class AsyncCell(ActorCell):
         """End the message in hand: its caller is told of the failure instead."""
         if self.failure is None and not self.is_ended:
             self._mark_failed(fail.reason, fail.cause)
-            if self._is_calling and not self.is_ending:
+            if self._is_calling and not self.is_ending and self._main is not None:
                 self._main.cancel()
         super().fail(fail)
 

@@ -24,6 +24,7 @@ from monarch.runtime.cells.actor_loops import ActorLoop, ActorLoops
 from monarch.runtime.cells.cell_runners import make_cell
 from monarch.runtime.cells.cell_table import CellTable
 from monarch.runtime.cells.cell_work import Fail, Judge
+from monarch.runtime.cells.ring_watch import RingWatch
 from monarch.runtime.cells.undelivered import Undelivered
 from monarch.runtime.code_states import CodeStates
 from monarch.runtime.context import ActorRecord
@@ -75,6 +76,7 @@ class ProcAgent:
         self.supervisor = Supervisor(node, self, self.forget_mesh)
         self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells = CellTable(self)
+        self.rings = RingWatch(node, self._cells, lambda: self.root)
         self._held: list[Envelope] | None = None
         self._root: ProcAddress | None = None
         self.on_demand = self._cells.on_demand

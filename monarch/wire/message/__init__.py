@@ -77,6 +77,12 @@ from monarch.wire.message.logs import (
     LogWindow,
     SetLogLevel,
 )
+from monarch.wire.message.rings import (
+    AskWait,
+    Chase,
+    RingFound,
+    Waiter,
+)
 from monarch.wire.message.trees import (
     Cast,
     FoldedReply,
@@ -87,14 +93,15 @@ from monarch.wire.message.trees import (
 
 __all__ = [
     "PING", "PROTOCOL_VERSION", "ActorFailed", "Ancestor", "Answer", "AnyMessage", "AskOrigin",
-    "Attach", "Bring", "Call", "Cast", "Chunk", "Command", "Consignment", "Credit", "Detach",
+    "AskWait", "Attach", "Bring", "Call", "Cast", "Chase", "Chunk", "Command", "Consignment",
+    "Credit", "Detach",
     "FlushLogs", "FoldedReply", "Grow", "Heartbeat", "HeldUp", "Hello", "Imported", "Inspect",
     "Introduce", "LeftBehind", "Listen", "Log", "LogOptions", "LogRoom", "LogWindow", "Message",
     "Notice", "Onward", "Parcel", "PortMark", "Post", "Preload", "Prepare", "ProcAgain", "ProcDown",
     "ProcSpec", "ProcUp", "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned",
-    "Revert", "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step", "StopActor",
-    "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Unmapped", "Waiting", "Watch",
-    "WatchHost", "Wither",
+    "Revert", "RingFound", "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step",
+    "StopActor", "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Unmapped", "Waiter",
+    "Waiting", "Watch", "WatchHost", "Wither",
 ]  # fmt: skip
 
 AnyMessage = (
@@ -110,4 +117,5 @@ AnyMessage = (
     | Sync | Bring | Share | TakeBack | Prepare | Switch | Step | Revert | Waiting | HeldUp
     | LeftBehind
     | Grow | Cast | Replies | Wither
+    | AskWait | Chase | RingFound
 )  # fmt: skip

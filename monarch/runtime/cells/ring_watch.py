@@ -1,0 +1,154 @@
+"""Follows the waits of this process's actors that last: see ``core.rings``.
+
+Nobody is looked at before something waits. Everything here runs on the node's I/O loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from monarch.core.call_table import LIFE_BITS
+from monarch.core.rings import MOST_ASKED, Asked, Path, Waits, follow
+from monarch.runtime.answers import Outcome
+from monarch.runtime.cells.actor_cell import ActorCell
+from monarch.runtime.cells.cell_table import CellTable
+from monarch.runtime.cells.endpoint_spec import endpoint_specs
+from monarch.runtime.node import Node
+from monarch.runtime.waits import Wait
+from monarch.wire.address import ProcAddress
+from monarch.wire.codec import Envelope
+from monarch.wire.message import AskWait, Chase, RingFound, Waiter
+
+__all__ = ["RingWatch"]
+
+_LOOK_SECONDS = 0.5
+
+
+class RingWatch:
+    """``root`` is the client that is told of rings."""
+
+    def __init__(self, node: Node, cells: CellTable, root: Callable[[], ProcAddress]) -> None:
+        self._node = node
+        self._cells = cells
+        self._root = root
+        self._waits = Waits(node.life << LIFE_BITS)
+        self._is_ticking = False
+        self._is_awake = False
+        node.handle(AskWait, self._on_ask)
+        node.handle(Chase, self._on_chase)
+
+    def wake(self) -> None:
+        """Somebody waits: look whether it lasts. From any thread."""
+        if not self._is_awake:
+            self._is_awake = True
+            self._node.loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._node.loop.call_later(_LOOK_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        self._is_ticking = False
+        # Before the look: who begins to wait during it wakes us again.
+        self._is_awake = False
+        now = self._node.loop.time()
+        cells = self._cells.all()
+        self._waits.keep(cell.record.uid for cell in cells)
+        for cell in cells:
+            attempt = self._waits.due(cell.record.uid, cell.wait_in_hand(), now)
+            if attempt and (waiter := self._waiter(cell)) is not None:
+                self._chase(cell, (waiter,), attempt)
+        if self._waits:
+            self._is_awake = True
+            self._begin()
+
+    def _waiter(self, cell: ActorCell) -> Waiter | None:
+        """What an actor waits in, if it waits for anything."""
+        wait, record = cell.wait_in_hand(), cell.record
+        number = self._waits.number(record.uid, wait, self._node.loop.time())
+        if not number:
+            return None
+        # Kept until the next look, and no longer.
+        self.wake()
+        endpoint = cell.method or "__init__"
+        return Waiter(self._node.address, record.uid, number, record.name, record.rank, endpoint)
+
+    def _still(self, waiter: Waiter) -> ActorCell | None:
+        """The actor, if it is in the same wait as when ``waiter`` was written."""
+        cell = self._cells.get(waiter.actor)
+        now = None if cell is None else self._waiter(cell)
+        return cell if now is not None and now.number == waiter.number else None
+
+    def _chase(self, cell: ActorCell, path: Path, attempt: int) -> None:
+        wait = cell.wait_in_hand()
+        if wait is not None and self._waits.is_first(path, attempt):
+            for asked in self._asked(wait):
+                self._ask(path, attempt, asked)
+
+    def _asked(self, wait: Wait) -> list[Asked]:
+        """Those all of whose answers a wait is for."""
+        for sink in self._node.calls.sinks():
+            if getattr(sink, "awaits", None) is not None:
+                asked: list[Asked] = sink.awaits(wait.promise)  # type: ignore[attr-defined]
+                if asked:
+                    return asked if len(asked) <= MOST_ASKED else []
+        return []
+
+    def _ask(self, path: Path, attempt: int, asked: Asked) -> None:
+        outcome = self._node.request(
+            asked.proc, lambda port: AskWait(asked.actor, asked.method, port, self._node.uid)
+        )
+
+        def answered() -> None:
+            # Never here: this may be deep in whatever has sent the question.
+            self._node.loop.call_soon(lambda: self._answered(path, attempt, asked, outcome.value))
+
+        outcome.on_set(answered)
+
+    def _answered(self, path: Path, attempt: int, asked: Asked, outcome: Outcome) -> None:
+        if outcome.error or not outcome.body or self._still(path[-1]) is None:
+            return
+        path, is_ring = follow(path, asked, _read(asked, outcome.body))
+        if is_ring:
+            self._node.send(self._root(), RingFound(path))
+        elif path:
+            self._node.send(asked.proc, Chase(path, attempt))
+
+    def _on_ask(self, envelope: Envelope) -> None:
+        ask = envelope.message
+        assert isinstance(ask, AskWait)
+        cell = self._cells.get(ask.actor)
+        waiter = self._waiter(cell) if cell is not None and _holds_up(cell, ask.method) else None
+        body: dict[str, Any] = {}
+        if waiter is not None:
+            body = {
+                "number": waiter.number, "name": waiter.name, "rank": waiter.rank,
+                "endpoint": waiter.endpoint,
+            }  # fmt: skip
+        self._node.answer(ask.sender, ask.port, body)
+
+    def _on_chase(self, envelope: Envelope) -> None:
+        chase = envelope.message
+        assert isinstance(chase, Chase)
+        cell = self._still(chase.path[-1]) if chase.path else None
+        if cell is not None:
+            self._chase(cell, chase.path, chase.attempt)
+
+
+def _holds_up(cell: ActorCell, method: str) -> bool:
+    """Whether a call of ``method`` is answered by its return alone, and by nothing beside it."""
+    if cell.failure is not None or cell.is_ending or cell.is_ended or cell.cls is None:
+        return False
+    spec = endpoint_specs(cell.cls).get(method)
+    return spec is None or not (spec.explicit_response_port or spec.is_concurrent)
+
+
+def _read(asked: Asked, body: Mapping[str, Any]) -> Waiter:
+    found = {"proc": asked.proc, "actor": asked.actor, **body}
+    return msgspec.convert(
+        [found[name] for name in ("proc", "actor", "number", "name", "rank", "endpoint")], Waiter
+    )
