@@ -34,11 +34,13 @@ def judge(
     ``history`` has the values of each evaluation with its ``step``, the last one at the end.
     """
     name, sign = extras.best_metric, 1 if extras.best_is == "lowest" else -1
-    if name not in history[-1]:
+    is_needed = extras.keep_best or extras.patience > 0 or name != Extras.best_metric
+    if name not in history[-1] and is_needed:
         known = ", ".join(key for key in history[-1] if key != "step")
         raise ConfigError(f"no {name!r} was measured; there is {known}", key="extras.best_metric")
     # A value that is no number is never the best: nothing is less than it, nor it than anything.
-    values = [sign * row[name] if row[name] == row[name] else float("inf") for row in history]
+    found = [sign * row.get(name, float("nan")) for row in history]
+    values = [value if value == value else float("inf") for value in found]
     best = values.index(min(values))
     waited = len(values) - 1 - best
     reason = ""

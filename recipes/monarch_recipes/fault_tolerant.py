@@ -37,6 +37,7 @@ from torch.nn import functional
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
+from monarch_recipes.best import BEST, Verdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
     Checkpoint,
@@ -94,7 +95,7 @@ class FaultTolerantConfig:
     """Everything that a run depends on, but for the hosts it is given."""
 
     # Your own part: a module with some of the functions below, to be used instead of them, and
-    # `evaluate` or `collate` (docs/recipes.md, "Your own model and data").
+    # `evaluate`, `should_stop` or `collate` (docs/recipes.md, "Your own model and data").
     task: str | None = None
 
     # The groups, and how they stay together.
@@ -138,8 +139,9 @@ class FaultTolerantConfig:
     lighthouse: str = ""  # the URL of one that runs elsewhere; ours is started where it is empty
     lighthouse_port: int = 0  # of ours; 0 takes a free one
 
-    # Fingerprints of the parameters, and checkpoints, in steps; 0 leaves it to the end of the run.
+    # Fingerprints, evaluations and checkpoints, in steps; 0 leaves it to the end of the run.
     fingerprint_every: int = 20
+    evaluate_every: int = live(0)  # by one group, while the others wait
     checkpoint_every: int = live(50)
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest of this run's folder; or "never"; or a checkpoint's path
@@ -147,7 +149,7 @@ class FaultTolerantConfig:
     # Faults on purpose: "kill@40 group=1; hang@80; lighthouse@100" or "random every=50 seed=7".
     chaos: str = ""
 
-    # TensorBoard, the profiler.
+    # The best checkpoint, early stopping, TensorBoard, the profiler.
     extras: Extras = field(default_factory=Extras)
 
     def __post_init__(self) -> None:
@@ -157,8 +159,8 @@ class FaultTolerantConfig:
         )  # fmt: skip
         not_negative = (
             "learning_rate", "weight_decay", "num_warmup_steps", "outer_learning_rate",
-            "outer_momentum", "max_restarts", "fingerprint_every", "checkpoint_every",
-            "num_workers",
+            "outer_momentum", "max_restarts", "fingerprint_every", "evaluate_every",
+            "checkpoint_every", "num_workers",
         )  # fmt: skip
         positive = (
             "clip_norm", "heartbeat_timeout_seconds", "collective_timeout_seconds",
@@ -181,11 +183,6 @@ class FaultTolerantConfig:
             raise ConfigError(
                 f"must be more than join_timeout_seconds ({self.join_timeout_seconds:g})",
                 key="quorum_timeout_seconds",
-            )
-        if self.extras.patience or self.extras.keep_best:
-            raise ConfigError(
-                "needs evaluations while it trains, and groups evaluate at the end only",
-                key="extras.patience" if self.extras.patience else "extras.keep_best",
             )
         try:
             self.faults()
@@ -290,6 +287,7 @@ class ReplicaTrainer(Actor):
             hostname=socket.gethostname(),
             resumed_from=resumed_from,
             skipped=skipped,
+            history=self.history,
         )
 
     @at_start
@@ -323,6 +321,7 @@ class ReplicaTrainer(Actor):
         )
         self.buffers = Buffers(self.model)  # averaged like the gradients
         self.progress = {"step": 0, "batches_committed": 0}
+        self.history: list[dict[str, float]] = []  # of the evaluations before the checkpoint
         return self.resume(checkpoint)
 
     @endpoint
@@ -549,6 +548,12 @@ class ReplicaTrainer(Actor):
                 own=own_part(task, "evaluate"),
             )  # fmt: skip
 
+    @endpoint
+    def judge(self, history: list[dict[str, float]], extras: Extras) -> Verdict:
+        """Whether the last evaluation was the best, and whether to go on after it."""
+        with task_errors(f"{self.seat.name}, cannot judge the evaluation"):
+            return judge(history, extras, own_part(self.config.task, "should_stop"))
+
     def state(self) -> dict[str, Any]:
         """What another group heals from."""
         # Parameters do not change while it is fetched; buffers may.
@@ -560,22 +565,24 @@ class ReplicaTrainer(Actor):
         self.optimizer.load_state_dict(state["optimizer"])
 
     @endpoint
-    def save(self) -> Path:
+    def save(self, history: list[dict[str, float]], is_best: bool = False) -> Path:
         """Write a checkpoint, and say where. All hosts should see the folder, so that any group
-        may resume."""
+        may resume. The best of all has a folder of its own."""
         if self.manager is not None:
             self.progress = self.manager.state_dict()
         state = {
             **self.state(),
             "outer_optimizer": self.outer_optimizer.state_dict(),
             "progress": self.progress,
+            "history": history,
             "algorithm": self.config.algorithm,
             "generation": context().generation,
             "unfit_since": self.next_start.unfit_since,
         }
-        step, num_kept = self.progress["step"], self.config.num_checkpoints_kept
+        folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir
+        step, num_kept = self.progress["step"], 1 if is_best else self.config.num_checkpoints_kept
         try:
-            return save_checkpoint(self.checkpoint_dir, step, state, num_kept)
+            return save_checkpoint(folder, step, state, num_kept)
         except OSError as error:
             raise Unsaved(step, str(error)) from None
 
@@ -606,6 +613,7 @@ class ReplicaTrainer(Actor):
         self.load_state(checkpoint.state)
         self.outer_optimizer.load_state_dict(checkpoint.state["outer_optimizer"])
         self.progress = checkpoint.state["progress"]
+        self.history = checkpoint.state.get("history", [])
         return checkpoint.path, tuple(skipped)
 
 

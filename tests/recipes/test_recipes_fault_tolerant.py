@@ -24,6 +24,7 @@ from monarch.actor import this_host
 from monarch.config_file import ConfigError, load_config
 from monarch.runs import LiveConfig, Record
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
+from monarch_recipes.extras import Extras
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
 from monarch_recipes.replicas.crew import GroupsError
 from monarch_recipes.replicas.lighthouse import LighthouseError
@@ -557,3 +558,47 @@ def kill_some(folder: Path, seed: int, num_kills: int) -> None:
     check_identical(outcome)
     assert not victims
     assert outcome.step == num_kills * 60 + 40
+
+
+def test_groups_evaluate_together_and_end_where_it_gets_no_better(folder: Path) -> None:
+    one = Run(folder)
+    keys = {
+        "num_steps": LONG, "learning_rate": 0.0, "fingerprint_every": 0, "evaluate_every": 10,
+        "extras": Extras(patience=3, keep_best=True),
+    }  # fmt: skip
+    one.on_step = at(23, lambda one: one.record.stop())
+    stopped = one.go(**keys, chaos="kill@12 group=1")
+    assert 20 <= stopped.step < 30
+    assert not one.events("stopped_early")
+
+    again = Run(folder)
+    outcome = again.go(**keys)
+    check_identical(outcome)
+    # The first was the best; what was looked at before the run went on counts as well.
+    (early,) = again.events("stopped_early")
+    assert outcome.step == early["step"] == 40
+    assert "for 3 evaluations" in early["text"]
+    best = checkpoint_paths(folder / "checkpoints" / "best")
+    assert [load_checkpoint(path).step for path in best] == [10]
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    looked = [row["step"] for row in map(json.loads, lines) if "held_out_loss" in row]
+    assert looked == [10, 20, stopped.step, 30, 40]
+
+
+def test_a_task_says_when_groups_are_to_end(folder: Path, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "content",
+        """
+        from slowly import compute_loss
+
+        def should_stop(history):
+            return "that will do" if len(history) > 1 else False
+        """,
+    )
+    one = Run(folder)
+    outcome = one.go(task="content", num_steps=LONG, evaluate_every=5)
+    check_identical(outcome)
+    assert outcome.step == 10
+    assert [event["text"] for event in one.events("stopped_early")] == ["that will do"]
+    assert set(outcome.held_out) == {"loss", "accuracy"}

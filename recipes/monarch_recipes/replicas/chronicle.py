@@ -23,6 +23,7 @@ class Chronicle:
         self.news = news
         self.num_steps = num_steps
         self.newest_step = 0
+        self.history: list[dict[str, float]] = []  # of all evaluations
         self.recovery = RecoveryBook(num_groups, time.monotonic())
         self.fingerprints = FingerprintBook()
 
@@ -97,6 +98,14 @@ class Chronicle:
         self.fingerprints.roll_back()
         self.recovery.rolled_back(step)
         self.newest_step = step
+        self.history = [row for row in self.history if row["step"] <= step]
+
+    def evaluated(self, step: int) -> dict[str, float] | None:
+        """What the held-out samples said after a step, if they were looked at."""
+        for row in reversed(self.history):
+            if row["step"] == step:
+                return {name: value for name, value in row.items() if name != "step"}
+        return None
 
     def _report(self, result: StepResult) -> None:
         values = {

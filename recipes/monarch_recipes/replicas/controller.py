@@ -33,10 +33,12 @@ from monarch.errors import MeshFailure
 from monarch.runs.edits import Edits, Failure
 from monarch.runtime import process
 from monarch.spmd.surroundings import hosts_beyond
+from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.crew import Crew, GroupsError, Limits
 from monarch_recipes.replicas.ending import conclude, save_the_end
+from monarch_recipes.replicas.evaluating import Evaluations
 from monarch_recipes.replicas.gathering import Gathering, gather
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLate, GroupLost
 from monarch_recipes.replicas.lighthouse import LighthouseError
@@ -88,6 +90,9 @@ class Controller(Actor):
             limits, trainer_class, config, hosts, procs_per_host, checkpoint_dir,
             self.chronicle, self.keeper,
         )  # fmt: skip
+        self.evaluations = Evaluations(
+            self.crew, self.chronicle, limits.evaluate_every, limits.extras
+        )
         self.last_step = limits.num_steps
         self.learning_rate = limits.learning_rate
         self.checkpoint_every = limits.checkpoint_every
@@ -114,9 +119,12 @@ class Controller(Actor):
             self.last_step = min(self.last_step, self.crew.newest_step() + left)
 
     @endpoint
-    async def reconfigure(self, learning_rate: float, checkpoint_every: int) -> None:
+    async def reconfigure(
+        self, learning_rate: float, evaluate_every: int, checkpoint_every: int, extras: Extras
+    ) -> None:
         """From the next step on."""
         self.learning_rate, self.checkpoint_every = learning_rate, checkpoint_every
+        self.evaluations.every, self.evaluations.extras = evaluate_every, extras
 
     async def __supervise__(self, failure: MeshFailure) -> bool:
         # Who drives a group learns of its death from the call that waits for it.
@@ -142,8 +150,9 @@ class Controller(Actor):
             await self.keeper.begin()
             await self.train_until_saved()
             return await conclude(
-                self.crew, self.chronicle, self.last_step, self.checkpoint, self.is_stopping
-            )
+                self.crew, self.chronicle, self.evaluations, self.last_step, self.checkpoint,
+                self.is_stopping,
+            )  # fmt: skip
         finally:
             await self.crew.end()
             await self.keeper.end()
@@ -201,7 +210,8 @@ class Controller(Actor):
                 if isinstance(lost, GroupLost):
                     self.hold_after_loss(group, lost)
             except TaskError as error:
-                self.hold(group, error, activity)
+                doing = f"step {group.step + 1}" if activity == _STEP else f"setting up {group.name}"
+                self.hold(activity, doing, error)
                 is_held = True
                 group.is_training = False
                 self.let_others_wait(group)
@@ -289,7 +299,7 @@ class Controller(Actor):
                 )
             except TaskError as error:
                 group.num_met = met
-                self.hold(group, error, _STEP)
+                self.hold(_STEP, f"step {group.step + 1}", error)
                 continue
             if group.accused_of is not None:
                 raise GroupLost(group.accused_of)
@@ -297,7 +307,8 @@ class Controller(Actor):
                 committed_at = time.monotonic()
                 group.step, group.discarded_at = results[0].step, None
                 self.went_well(results[0])
-                self.accuse(self.chronicle.committed(group.number, results))
+                self.crew.accuse(self.chronicle.committed(group.number, results))
+                await self.evaluate_if_due(group)
                 await self.save_if_due(group)
                 continue
             group.discarded_at = time.monotonic()
@@ -307,12 +318,11 @@ class Controller(Actor):
 
     # New code that fails.
 
-    def hold(self, group: Group, error: TaskError, activity: str) -> None:
-        """All groups wait for newer code from here on; nothing of the step was committed. Raises
+    def hold(self, activity: str, doing: str, error: TaskError) -> None:
+        """All groups wait for newer code from here on; nothing of a step was committed. Raises
         the error where the code is no newer than that with which the same last went well."""
         if not self.edits.is_new(activity, process.current().generation):
             raise error
-        doing = f"step {group.step + 1}" if activity == _STEP else f"setting up {group.name}"
         self.begin_hold(
             doing, f"{error.reason} ({error.where})", error.file, error.line,
             good=max(self.edits.good_for(activity) or 0, error.good_generation or 0),
@@ -353,10 +363,25 @@ class Controller(Actor):
             self.has_held = False
             self.news.send(Holds(f"step {result.step}", result.generation))
 
-    def accuse(self, complaints: dict[int, str]) -> None:
-        """Have groups started again whose parameters are not the others'."""
-        for number, what in complaints.items():
-            self.crew.groups[number].accused_of = f"its parameters have come apart: {what}"
+    async def evaluate_if_due(self, group: Group) -> None:
+        """By the first group that has committed the step; the others wait. All end with this step
+        where that says so."""
+        if group.step >= self.last_step:
+            return
+
+        async def hold(error: TaskError) -> bool:
+            self.hold("evaluation", f"the evaluation after step {group.step}", error)
+            await self.mended()
+            return not self.is_stopping
+
+        generation = process.current().generation
+        verdict = await self.evaluations.if_due(group, hold)
+        if verdict is None:
+            return
+        self.edits.went_well("evaluation", generation, 0.0)
+        if verdict.reason_to_stop:
+            self.last_step = group.step
+            self.chronicle.tell("stopped_early", verdict.reason_to_stop, step=group.step)
 
     async def save_if_due(self, group: Group) -> None:
         """One group saves: the first that has committed the step."""

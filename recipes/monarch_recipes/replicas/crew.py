@@ -13,6 +13,7 @@ from monarch.runs.ranks import RunLost
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import shown
 from monarch.runs.witness import stacks_of, tell_stacks
+from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.group import (
@@ -47,7 +48,9 @@ class Limits:
     procs_per_group: int
     num_steps: int
     learning_rate: float
+    evaluate_every: int
     checkpoint_every: int
+    extras: Extras
     lighthouse: str
     lighthouse_port: int
     heartbeat_timeout_seconds: float
@@ -143,6 +146,7 @@ class Crew:
         group.step = first.step
         if self.saved_path is None:
             self.saved_step, self.saved_path = first.step, first.resumed_from
+            self._chronicle.history = self._chronicle.history or first.history
         self._chronicle.recovery.ready(group.name, time.monotonic())
         for text in first.skipped:
             self._chronicle.tell("skipped", text)
@@ -186,12 +190,17 @@ class Crew:
         as after the client's death, does not make them again."""
         await self._chronicle.written()
         first = group.trainers.slice(ranks=0)
-        path: Path = (await self.ask(group, first.save.call()))[0]
+        path: Path = (await self.ask(group, first.save.call(self._chronicle.history)))[0]
         self.saved_step, self.saved_path = group.step, path
         self._chronicle.tell(
             "saved", f"saved {shown(path)}", step=group.step, path=str(path), group=group.number
         )
         return path
+
+    def accuse(self, complaints: dict[int, str]) -> None:
+        """Have groups started again whose parameters are not the others'."""
+        for number, what in complaints.items():
+            self.groups[number].accused_of = f"its parameters have come apart: {what}"
 
     def tell_unsaved(self, group: Group, error: Unsaved) -> str:
         """A full disk is no reason to end a run that goes on; the text, for one that cannot."""

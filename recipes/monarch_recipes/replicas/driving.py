@@ -82,8 +82,9 @@ def _train_on(hosts: HostMesh, trainer_class: type[Actor], config: Any, record: 
                 before, config = config, record.live(config)
                 if config != before:
                     change = controller.reconfigure.call_one(
-                        config.learning_rate, config.checkpoint_every
-                    )
+                        config.learning_rate, config.evaluate_every, config.checkpoint_every,
+                        config.extras,
+                    )  # fmt: skip
                     change.get()
             except KeyboardInterrupt:
                 if record.is_stopping:

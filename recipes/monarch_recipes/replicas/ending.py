@@ -7,15 +7,17 @@ anybody else; so it also proves that the checkpoint is good.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 
 from monarch.runs.saving import shown
-from monarch_recipes.evaluation import held_out_names, means_of, told
+from monarch_recipes.evaluation import held_out_names, told
 from monarch_recipes.replicas.chronicle import Chronicle
 from monarch_recipes.replicas.crew import Crew, GroupsError
+from monarch_recipes.replicas.evaluating import Evaluations
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLost
-from monarch_recipes.replicas.messages import Message, Metrics, Outcome, Unsaved
+from monarch_recipes.replicas.messages import Message, Outcome, Unsaved
 
 __all__ = ["conclude", "save_the_end"]
 
@@ -24,6 +26,8 @@ async def save_the_end(crew: Crew, chronicle: Chronicle, last_step: int) -> Path
     """A checkpoint by one of the most groups that agree; ``None`` when all died meanwhile."""
     book = chronicle.fingerprints
     while True:
+        for group in crew.groups:
+            await _compare(crew, chronicle, group, last_step)
         finished = [group for group in crew.groups if group.has_finished]
         if not finished:
             return None
@@ -37,16 +41,19 @@ async def save_the_end(crew: Crew, chronicle: Chronicle, last_step: int) -> Path
 
 
 async def conclude(
-    crew: Crew, chronicle: Chronicle, last_step: int, checkpoint: Path, is_stopping: bool
+    crew: Crew,
+    chronicle: Chronicle,
+    evaluations: Evaluations,
+    last_step: int,
+    checkpoint: Path,
+    is_stopping: bool,
 ) -> Outcome:
     """Bring the late to the end, unless the run was stopped; evaluate; tell what came of it."""
     if not is_stopping:
         late = (group for group in crew.groups if _is_late(group))
         await asyncio.gather(*(_adopt(crew, chronicle, group, checkpoint) for group in late))
-    held_out = await _evaluate(crew)
+    held_out = await _evaluate(crew, chronicle, evaluations, last_step)
     named = held_out_names(held_out)
-    if named:
-        chronicle.news.send(Metrics(last_step, chronicle.num_steps, named))
     fingerprints = chronicle.fingerprints.of(last_step)
     report = chronicle.recovery.report(time.monotonic())
     are_equal = len(set(fingerprints.values())) == 1
@@ -66,6 +73,17 @@ async def conclude(
             f"step {chronicle.fingerprints.agreed_step}"
         )
     return Outcome(last_step, held_out, checkpoint, fingerprints, report)
+
+
+async def _compare(crew: Crew, chronicle: Chronicle, group: Group, last_step: int) -> None:
+    """Where the run ends sooner than was known in its last step, nobody was compared there."""
+    if not group.has_finished or group.number in chronicle.fingerprints.of(last_step):
+        return
+    try:
+        digests = await crew.ask(group, group.trainers.fingerprint.call())
+        crew.accuse(chronicle.compare(group.number, last_step, digests))
+    except (GroupLost, Disconnected) as lost:
+        await crew.lose(group, str(lost))
 
 
 def _is_late(group: Group) -> bool:
@@ -99,14 +117,15 @@ async def _adopt(crew: Crew, chronicle: Chronicle, group: Group, checkpoint: Pat
     )  # fmt: skip
 
 
-async def _evaluate(crew: Crew) -> dict[str, float]:
+async def _evaluate(
+    crew: Crew, chronicle: Chronicle, evaluations: Evaluations, last_step: int
+) -> dict[str, float]:
     """Loss and metrics on the held-out samples, by the first group that can tell."""
     for group in crew.groups:
+        if chronicle.evaluated(last_step) is not None:
+            break
         if not group.has_finished or group.trainers is None:
             continue
-        try:
-            shares = await crew.ask(group, group.trainers.evaluate.call())
-        except (GroupLost, Disconnected):
-            continue
-        return means_of(shares)
-    return {}
+        with contextlib.suppress(GroupLost, Disconnected):
+            await evaluations.make(group)
+    return chronicle.evaluated(last_step) or {}

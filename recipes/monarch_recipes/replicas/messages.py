@@ -56,7 +56,8 @@ class Seat:
 class Ready:
     """A process that has built its model.
 
-    ``resumed_from`` is the checkpoint that it loaded; ``skipped`` says of newer ones what is wrong.
+    ``resumed_from`` is the checkpoint that it loaded; ``skipped`` says of newer ones what is wrong,
+    ``history`` has the evaluations of the run that has saved it.
     """
 
     step: int
@@ -65,6 +66,7 @@ class Ready:
     hostname: str
     resumed_from: Path | None
     skipped: tuple[str, ...]
+    history: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
