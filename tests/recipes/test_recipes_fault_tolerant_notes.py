@@ -40,7 +40,7 @@ def test_steps_are_written_down_before_they_are_saved(tmp_path: Path) -> None:
     port, news = Channel[Any].open()
     chronicle = Chronicle(1, 10, port)
     crew = Saves(chronicle, tmp_path / METRICS)
-    first = SimpleNamespace(save=SimpleNamespace(call=lambda: None))
+    first = SimpleNamespace(save=SimpleNamespace(call=lambda history: None))
     trainers = SimpleNamespace(slice=lambda ranks: first)
     group: Any = SimpleNamespace(number=0, step=2, trainers=trainers)
 
