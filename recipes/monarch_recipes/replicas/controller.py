@@ -210,7 +210,9 @@ class Controller(Actor):
                 if isinstance(lost, GroupLost):
                     self.hold_after_loss(group, lost)
             except TaskError as error:
-                doing = f"step {group.step + 1}" if activity == _STEP else f"setting up {group.name}"
+                doing = (
+                    f"step {group.step + 1}" if activity == _STEP else f"setting up {group.name}"
+                )
                 self.hold(activity, doing, error)
                 is_held = True
                 group.is_training = False
