@@ -71,8 +71,11 @@ class SeenImports:
             if name in self._known or top in _OURS or name.count(".") >= _MAX_DEPTH:
                 continue
             module = sys.modules.get(name)
-            # Not by its attributes, which a module may look up by importing more.
-            spec = module.__dict__.get("__spec__") if isinstance(module, ModuleType) else None
+            if not isinstance(module, ModuleType):
+                continue
+            # Not by its attributes, which a module may look up by importing more: a lazy one is
+            # imported by a look at its `__dict__`.
+            spec = object.__getattribute__(module, "__dict__").get("__spec__")
             if spec is None or spec.name != name or getattr(spec, "_initializing", False):
                 continue
             if in_installed(spec.origin) and found < _MAX_NAMES:

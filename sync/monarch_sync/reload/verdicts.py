@@ -91,7 +91,9 @@ def warnings_of(
 
     def names_of(name: str) -> Mapping[str, object]:
         module = sys.modules.get(name)
-        return {**(vars(module) if module else {}), **namespaces.get(name, {})}
+        # `vars` would import a lazy one.
+        live = object.__getattribute__(module, "__dict__") if module is not None else {}
+        return {**live, **namespaces.get(name, {})}
 
     for name, source in changed.items():
         edit = plan.modules[name].edit
