@@ -280,6 +280,22 @@ def test_after_a_reboot_damaged_files_are_brought_again(
     second.close()
 
 
+def test_what_an_older_folder_in_the_place_of_ours_lacks_is_not_claimed(root: Path) -> None:
+    """What is known of ours lies beside it, and says nothing of that one."""
+    first = Replica(root)
+    push_tree(first, 1, {"changed": b"1", "same": b"1"})
+    shutil.copytree(root, f"{root}.early")
+    push_tree(first, 2, {"changed": b"2", "same": b"1", "new": b"2"})
+    first.settle()
+    first.close()
+    shutil.rmtree(root)
+    os.rename(f"{root}.early", root)
+    second = Replica(root)
+    known = [entry.path for entry in second.manifest]
+    second.close()
+    assert known == ["same"]
+
+
 @pytest.mark.parametrize(
     "damage", [b"", b"\x94\x01\xa2\xff\xff\xc4\x00\xa0"], ids=["torn", "no text"]
 )

@@ -14,7 +14,10 @@ from monarch.job import ProcessJob
 from monarch.runtime import process
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import Workspace
-from tests.workspace.conftest import Project, replica_of, restart
+from monarch_sync.disk import Disk
+from monarch_sync.replicas.state_log import StateLog
+from tests.support import wait_for
+from tests.workspace.conftest import Project, replica_of, restart, state_of
 from tests.workspace.steps import PLAYER, STEPS, Stamps, Strike, struck
 
 
@@ -40,6 +43,8 @@ def test_a_host_that_is_back_is_brought_up_before_anything_runs_on_it(
     _edit(project, 2)
     report = project.sync(hosts)
     assert report.ok
+    # Before that, it would find its last commit cut short, and see to the files for that alone.
+    wait_for(lambda: StateLog(state_of(job, 1), Disk()).interrupted is None)
 
     def meanwhile() -> None:
         if folder != "kept":

@@ -3,8 +3,9 @@
 From the moment that the journal is written, there is one way only: forward. What was cut short is
 carried out again from its start, with what of the stage is still there. What can be done after the
 answer, to keep what was replaced and to note it and the end, waits for `settle`; the journal says
-enough to do that too after a crash. After a reboot every file
-is read once, and what is not as it was left is no longer claimed.
+enough to do that too after a crash. After a reboot, and where another folder has taken the place of
+the one that we left (a backup, say), every file is read once, and what is not as it was left is no
+longer claimed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class Completion:
     """Of the commits of one replica, below ``root``. ``boot`` tells one start of this machine from
-    the next."""
+    the next, and one folder of this name from another."""
 
     def __init__(
         self, root: str, log: StateLog, history: History, staging: Staging, store: Store,
@@ -53,7 +54,7 @@ class Completion:
         if going is not None and history.newest < going.generation:
             old = log.state.manifest
             self._unnoted = going, old, going.apply(old)
-        self.boot = _boot_id()
+        self.boot = f"{_boot_id()} {os.stat(root).st_ino}"
 
     @property
     def is_interrupted(self) -> bool:
@@ -127,7 +128,8 @@ class Completion:
         self.settle()
 
     def note_reboot(self) -> None:
-        """After a loss of power we claim what is as we left it, and nothing else."""
+        """After a loss of power, or in another folder, we claim what is as we left it, and nothing
+        else."""
         state = self._log.state
         if state.boot == self.boot or not state.generation:
             return
