@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.config import configured
-from monarch.runtime.output.log_files import LogFiles
+from monarch.runtime.output.log_courier import LastWords, LogCourier
+from monarch.runtime.output.log_files import LogFile, LogFiles
 from tests.actors import Echo
 from tests.support import Printed, wait_for
 
@@ -156,10 +158,30 @@ def test_old_runs_are_removed_and_running_ones_are_not(tmp_path: Path) -> None:
     assert sum(name.startswith("20260101") for name in left) == 19
 
 
+def _delay_writes(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Until so much later than a death was noticed, the disk takes nothing."""
+    is_noticed, is_over = threading.Event(), threading.Event()
+    write, end = LogFile.write, LogCourier.end
+
+    def slow_write(self: LogFile, lines: bytes) -> None:
+        assert is_noticed.wait(SECONDS)
+        is_over.wait(seconds)
+        is_over.set()
+        write(self, lines)
+
+    def noticed_end(self: LogCourier, uid: str) -> LastWords:
+        is_noticed.set()
+        return end(self, uid)
+
+    monkeypatch.setattr(LogFile, "write", slow_write)
+    monkeypatch.setattr(LogCourier, "end", noticed_end)
+
+
 def test_the_report_of_a_death_says_where_the_output_is(
     faults: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed = Printed(monkeypatch)
+    _delay_writes(monkeypatch, 0.1)
     prints = this_host().spawn_procs({"gpus": 2}, name="dying").spawn("prints", Prints)
     with pytest.raises(SupervisionError) as caught:
         prints.slice(gpus=1).then_exit.call_one(500).get(timeout=SECONDS)

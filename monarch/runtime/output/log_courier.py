@@ -7,8 +7,9 @@ with a slow terminal costs bounded memory here and there, and delays no proc.
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -27,8 +28,11 @@ __all__ = ["LastWords", "LogCourier"]
 
 _WINDOW_BYTES = 4 << 20
 _BACKLOG_BYTES = 512 * 1024
-# A report of a death waits this long for the proc's last lines, should the disk be slow.
-_PATIENCE_SECONDS = 0.02
+# A report of a death waits this long for the proc's last lines, on a machine that is short of time;
+_PATIENCE_SECONDS = 2.0
+# but no longer than this where the disk stands still, to which they are written.
+_DISK_SECONDS = 0.2
+_LOOK_SECONDS = 0.02
 
 
 @dataclass
@@ -63,6 +67,7 @@ class LogCourier:
         self._waiting: dict[Uid, _Source] = {}
         self._reader: Uid = ""
         self._room = _WINDOW_BYTES
+        self._writes_since: float | None = None
         self._streams_by_default = True
         self.level = logging.INFO
         node.handle(LogRoom, self._on_room)
@@ -91,17 +96,26 @@ class LogCourier:
         source = self._sources.pop(uid, None)
         if source is None or self._loop is None:
             return LastWords()
-        with contextlib.suppress(TimeoutError):
-            self._loop.run_on_loop(lambda: self._end(source), _PATIENCE_SECONDS)
+        is_read = threading.Event()
+        if self._loop.call_soon(lambda: self._end(source, is_read)):
+            self._wait_for(is_read)
         return LastWords(source.stream.tail(settings().log_tail_lines), source.file.path)
 
-    def _end(self, source: _Source) -> None:
+    def _wait_for(self, is_read: threading.Event) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not is_read.wait(_LOOK_SECONDS):
+            now, since = time.monotonic(), self._writes_since
+            if now > deadline or (since is not None and now - since > _DISK_SECONDS):
+                return
+
+    def _end(self, source: _Source, is_read: threading.Event) -> None:
         source.stream.drain()
         source.file.close()
         self._waiting.pop(source.uid, None)
         # It is little, and it is the last: it need not wait for room.
         while source.backlog:
             self._send(source)
+        is_read.set()
 
     def close(self) -> None:
         """The host agent ends: send everything, and close."""
@@ -112,7 +126,9 @@ class LogCourier:
             self._loop = None
 
     def _on_lines(self, source: _Source, stream: int, written: Written) -> None:
+        self._writes_since = time.monotonic()
         source.file.write(written.raw)
+        self._writes_since = None
         if written.shown and source.is_streamed:
             source.backlog.put(stream, written.shown, source.stream.labels[stream])
             self._waiting[source.uid] = source
