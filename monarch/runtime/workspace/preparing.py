@@ -13,6 +13,7 @@ from monarch.runtime.cells.reload_round import ReloadRound
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadOutcome, ReloadPlan, Upgrade
+from monarch.runtime.workspace.shared_trial import SharedTrial
 from monarch.wire.address import Uid, machine_id
 from monarch.wire.by_value import load_afresh, stand_for
 from monarch.wire.host_code import HostCode
@@ -65,7 +66,8 @@ class Preparing:
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str]) -> None:
         self._agent = agent
-        self._reloader = Reloader(roots, imported=agent.imported_texts)
+        self._trial = SharedTrial()
+        self._reloader = Reloader(roots, imported=agent.imported_texts, spare=self._trial)
 
     def close(self) -> None:
         self._reloader.close()
@@ -102,6 +104,7 @@ class Preparing:
         # A module in the middle of its import counts as one that is yet to come.
         modules = set(sys.modules) - being_imported()
         texts = self._sources(changes)
+        self._trial.push = plan.attempt
         ready = self._reloader.prepare(
             texts,
             mode=mode,  # type: ignore[arg-type]

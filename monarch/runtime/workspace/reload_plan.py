@@ -36,7 +36,8 @@ class ReloadPlan(msgspec.Struct):
     people, ``folders`` where the workspace's folders land. ``family`` names the workspace, and
     ``others`` are hosts which had a state of it, or of another together with hosts of this push,
     and are left with that: the owner of all adds them. An upgrade of a class has no files,
-    and a number below 0: it is for the procs of one mesh, and goes no further down.
+    and a number below 0: it is for the procs of one mesh, and goes no further down. ``attempt``
+    is another one each time that somebody pushes, whatever became of the last.
     """
 
     generation: int
@@ -54,6 +55,7 @@ class ReloadPlan(msgspec.Struct):
     others: list[HostCode] = []
     behind: list[Uid] = []
     upgrade: Upgrade | None = None
+    attempt: str = ""
 
     def code_change(self, before: int) -> CodeChange:
         """What hosts run when this was switched to, by a process that ran ``before``."""

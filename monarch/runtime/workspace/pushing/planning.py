@@ -13,7 +13,7 @@ from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadPlan
-from monarch.wire.address import Uid, machine_id
+from monarch.wire.address import Uid, machine_id, new_uid
 from monarch_sync.entry import from_wire
 from monarch_sync.manifest import Manifest
 from monarch_sync.push import author_name
@@ -41,7 +41,9 @@ def plan_of(
     """What the owners are told. ``hosts`` are those that take part, ``roots`` their replicas,
     ``packages`` what changes there of packages, ``here`` the replicas on the author's host."""
     folders = memory.workspace.folders
-    plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode)
+    plan = ReloadPlan(
+        memory.generation + 1, manifest.digest.hex(), mode, attempt=new_uid()
+    )
     changed: dict[str, None] = {}
     by_uid = {host.uid: host for host in hosts}
     own = _own_changes(memory.run, manifest)

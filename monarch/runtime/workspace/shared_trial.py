@@ -1,0 +1,81 @@
+"""Ranks of a host that cannot prepare the same new code have one fresh process import it for all.
+
+An import of torch takes seconds of processor time, and ranks are as many as the machine has cores:
+whoever asks first imports it, and the others wait for what came of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+
+from monarch.config import runtime_dir
+from monarch_sync.reload import ReloadError
+from monarch_sync.reload.spare import NewState, Spare, import_in_subprocess
+
+__all__ = ["SharedTrial"]
+
+_KEPT_SECONDS = 3600.0  # far longer than a push
+
+
+class SharedTrial:
+    """The verdict of a fresh process: one for all that ask the same within the same ``push``.
+
+    Values of environment variables that ranks have of their own, as RANK, are not looked at: they
+    get the verdict that the first of them got.
+    """
+
+    def __init__(self, spare: Spare = import_in_subprocess) -> None:
+        self._spare = spare
+        self.push = ""  # its name; nothing is shared under none
+
+    def __call__(self, state: NewState) -> ReloadError | None:
+        if not self.push:
+            return self._spare(state)
+        folder = os.path.join(runtime_dir(), "trials")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        _sweep(folder)
+        place = os.path.join(folder, _name(self.push, state))
+        with open(f"{place}.lock", "w") as lock:
+            with contextlib.suppress(OSError):  # where there are no locks, each asks for itself
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                with open(place, "rb") as file:
+                    known: ReloadError | None = pickle.load(file)
+            except FileNotFoundError:
+                known = self._spare(state)
+                part = f"{place}.{os.getpid()}"
+                with open(part, "wb") as file:
+                    pickle.dump(known, file)
+                os.replace(part, place)
+            return known
+
+
+def _name(push: str, state: NewState) -> str:
+    """Of a question: all that the answer depends on, but for what lies on disk."""
+    files = {
+        path: hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else [content]
+        for path, content in state.files.items()
+    }
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    asked = [
+        push, sorted(files.items()), sorted(state.modules), list(state.path),
+        os.getcwd(), sys.argv, sys.executable, flags,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
+
+
+def _sweep(folder: str) -> None:
+    """Remove what pushes of long ago have left."""
+    for name in os.listdir(folder):
+        place = os.path.join(folder, name)
+        with contextlib.suppress(OSError):
+            if time.time() - os.stat(place).st_mtime > _KEPT_SECONDS:
+                os.unlink(place)
