@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import re
 import sys
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
+
+from .source import Source
+from .start_helpers import StartHelpers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,3 +40,46 @@ def counts_from_next_start(function: FunctionType) -> bool:
     for part in path.split("."):
         owner = vars(owner).get(part) if hasattr(owner, "__dict__") else None
     return isinstance(owner, type) and issubclass(owner, torch.Module)
+
+
+def helpers_of_the_start(
+    sources: Mapping[str, Source],
+    functions: Collection[tuple[str, str]],
+    values: Collection[tuple[str, str]],
+) -> Iterator[str]:
+    """Those of some functions and values, by module and name, that only such functions take.
+
+    `sources` are the modules of the workspace, as they will be.
+    """
+
+    def counts(module: str, name: str) -> bool:
+        found = _found(module, name)
+        return isinstance(found, FunctionType) and counts_from_next_start(found)
+
+    helpers = StartHelpers(sources, counts)
+    for module, name in functions:
+        if helpers.is_helper(module, name) and not _is_part(name, sources):
+            yield f"{module}.{name}"
+    for module, name in values:
+        if helpers.is_setting(module, name) and not _is_part(name, sources):
+            yield f"{module}.{name}"
+
+
+def _found(module: str, qualname: str) -> object:
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = vars(found).get(part) if isinstance(found, (ModuleType, type)) else None
+    return found
+
+
+def _is_part(name: str, ours: Collection[str]) -> bool:
+    """Whether somebody beyond the workspace who marks functions may take one of that name from a
+    module that he is given, as recipes do."""
+    for known, module in list(sys.modules.items()):
+        is_marking = type(module) is ModuleType and vars(module).get("at_start") is at_start
+        if not is_marking or known in ours or module.__name__ == __name__:
+            continue
+        text = "".join(linecache.getlines(str(vars(module).get("__file__"))))
+        if re.search(rf"\b{re.escape(name)}\b", text):
+            return True
+    return False

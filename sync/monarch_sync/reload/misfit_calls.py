@@ -58,6 +58,17 @@ class Definitions:
         is_plain = isinstance(node, FunctionNode) and not node.decorator_list
         return node if is_plain else None  # type: ignore[return-value]
 
+    def is_assigned_once(self, name: str) -> bool:
+        """Whether one plain assignment at the top level is all that binds a name."""
+        binders = self._binders.get(name, ())
+        targets = [
+            target
+            for node in self._body
+            if isinstance(node, (ast.Assign, ast.AnnAssign))
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        ]
+        return len(binders) == 1 and any(binders[0] is target for target in targets)
+
     def is_imported(self, name: str) -> bool:
         """Whether an import at the top level is all that binds a name."""
         return isinstance(self._only(name), (ast.Import, ast.ImportFrom))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from types import FunctionType
 
-from .at_start import counts_from_next_start
+from .at_start import counts_from_next_start, helpers_of_the_start
 from .code_warnings import CodeWarnings
 from .marks import Plan
 from .report import ReloadReport, Verdict
@@ -64,6 +65,9 @@ def judge(
             report.classes.append(f"{function.__module__}.{owner}")
     report.classes += moved
     report.functions = sorted(set(report.functions))
+    # Code that cannot be looked through is taken as it is.
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+        report.at_start += _helpers(plan, running, changed, patched)
     report.at_start = sorted(set(report.at_start))
     report.classes = sorted(set(report.classes))
     for owner in report.classes:
@@ -74,6 +78,29 @@ def judge(
             verdicts[module] = Verdict(
                 known.module, known.path, known.action, known.reason, (*known.classes, own)
             )
+
+
+def _helpers(
+    plan: Plan,
+    running: RunningSources,
+    changed: Mapping[str, Source],
+    patched: Collection[FunctionType],
+) -> Iterator[str]:
+    """What is edited, and taken by nothing but what runs when a run begins."""
+    functions = [
+        (function.__module__, function.__qualname__)
+        for function in patched
+        if "." not in function.__qualname__ and not counts_from_next_start(function)
+    ]
+    values = [
+        (name, *statement.binds)
+        for name, module_plan in plan.modules.items()
+        for statement in (module_plan.edit.new[index] for index in sorted(module_plan.run))
+        if isinstance(statement.node, (ast.Assign, ast.AnnAssign)) and len(statement.binds) == 1
+    ]
+    if functions or values:
+        sources = dict(running.running()) | dict(changed)
+        yield from helpers_of_the_start(sources, functions, values)  # type: ignore[arg-type]
 
 
 def warnings_of(

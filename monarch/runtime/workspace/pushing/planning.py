@@ -41,9 +41,7 @@ def plan_of(
     """What the owners are told. ``hosts`` are those that take part, ``roots`` their replicas,
     ``packages`` what changes there of packages, ``here`` the replicas on the author's host."""
     folders = memory.workspace.folders
-    plan = ReloadPlan(
-        memory.generation + 1, manifest.digest.hex(), mode, attempt=new_uid()
-    )
+    plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode, attempt=new_uid())
     changed: dict[str, None] = {}
     by_uid = {host.uid: host for host in hosts}
     own = _own_changes(memory.run, manifest)
