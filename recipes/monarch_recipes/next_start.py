@@ -20,15 +20,17 @@ _MOST_PARAMETERS = 50_000_000
 
 @dataclass(frozen=True)
 class Builders:
-    """What a start makes model and optimizer with, as the code is now."""
+    """What a start makes model and optimizer with, as the code is now; ``others`` are what it
+    calls besides."""
 
     config: Any
     model: Callable[[Any], nn.Module]
     optimizer: Callable[[Any, nn.Module], torch.optim.Optimizer]
+    others: tuple[Callable[..., Any], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        found = (self.model, self.optimizer)
+        found = (self.model, self.optimizer, *self.others)
         return tuple(f"{one.__module__}.{one.__qualname__}" for one in found)
 
 
@@ -47,12 +49,15 @@ class NextStart:
         self,
         change: ReloadReport,
         builders: Builders,
-        model: nn.Module,
+        model: nn.Module | None,
         optimizer: torch.optim.Optimizer,
         *,
         generation: int,
     ) -> None:
-        """Look again, after a change that made ``generation``, and have its author know."""
+        """Look again, after a change that made ``generation``, and have its author know.
+
+        Without a ``model``, nothing is compared: this process does not have all of it.
+        """
         for name in builders.names:
             # One that took another's place, as where a task got one of its own.
             if name not in self.built_by and name not in change.at_start:
@@ -61,6 +66,8 @@ class NextStart:
         if not change.at_start:
             return
         self.built_by = builders.names
+        if model is None:
+            return
         fits = tell_of_next_start(
             change,
             lambda: builders.model(builders.config),
@@ -109,8 +116,7 @@ def tell_of_next_start(
 
 def difference_of(new: nn.Module, old: nn.Module) -> str:
     """The first difference between what two models have by name and shape; empty for none."""
-    after = {name: tuple(one.shape) for name, one in new.state_dict().items()}
-    before = {name: tuple(one.shape) for name, one in old.state_dict().items()}
+    after, before = _shapes(new), _shapes(old)
     for name, shape in after.items():
         if name not in before:
             return f"the new model has {name!r}, which this one has not"
@@ -120,6 +126,17 @@ def difference_of(new: nn.Module, old: nn.Module) -> str:
             )
     gone = next((name for name in before if name not in after), None)
     return "" if gone is None else f"the new model has no {gone!r}"
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """By the names that a checkpoint has: compiled or wrapped, the parts have the same ones."""
+    found = {}
+    for name, value in model.state_dict().items():
+        for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):
+            name = name.replace(wrapper, "")
+        if isinstance(value, torch.Tensor):
+            found[name] = tuple(value.shape)
+    return found
 
 
 def _made(build: Callable[[], nn.Module], num_parameters: int) -> nn.Module | None:

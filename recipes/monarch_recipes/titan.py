@@ -35,6 +35,7 @@ from monarch_recipes.titan_config import TitanConfig, check_config, in_folder, w
 from monarch_recipes.titan_plan import plan
 from monarch_recipes.titan_tiny import prepare
 from monarch_recipes.titan_training import Setup, StepResult, Training
+from monarch_sync.reload import ReloadReport
 
 __all__ = ["PRELOAD", "Driver", "Outcome", "TitanTrainer", "check", "plan", "prepare", "run"]
 
@@ -105,6 +106,11 @@ class TitanTrainer(Actor):
         training, self.training = self.training, None
         if training is not None:
             training.close()
+
+    def __reload__(self, change: ReloadReport) -> None:
+        """Have the author of an edit know what the next start would make of it."""
+        if self.training is not None:
+            self.training.next_start.look(change, generation=context().generation)
 
     def __keep__(self) -> None:
         """No copy before new code is tried: sharded parts could not go back into a new mesh."""

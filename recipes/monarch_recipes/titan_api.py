@@ -29,12 +29,14 @@ from torchtitan.components.metrics import BaseLogger
 from torchtitan.components.metrics import _get_metrics_rank as get_metrics_rank
 from torchtitan.config import ConfigManager, JobConfig
 from torchtitan.distributed.utils import set_pg_timeouts
+from torchtitan.hf_datasets.text_datasets import DATASETS
 from torchtitan.protocols import train_spec
 from torchtitan.tools.profiling import maybe_enable_memory_snapshot, maybe_enable_profiling
 from torchtitan.tools.utils import device_type
 from torchtitan.train import Trainer
 
 __all__ = [
+    "DATASETS",
     "PIN",
     "BaseLogger",
     "ConfigManager",

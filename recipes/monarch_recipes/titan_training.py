@@ -38,6 +38,7 @@ from monarch_recipes.titan_config import (
 )
 from monarch_recipes.titan_machine import check_machine, with_paths_here
 from monarch_recipes.titan_metrics import Metrics
+from monarch_recipes.titan_next_start import TitanNextStart
 from monarch_recipes.titan_process import borrowed_process
 
 __all__ = ["Setup", "StepResult", "Training"]
@@ -91,6 +92,7 @@ class Training:
             self._checkpointer = Checkpointer(self.trainer, config, self.degrees)
             self._resumed = self._checkpointer.load()
             self.configure(config)
+            self.next_start = TitanNextStart(config, self.trainer)
             self._profilers = [
                 self._exits.enter_context(
                     enter(

@@ -42,6 +42,16 @@ def test_the_making_of_a_module_of_torch(project: Project) -> None:
     assert project.edit("starting_net", other).at_start == []
 
 
+def test_a_module_of_torch_that_is_made_otherwise_from_now_on(project: Project) -> None:
+    pytest.importorskip("torch")
+    source = "from torch import nn\nclass Net(nn.Identity):\n    A = 1\n"
+    with_init = f"{source}    def __init__(self):\n        super().__init__(2)\n"
+    project.load("starting_to", source)
+    assert project.edit("starting_to", with_init).at_start == ["starting_to.Net.__init__"]
+    assert project.edit("starting_to", with_init.replace("A = 1", "A = 2")).at_start == []
+    assert project.edit("starting_to", source).at_start == ["starting_to.Net.__init__"]
+
+
 def test_what_cannot_be_marked_is_given_back() -> None:
     assert monarch_sync.reload.at_start(len) is len
 

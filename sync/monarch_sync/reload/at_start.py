@@ -32,14 +32,19 @@ def counts_from_next_start(function: FunctionType) -> bool:
     """Whether it is marked so, or makes modules of torch, which are there by now."""
     if getattr(function, _MARK, False) is True:
         return True
-    torch: Any = sys.modules.get("torch.nn")
     path, _, name = function.__qualname__.rpartition(".")
-    if torch is None or name != "__init__" or "<locals>" in path:
+    if name != "__init__" or "<locals>" in path:
         return False
     owner: Any = sys.modules.get(function.__module__)
     for part in path.split("."):
         owner = vars(owner).get(part) if hasattr(owner, "__dict__") else None
-    return isinstance(owner, type) and issubclass(owner, torch.Module)
+    return isinstance(owner, type) and makes_torch_modules(owner)
+
+
+def makes_torch_modules(cls: type) -> bool:
+    """Whether it is a class of them."""
+    torch: Any = sys.modules.get("torch.nn")
+    return torch is not None and issubclass(cls, torch.Module)
 
 
 def helpers_of_the_start(
@@ -80,6 +85,6 @@ def _is_part(name: str, ours: Collection[str]) -> bool:
         if not is_marking or known in ours or module.__name__ == __name__:
             continue
         text = "".join(linecache.getlines(str(vars(module).get("__file__"))))
-        if re.search(rf"\b{re.escape(name)}\b", text):
+        if name in vars(module) or re.search(rf"""["']{re.escape(name)}["']""", text):
             return True
     return False

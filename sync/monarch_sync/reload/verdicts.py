@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from types import FunctionType
 
-from .at_start import counts_from_next_start, helpers_of_the_start
+from .at_start import counts_from_next_start, helpers_of_the_start, makes_torch_modules
 from .code_warnings import CodeWarnings
 from .marks import Plan
 from .report import ReloadReport, Verdict
@@ -64,6 +64,7 @@ def judge(
         if owner and "<locals>" not in owner:
             report.classes.append(f"{function.__module__}.{owner}")
     report.classes += moved
+    report.at_start += _makers_that_come_or_go(plan, changed)
     report.functions = sorted(set(report.functions))
     # Code that cannot be looked through is taken as it is.
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
@@ -78,6 +79,20 @@ def judge(
             verdicts[module] = Verdict(
                 known.module, known.path, known.action, known.reason, (*known.classes, own)
             )
+
+
+def _makers_that_come_or_go(plan: Plan, changed: Mapping[str, Source]) -> Iterator[str]:
+    """Of modules of torch that have an `__init__` of their own now, or had one until now."""
+    for name in changed:
+        edit = plan.modules[name].edit
+        for index, statement in enumerate(edit.new):
+            if not statement.is_class or index in edit.alignment.same:
+                continue
+            live = vars(sys.modules[name]).get(str(statement.name))
+            if isinstance(live, type) and makes_torch_modules(live):
+                has_one = any("__init__" in one.binds for one in statement.body)
+                if has_one != ("__init__" in vars(live)):
+                    yield f"{name}.{statement.name}.__init__"
 
 
 def _helpers(
