@@ -1,8 +1,10 @@
 """Which code of a run has proved good, and what to do with newer code that fails.
 
 An **activity** is what a run does again and again: a step, an evaluation, a save. Code is on trial
-in an activity as long as that last went well with an older generation, and the run **holds** where
-it fails then: it waits for a mend.
+in an activity as long as that last went well with an older generation. The run **holds**, and waits
+for a mend, where code fails that is newer than what the run began with: on trial, or later, as
+where a branch is first taken. What dies or hangs is held for when it does so again, as that may be
+chance.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ OnEditError = Literal["hold", "rollback", "end"]
 _NUM_REMEMBERED = 20
 _TIMES_USUAL = 10.0
 _TIMES_LONGEST = 3.0  # the longest was the first, as a rule, which compiled
+_MEND_SECONDS = 2.0  # where a mend waits, nobody waits longer for what is on trial
 
 
 def default_policy() -> OnEditError:
@@ -38,7 +41,8 @@ def default_policy() -> OnEditError:
 class Failure:
     """What failed on new code, on which ranks; ``file`` and ``line`` are empty where nobody knows.
 
-    ``generation`` failed, ``good`` is the one that went well before.
+    ``generation`` failed, ``good`` is the one that went well before. ``is_first``: it had not gone
+    well yet. ``older`` are all that had, of those before it.
     """
 
     doing: str
@@ -49,6 +53,8 @@ class Failure:
     file: str = ""
     line: int = 0
     details: str = ""
+    is_first: bool = True
+    older: tuple[int, ...] = ()
 
     @property
     def first_line(self) -> str:
@@ -77,14 +83,16 @@ class Edits:
     """What a run knows of its code, over all its attempts.
 
     ``good`` is the generation with which each activity last went well; under "", the first one
-    with which any did.
+    with which any did. ``origins`` has the generations that a rollback of ours has made, with those
+    that they are again.
     """
 
     policy: OnEditError = field(default_factory=default_policy)
     good: dict[str, int] = field(default_factory=dict)
-    deaths: dict[int, int] = field(default_factory=dict)  # in activities on trial, by generation
+    origins: dict[int, int] = field(default_factory=dict)
     held_since: float | None = None  # while what failed has not gone well
-    rolled_back: int = 0  # the generation that a rollback of ours has made
+    _well: set[int] = field(default_factory=set)  # generations with which anything went well
+    _losses: dict[tuple[int, str], int] = field(default_factory=dict)
     _usual: dict[str, deque[float]] = field(default_factory=dict)
     _longest: dict[str, float] = field(default_factory=dict)
 
@@ -97,19 +105,59 @@ class Edits:
         good = self.good_for(activity)
         return good is not None and generation > good
 
+    def is_edited(self, generation: int) -> bool:
+        """Whether it is newer than what the run began with."""
+        start = self.good.get("")
+        return start is not None and generation > start
+
+    def older(self, generation: int) -> tuple[int, ...]:
+        """The generations before it that went well, the newest last."""
+        return tuple(sorted(one for one in self._well if one < generation))
+
+    def good_before(self, activity: str, generation: int) -> int:
+        """The one to go back to, if that one fails."""
+        good = self.good_for(activity)
+        if good is not None and good < generation:
+            return good
+        return max(self.older(generation), default=self.good.get("", 0))
+
+    def way_back(self, failure: Failure) -> int | None:
+        """To what to go back from it: further than the last time, if that has failed as well.
+        None where there is nothing older."""
+        origin = self.origins.get(failure.generation)
+        if origin is None:
+            return failure.good if failure.good < failure.generation else None
+        older = {self.origins.get(one, one) for one in failure.older}
+        return max((one for one in older if one < origin), default=None)
+
     def went_well(self, activity: str, generation: int, seconds: float) -> None:
         self.good.setdefault("", generation)
         self.good[activity] = max(generation, self.good.get(activity, 0))
+        self._well.add(generation)
         self._usual.setdefault(activity, deque(maxlen=_NUM_REMEMBERED)).append(seconds)
         self._longest[activity] = max(seconds, self._longest.get(activity, 0.0))
 
-    def patience_seconds(self, activity: str, generation: int, most: float) -> float:
-        """How long it may take: on trial, a generous multiple of what it took before."""
+    def is_lost_again(self, activity: str, doing: str, generation: int) -> bool:
+        """Note that a process died or hung. Whether the code must be why: on trial, the second
+        time; later, the second time in the same step."""
+        if not self.is_edited(generation):
+            return False
+        where = "" if self.is_new(activity, generation) else doing
+        self._losses[generation, where] = self._losses.get((generation, where), 0) + 1
+        return self._losses[generation, where] > 1
+
+    def patience_seconds(
+        self, activity: str, generation: int, most: float, *, mend_waits: bool = False
+    ) -> float:
+        """How long it may take: on trial, a generous multiple of what it took before; where a
+        mend is there and waits for its end, less."""
         usual = self._usual.get(activity)
         if not usual or not self.is_new(activity, generation):
             return most
-        ordinary = sorted(usual)[len(usual) // 2]
-        generous = max(_TIMES_USUAL * ordinary, _TIMES_LONGEST * self._longest[activity])
+        generous = _TIMES_USUAL * sorted(usual)[len(usual) // 2]
+        if mend_waits:
+            return min(most, max(_MEND_SECONDS, generous))
+        generous = max(generous, _TIMES_LONGEST * self._longest[activity])
         return min(most, max(settings().edit_patience_seconds, generous))
 
     def seed(self) -> Mapping[str, int]:

@@ -34,20 +34,24 @@ class Held:
         """Whether what failed has not gone well since."""
         return self._edits.held_since is not None
 
-    def answer(self, failure: Failure, edits: Edits, *, in_place: bool = True) -> None:
+    def answer(
+        self, failure: Failure, edits: Edits, *, in_place: bool = True, state: str = ""
+    ) -> None:
         """Tell of it, and do what the run's policy says: from here on it holds, or has gone back to
-        older code. Raises ``RunFailed`` where it is to end."""
-        if edits.policy == "end" or failure.generation == edits.rolled_back:
+        older code; ``state`` is what has become of the ranks, if there is more to say of it than
+        ``in_place`` does. Raises ``RunFailed`` where it is to end."""
+        good = edits.way_back(failure)
+        if edits.policy == "end" or (edits.policy == "rollback" and good is None):
             raise RunFailed(self.end_words(failure))
         if edits.policy == "rollback":
-            edits.rolled_back = self.roll_back(failure)
+            self.roll_back(failure, good or 0)
         else:
-            self.begin(failure, in_place=in_place)
+            self.begin(failure, in_place=in_place, state=state)
 
-    def begin(self, failure: Failure, *, in_place: bool) -> None:
+    def begin(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
         """It holds from here on, or still."""
         self._begin()
-        state, stop = (
+        usual, stop = (
             (
                 "no rank has changed anything by it, and weights and optimizer are as they were",
                 "saves what was learned, and stops",
@@ -61,13 +65,15 @@ class Held:
         again = f"and {failure.doing} is made again, on all ranks, with the new code; or"
         if self._record is not None:
             what_now = (
-                f"The run holds: {state}.\n"
+                f"The run holds: {state or usual}.\n"
                 f"Save a mend, {again} "
                 "go back: `monarch sync rollback`, or b in a `monarch sync --watch`.\n"
                 f"Ctrl-C in the terminal of the run {stop}."
             )
         else:
-            what_now = f"It holds: {state}.\nPush a mend, {again} interrupt it, as with Ctrl-C."
+            what_now = (
+                f"It holds: {state or usual}.\nPush a mend, {again} interrupt it, as with Ctrl-C."
+            )
         self._alarm("held", failure, failure.told(what_now), in_place=in_place)
         if self._record is not None:
             self._record.phase("holding: waiting for a save")
@@ -96,16 +102,15 @@ class Held:
             self._show(text)
         self._post(Bulletin(self._key, "mended", f"{self._name}: {text}", generation))
 
-    def roll_back(self, failure: Failure) -> int:
-        """Have all hosts go back to the generation that went well; the number that it has now."""
+    def roll_back(self, failure: Failure, good: int) -> None:
+        """Have all hosts go back to the generation that went well."""
         self._begin()
-        good = failure.good
         code = self._record.code if self._record is not None else None
         text = failure.told(f"Nobody is there to mend it: going back to generation {good}.")
         self._alarm("failed_edit", failure, text)
         before = process.current().generation
         if before > failure.generation:
-            return 0  # Somebody has pushed meanwhile: that is tried first.
+            return  # Somebody has pushed meanwhile: that is tried first.
         if code is None or code.roll_back is None:
             raise RunFailed(self.end_words(failure))
         try:
@@ -120,15 +125,21 @@ class Held:
                 "rolled_back", f"generation {report.generation} is what {good} was; going on",
                 generation=report.generation, good=good,
             )  # fmt: skip
-        return process.current().generation
+        origins = self._edits.origins
+        origins[process.current().generation] = origins.get(good, good)
 
     def end_words(self, failure: Failure) -> str:
         """Why a run ends, though an edit can be mended."""
-        return failure.told(
-            f"It was the first on code that was saved since generation {failure.good} went well. "
-            f"`monarch sync rollback {failure.good}` goes back to that"
-            + (f"\n{failure.details}" if failure.details else "")
-        )
+        good = failure.good
+        if failure.generation in self._edits.origins:
+            why = "Going back has not helped: nothing older has gone well"
+        else:
+            which = "It was the first on code" if failure.is_first else "It ran code"
+            why = (
+                f"{which} that was saved since generation {good} went well. "
+                f"`monarch sync rollback {good}` goes back to that"
+            )
+        return failure.told(why + (f"\n{failure.details}" if failure.details else ""))
 
     def tell(self, text: str) -> None:
         """Something that happens while it holds."""

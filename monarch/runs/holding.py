@@ -5,8 +5,8 @@
         losses = holding.ask(trainers.step, learning_rate)
 
 What such a call raises, or a loop in it, ends nothing as long as the code is newer than that with
-which the same endpoint last went well. All ranks are brought back and put back to where they were
-before the call; then it is made again, once there is newer code.
+which the run began. All ranks are brought back and put back to where they were before the call;
+then it is made again, once there is newer code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from monarch.runs.edits import Edits, Failure
 from monarch.runs.held import Held
 from monarch.runs.ranks import RankHangs, RunFailed, RunLost, Unless, ask_all
 from monarch.runs.record import Record
-from monarch.runs.recovery import BeginAgain, RanksLost
+from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
 from monarch.runs.trial import Interrupted, Trial, TrialReport, place_of
 from monarch.runs.witness import Witness
 from monarch.runs.words import in_words
@@ -95,7 +95,10 @@ class Holding:
             started = time.monotonic()
 
             def left_seconds() -> float:
-                most = self.edits.patience_seconds(name, _generation(), at_most)
+                now = _generation()
+                # Where it cannot be put back, a mend is not worth what an interruption costs.
+                waits = in_place and process.current().code_states.coming > now
+                most = self.edits.patience_seconds(name, now, at_most, mend_waits=waits)
                 return started + most - time.monotonic()
 
             return ask_all(
@@ -103,6 +106,7 @@ class Holding:
                 doing=doing or name, unless=unless,
             )  # fmt: skip
 
+        __tracebackhide__ = True  # in notebooks, which show each frame at length
         self._be_ready(unless)
         return self.run(name, call, doing, in_place=in_place)
 
@@ -122,6 +126,7 @@ class Holding:
 
         ``activity`` is what it is called each time, ``doing`` what it is this time.
         """
+        __tracebackhide__ = True
         while True:
             generation, started = _generation(), time.monotonic()
             try:
@@ -132,12 +137,19 @@ class Holding:
             except (BeginAgain, RanksLost, RunFailed):
                 raise
             except Exception as error:
-                self._failed(activity, doing or activity, error, generation, in_place)
+                failed = error
             else:
                 self.edits.went_well(activity, generation, time.monotonic() - started)
                 if self._held.has_begun:
                     self._held.over(doing or activity, _generation())
                 return result
+            # Here, so that who interrupts the hold is not shown what it was for once more.
+            try:
+                self._failed(activity, doing or activity, failed, generation, in_place)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    f"{doing or activity} was not made again: it was interrupted as it held"
+                ) from None
 
     @contextlib.contextmanager
     def until_stopped(self) -> Iterator[None]:
@@ -177,24 +189,26 @@ class Holding:
             raise BeginAgain(failure.first_line)
 
     def _of_loss(self, activity: str, doing: str, error: Exception) -> Failure:
-        """A first death may have been chance; what dies twice in the first call on new code dies
-        of that. Raises ``error`` where that is not so."""
-        generation = _generation()
-        if not self.edits.is_new(activity, generation):
+        """A first death may have been chance, and so may a hang of what has gone well. Raises
+        ``error`` where the code is not to blame."""
+        generation, edits = _generation(), self.edits
+        is_first = edits.is_new(activity, generation)
+        is_hang = isinstance(error, RankHangs)
+        if not edits.is_lost_again(activity, doing, generation) and not (is_first and is_hang):
             raise error
-        good = self.edits.good_for(activity) or 0
+        good = edits.good_before(activity, generation)
         if isinstance(error, RankHangs):
-            text, _, stacks = str(error).partition("\n")
-            return Failure(doing, text, generation, good, details=stacks)
-        deaths = self.edits.deaths
-        deaths[generation] = deaths.get(generation, 0) + 1
-        if deaths[generation] < 2:
-            raise error
-        if isinstance(error, SupervisionError) and error.failure is not None:
-            why = error.failure.root_cause.reason
+            text, _, details = str(error).partition("\n")
         else:
-            why = in_words(error.exception if isinstance(error, ActorError) else error)
-        return Failure(doing, f"a rank died, for the second time: {why}", generation, good)
+            if isinstance(error, SupervisionError) and error.failure is not None:
+                why = error.failure.root_cause.reason
+            else:
+                why = in_words(error.exception if isinstance(error, ActorError) else error)
+            text, details = f"a rank died, for the second time: {why}", ""
+        return Failure(
+            doing, text, generation, good, details=details, is_first=is_first,
+            older=edits.older(generation),
+        )  # fmt: skip
 
     def _what_failed(
         self,
@@ -204,35 +218,45 @@ class Holding:
         generation: int,
         reports: Sequence[TrialReport],
     ) -> Failure:
-        """Raises ``error`` where the code was not on trial."""
-        on_trial = [one for one in reports if one.is_new]
+        """Raises ``error`` where the code was none that anybody has edited since the beginning."""
+        edits, is_hang = self.edits, isinstance(error, RankHangs)
         # Of what ran: meanwhile there may be a mend.
-        now = max((one.generation for one in on_trial), default=max(generation, _generation()))
+        on_trial = [one for one in reports if one.is_new]
+        ran = on_trial or [one for one in reports if edits.is_edited(one.generation)]
+        now = max((one.generation for one in ran), default=max(generation, _generation()))
         is_remote = isinstance(error, ActorError | RankHangs)
-        if not (on_trial if is_remote else self.edits.is_new(activity, now)):
+        if not (ran if is_remote else edits.is_edited(now)):
             raise error
-        good = min((one.good or 0 for one in on_trial), default=self.edits.good_for(activity) or 0)
+        raised = [one for one in ran if one.error]
+        if not on_trial and (is_hang or _is_of_network(error, raised)):
+            # A network that fails, or a disk that is slow, is no edit's fault.
+            return self._of_loss(activity, doing, error)
+        good = edits.good_before(activity, now)
+        if on_trial:
+            good = min(good, *(one.good or 0 for one in on_trial))
         # What fails may know better, as where a checkpoint says which code it fits.
         known = getattr(getattr(error, "exception", None), "good_generation", None)
         if known is not None and known < now:
             good = max(good, known)
+        is_first = bool(on_trial) or edits.is_new(activity, now)
+
+        def failure(told: str, ranks: tuple[int, ...], file: str, line: int, more: str) -> Failure:
+            return Failure(
+                doing, told, now, good, ranks, file, line, more, is_first, edits.older(now)
+            )
+
         if isinstance(error, RankHangs):
-            stuck = [one for one in on_trial if one.is_running and not one.is_waiting] or on_trial
+            stuck = [one for one in ran if one.is_running and not one.is_waiting] or ran
             ranks = tuple(one.rank for one in stuck)
             text, _, stacks = str(error).partition("\n")
-            return Failure(doing, text, now, good, ranks, stuck[0].file, stuck[0].line, stacks)
-        raised = [one for one in on_trial if one.error]
+            return failure(text, ranks, stuck[0].file, stuck[0].line, stacks)
         if not raised:
             cause = error.exception if isinstance(error, ActorError) else error
-            file, line = place_of(cause)
-            return Failure(doing, in_words(cause), now, good, (), file, line)
+            return failure(in_words(cause), (), *place_of(cause), "")
         # Who waited for the others says only that they are gone.
         first = min(raised, key=lambda one: (_is_consequence(one), one.rank))
         alike = [one.rank for one in raised if (one.file, one.line) == (first.file, first.line)]
-        return Failure(
-            doing, first.error, now, good, tuple(sorted(alike)), first.file, first.line,
-            first.traceback,
-        )  # fmt: skip
+        return failure(first.error, tuple(sorted(alike)), first.file, first.line, first.traceback)
 
     def _reports(self) -> list[TrialReport]:
         """What all ranks say; none where one cannot."""
@@ -292,3 +316,12 @@ def _generation() -> int:
 def _is_consequence(report: TrialReport) -> bool:
     """Whether it raised because another rank was gone, or because it was interrupted."""
     return any(word in report.error for word in _CONSEQUENCES)
+
+
+def _is_of_network(error: Exception, raised: Sequence[TrialReport]) -> bool:
+    """Whether all that was raised is that ranks have lost each other."""
+    return (
+        isinstance(error, ActorError)
+        and is_connection_lost(error.exception)
+        and all(map(_is_consequence, raised))
+    )

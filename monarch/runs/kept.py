@@ -5,6 +5,10 @@ gradients, whatever has a ``state_dict``, tensors, arrays, generators, lists and
 objects of the user's own classes; and the random states of the process. An actor that knows better
 defines ``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. Neither can wind
 back what lies outside: files, iterators, what others were sent.
+
+``watch`` is for every call, where ``keep`` would be too much: it copies what is small, and of large
+tensors and arrays it notes that they are not to change. Most of what fails does so before it has
+changed any; where it has, they cannot be put back.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ import functools
 import inspect
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["keep"]
+__all__ = ["Changed", "keep", "watch"]
 
 Undo = Callable[[], object]
 
@@ -26,6 +31,12 @@ _MAX_DEPTH = 4
 _MAX_LOOKED_INTO = 1000  # elements of a container that may be more than values
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _ROOM = 3  # a copy stays on its GPU where this many more would fit
+_SMALL_BYTES = 64 * 1024
+_LARGE_BYTES = 64 * 1024 * 1024
+
+
+class Changed(Exception):
+    """What was only watched has changed, and cannot be put back."""
 
 
 def keep(instance: object) -> Undo:
@@ -38,6 +49,24 @@ def keep(instance: object) -> Undo:
         _Keeper(undos).look_into(instance)
 
     def put_back() -> None:
+        for undo in undos:
+            undo()
+
+    return put_back
+
+
+def watch(instance: object) -> Undo | None:
+    """Copy what is small of the state, and note the rest; what is returned puts it back, or raises
+    ``Changed``. ``None`` where only the actor itself can tell what belongs to it."""
+    if hasattr(instance, "__keep__"):
+        return None
+    undos = list(_random_states())
+    watcher = _Watcher(undos)
+    watcher.look_into(instance)
+
+    def put_back() -> None:
+        for check in watcher.checks:
+            check()
         for undo in undos:
             undo()
 
@@ -112,10 +141,10 @@ class _Keeper:
             self._undos.append(lambda: setattr(value.bit_generator, "state", bits))
         elif isinstance(value, (list, dict, set, collections.deque)):
             self._keep_container(value, depth)
+        elif torch is not None and isinstance(value, torch.optim.Optimizer):
+            self._keep_optimizer(value)
         elif not isinstance(value, type) and _has_state(value):
-            told = copy.deepcopy(value.state_dict())
-            # A copy, as some go on working with what they are given.
-            self._undos.append(lambda: value.load_state_dict(copy.deepcopy(told)))
+            self._keep_told(value)
         elif _is_of_users_class(value):
             self.look_into(value, depth)
 
@@ -153,6 +182,15 @@ class _Keeper:
 
         self._undos.append(put_back if tensor.is_leaf else put_back_inner)
 
+    def _keep_optimizer(self, optimizer: Any) -> None:
+        self._keep_told(optimizer)
+
+    def _keep_told(self, value: Any) -> None:
+        """Of what tells its state, and takes it back."""
+        told = copy.deepcopy(value.state_dict())
+        # A copy, as some go on working with what they are given.
+        self._undos.append(lambda: value.load_state_dict(copy.deepcopy(told)))
+
     def _keep_array(self, array: Any) -> None:
         value = array.copy()
 
@@ -179,6 +217,120 @@ class _Keeper:
             add(before)
 
         self._undos.append(put_back)
+
+
+class _Watcher(_Keeper):
+    """``checks`` raise ``Changed``."""
+
+    def __init__(self, undos: list[Undo]) -> None:
+        super().__init__(undos)
+        self.checks: list[Undo] = []
+        self._room_for_gradients = _LARGE_BYTES
+        _count_optimizer_steps()
+        before = _num_optimizer_steps[0]
+        # Some write to weights in ways that are not counted there.
+        self._check(lambda: _num_optimizer_steps[0] == before, "an optimizer has made a step")
+
+    def _check(self, is_good: Callable[[], bool], what: str) -> None:
+        def check() -> None:
+            if not is_good():
+                raise Changed(what)
+
+        self.checks.append(check)
+
+    def _keep_tensor(self, torch: Any, tensor: Any) -> None:
+        if tensor.nbytes <= _SMALL_BYTES and not tensor.requires_grad:
+            super()._keep_tensor(torch, tensor)
+            return
+        self._must_stay(tensor)
+        if not tensor.is_leaf:
+            return
+        gradient = tensor.grad
+        if gradient is None:
+            self._undos.append(lambda: setattr(tensor, "grad", None))
+            return
+        self._must_stay(gradient)
+        self._room_for_gradients -= gradient.nbytes
+        if self._room_for_gradients > 0:
+            self._undos.append(lambda: setattr(tensor, "grad", gradient))
+        else:  # They are let go at the beginning of a step, as a rule, and are to be gone then.
+            there = weakref.ref(gradient)
+            self._check(lambda: tensor.grad is there() is not None, "gradients have changed")
+
+    def _must_stay(self, tensor: Any) -> None:
+        """Torch counts what writes into a tensor."""
+        torch: Any = sys.modules["torch"]
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            self._check(lambda: False, f"a {type(tensor).__name__} may have changed")
+            return
+        version, pointer = tensor._version, tensor.data_ptr()
+        there = weakref.ref(tensor)
+
+        def is_as_it_was() -> bool:
+            now = there()
+            # Where it is gone, who held it says what became of it.
+            return now is None or (now._version, now.data_ptr()) == (version, pointer)
+
+        self._check(is_as_it_was, "weights, or what the optimizer knows, have changed already")
+
+    def _keep_optimizer(self, optimizer: Any) -> None:
+        groups = optimizer.param_groups
+        before = [dict(group) for group in groups]
+        for entries in optimizer.state.values():
+            for value in entries.values() if isinstance(entries, dict) else ():
+                if hasattr(value, "_version"):
+                    self._must_stay(value)
+
+        def put_back() -> None:
+            for group, entries in zip(groups, before, strict=True):
+                group.clear()
+                group.update(entries)
+
+        self._check(lambda: len(groups) == len(before), "the optimizer has other parameters")
+        self._undos.append(put_back)
+
+    def _keep_told(self, value: Any) -> None:
+        if _num_bytes(value.state_dict()) <= _LARGE_BYTES // 64:
+            super()._keep_told(value)
+        else:
+            self._check(lambda: False, f"a {type(value).__name__} may have changed")
+
+    def _keep_array(self, array: Any) -> None:
+        if array.nbytes <= _SMALL_BYTES:
+            super()._keep_array(array)
+        else:  # Nothing counts what writes into one.
+            self._check(lambda: False, "a large array may have changed")
+
+    def _keep_container(self, container: Any, depth: int) -> None:
+        if len(container) <= _MAX_LOOKED_INTO:
+            super()._keep_container(container, depth)
+        else:
+            before = len(container)
+            self._check(lambda: len(container) == before, "a large container has changed")
+
+
+_num_optimizer_steps = [0]
+_counted: list[Any] = []  # what takes the counting away again
+
+
+def _count_optimizer_steps() -> None:
+    optim: Any = sys.modules.get("torch.optim.optimizer")
+    if optim is None or _counted:
+        return
+
+    def count(*ignored: Any) -> None:
+        _num_optimizer_steps[0] += 1
+
+    _counted.append(optim.register_optimizer_step_pre_hook(count))
+
+
+def _num_bytes(state: Any) -> int:
+    """Of the tensors and arrays in nested containers."""
+    if isinstance(state, dict):
+        state = list(state.values())
+    if isinstance(state, (list, tuple)):
+        return sum(map(_num_bytes, state))
+    return int(getattr(state, "nbytes", 0))
 
 
 def _refill(part: Any, tables: list[Any], before: list[Any], training: bool) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "BeginAgain",
     "RanksLost",
     "StepMade",
+    "is_connection_lost",
     "noticing_losses",
     "procs_to_lose",
     "with_restarts",
@@ -142,7 +143,7 @@ def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Dea
     if isinstance(error, RankHangs):
         return RanksLost("hung", str(error))
     # Where a rank has died, those that it was connected to may complain first.
-    is_lost = isinstance(error, SupervisionError) or _is_connection_lost(error.exception)
+    is_lost = isinstance(error, SupervisionError) or is_connection_lost(error.exception)
     failures = deaths.wait(_NEWS_SECONDS if is_lost else _DOUBT_SECONDS)
     if failures:
         first = failures[0].root_cause
@@ -158,7 +159,7 @@ def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Dea
     return RunFailed(f"{in_words(cause)}\n{error.exception_formatted.rstrip()}")
 
 
-def _is_connection_lost(error: BaseException) -> bool:
+def is_connection_lost(error: BaseException) -> bool:
     """Whether a collective failed because another rank, or the way to it, is gone."""
     # By name, because not every client has torch.
     if any(cls.__name__ in ("DistError", "ConnectionError") for cls in type(error).__mro__):

@@ -3,7 +3,8 @@
 A ``Trial`` stands beside an actor in its process. Whatever endpoint of the actor is called the
 first time on code that is newer than that with which it last went well, the actor's state is
 copied before. The copy is dropped when the next endpoint is called, as nobody calls one before the
-last has gone well on all ranks; until then it can be put back.
+last has gone well on all ranks; until then it can be put back. Later calls of code that is newer
+than what the run began with can be put back, too, if nothing large has changed by then.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from urllib.parse import urlsplit
 
 from monarch.actor import Actor, context, endpoint
 from monarch.errors import MonarchError
-from monarch.runs.kept import Undo, keep
+from monarch.runs.kept import Undo, keep, watch
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
 
@@ -95,15 +96,18 @@ class _Call:
 
 class Trial(Actor):
     """Of the actor with this uid, in this process. ``good`` says with which generation each
-    endpoint went well in processes before this one; under "", the first of the run.
+    endpoint went well in processes before this one; under "", the first of the run. Where it
+    ``keeps`` nothing, ``restore`` cannot put anything back.
 
     A sync actor, with a thread of its own: it answers while the other is stuck.
     """
 
-    def __init__(self, uid: str, good: Mapping[str, int]) -> None:
+    def __init__(self, uid: str, good: Mapping[str, int], *, keeps: bool = True) -> None:
         self.rank = context().actor_instance.rank.rank
         self._good = dict(good)
+        self._keeps = keeps
         self._kept: Undo | None = None
+        self._is_whole = False  # what is kept, so that it can be put back whatever has changed
         self._why_not_kept = ""
         self._last: _Call | None = None
         self._life = os.urandom(8).hex()
@@ -143,11 +147,15 @@ class Trial(Actor):
             self._good.setdefault("", last.generation)
             self._good[last.method] = last.generation
             self._kept = None
-        good = self._good.get(name, self._good.get(""))
+        start = self._good.get("", generation)
+        good = self._good.get(name, start)
         call = _Call(name, generation, good, threading.get_ident())
-        if good is not None and generation > good and self._kept is None:
+        is_whole = generation > good
+        is_edited = self._keeps and generation > start
+        if is_edited and (self._kept is None or is_whole > self._is_whole):
             try:
-                self._kept, self._why_not_kept = keep(instance), ""
+                self._kept, self._why_not_kept = (keep if is_whole else watch)(instance), ""
+                self._is_whole = is_whole
             except Exception as error:  # as where there is no room for it
                 self._why_not_kept = f"{type(error).__name__}: {error}"
         self._last = call

@@ -24,10 +24,11 @@ _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"  # within the library, where there is no venv
 _SHOWN_FRAMES = 12
 _IDLE = "it does nothing"
-# Where torch waits for other ranks: collectives, and the backward pass that DDP hides them in.
+# Where torch waits for other ranks: collectives, and the backward pass that DDP hides them in;
+# and where TorchFT does, and what is built on it.
 _WAITS = (
     "torch/distributed/", "torch/autograd/graph.py", "torch/nn/parallel/distributed.py",
-    "torchtitan/distributed/",
+    "torch/futures/", "torchtitan/distributed/", "/torchft",
 )  # fmt: skip
 _OPERATOR = "/torch/_ops.py"  # Who called it says what it is.
 
@@ -103,13 +104,20 @@ def tell_stacks(stacks: Sequence[RankStack]) -> str:
 
 def waits_for_others(frames: Sequence[traceback.FrameSummary]) -> bool:
     """Whether a thread with these frames, the innermost last, is in a collective."""
-    places = [frame.filename for frame in frames if not frame.filename.endswith(_OPERATOR)]
+    places = [
+        frame.filename
+        for frame in frames
+        if not (frame.filename.endswith(_OPERATOR) or _is_library(frame.filename))
+    ]
     return bool(places) and any(part in places[-1] for part in _WAITS)
 
 
+def _is_library(path: str) -> bool:
+    return path.startswith(_LIBRARY) and _INSTALLED not in path
+
+
 def _is_background(path: str) -> bool:
-    is_library = path.startswith(_LIBRARY) and _INSTALLED not in path
-    return is_library or "/torch/" in path or "/torchft/" in path
+    return _is_library(path) or "/torch/" in path or "/torchft/" in path
 
 
 def _is_runtime(path: str) -> bool:

@@ -104,6 +104,11 @@ class CodeStates:
 
     # A push.
 
+    @property
+    def coming(self) -> int:
+        """The generation that is being switched to, or to be given up; 0 without a push."""
+        return self._coming[0]
+
     def expect(self, change: CodeChange) -> None:
         """It is going to be switched to, or to be given up."""
         self._coming = change.generation, _divided(self._with(change))

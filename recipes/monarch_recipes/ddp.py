@@ -314,7 +314,6 @@ class DDPTrainer(Actor):
         set_rates(self.optimizer, learning_rate, config.weight_decay)
 
         self.model.train()
-        self.optimizer.zero_grad()
         tally = Tally()
         size, indices = self.batch.micro_batch_size, self.order.of(step - 1)
         if self.ahead is not None:
@@ -343,6 +342,8 @@ class DDPTrainer(Actor):
             self.optimizer, self.model,
             factor=config.global_batch_size / totals[1], clip_norm=config.clip_norm, step=step,
         )  # fmt: skip
+        # Here, so that what fails before there is a new one has nothing to put back.
+        self.optimizer.zero_grad()
         self.num_steps_done = step
         self.profiler.after(step)
         means = tally.means(totals)

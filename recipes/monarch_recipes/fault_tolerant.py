@@ -71,7 +71,6 @@ from monarch_recipes.replicas.messages import (
     Rendezvous,
     Seat,
     StepResult,
-    TaskError,
     Unsaved,
     task_errors,
 )
@@ -415,7 +414,7 @@ class ReplicaTrainer(Actor):
             suffer(fault, self.seat.rank, "inside")
             with task_errors(self.place_of(step), but=RuntimeError):  # which may be of a connection
                 loss.backward()
-        except TaskError:
+        except BaseException:  # also where new code is interrupted
             self.buffers.restore(buffers)
             raise
         # The learning rate is averaged like the gradients. So all groups take the very same step,
@@ -528,7 +527,9 @@ class ReplicaTrainer(Actor):
         return batches(data, indices, size, self.device, self.seat.name, collate=collate)
 
     def learning_rate_of(self, step: int) -> float:
-        return part(self.config.task, learning_rate_at)(self.config, step, self.config.num_steps)
+        with task_errors(self.seat.name):
+            rate = part(self.config.task, learning_rate_at)
+            return rate(self.config, step, self.config.num_steps)
 
     @endpoint
     def fingerprint(self) -> str:

@@ -23,7 +23,9 @@ from tests.support import wait_for
 pytestmark = pytest.mark.timeout(300)
 
 STEPS = 44
+LATE_STEP = 34
 RANK_1 = "    if dist.get_rank() == 1:\n"
+RATE = "    return config.learning_rate\n"
 BACKWARD = """
 
 class Fails(torch.autograd.Function):
@@ -100,6 +102,11 @@ def test_no_edit_that_fails_ends_a_run_or_changes_what_it_learns(root: Path, run
         text = edit(TASK)
         assert text != TASK
         run.at[2 * number + 2] = lambda text=text: reports.append(run.push("task.py", text))
+    # A branch that goes well for some steps, and then is another one.
+    later = TASK.replace(
+        RATE, f"    if step + 1 == {LATE_STEP}:\n        return config.later\n{RATE}"
+    )
+    run.at[LATE_STEP - 4] = lambda: reports.append(run.push("task.py", later))
     run.start()
     for number, (name, (_, told)) in enumerate(EDITS.items(), 1):
         held = run.when_held(number)
@@ -111,10 +118,14 @@ def test_no_edit_that_fails_ends_a_run_or_changes_what_it_learns(root: Path, run
         assert held["file"] == "task.py", (name, held)
         assert held["line"] > 0, (name, held)
         assert run.push("task.py", TASK + f"# {number}\n").ok
+    held = run.when_held(len(EDITS) + 1)
+    assert "later" in held["error"], held
+    assert (held["doing"], held["in_place"]) == (f"step {LATE_STEP}", True), held
+    assert run.push("task.py", TASK + "# at last\n").ok
     run.end()
     assert run.error is None, run.error
     assert all(report.ok for report in reports)
-    assert len(run.events("mended")) == len(EDITS)
+    assert len(run.events("mended")) == len(EDITS) + 1
     assert run.steps == list(range(1, STEPS + 1)), "no step is made twice, or left out"
     assert run.digest() == undisturbed.digest()
 

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torchft", reason="torchft is not installed: pip install 'monarch-loop[ft]'")
 
+from monarch.config import configured
 from monarch_recipes import fault_tolerant
 from tests.recipes.held_run import LOSS, HeldRun, importable
 
@@ -44,13 +45,20 @@ def build_model(config):
 
 def compute_loss(logits, labels):
     time.sleep(0.02)  # A push takes a few steps.
-{LOSS}"""
+{LOSS}
+
+def learning_rate_at(config, step, num_steps):
+    return config.learning_rate
+"""
 
 IN_GROUP_1 = '    if context().actor_instance.name == "trainer1":\n        raise KeyError("mine")\n'
+RATE = "    return config.learning_rate\n"
 EDITS = {
-    "labelz": LOSS.replace("labels", "labelz"),
-    "in backward": LOSS.replace("(logits,", "(Fails.apply(logits),"),
-    "mine": IN_GROUP_1 + LOSS,
+    "labelz": (LOSS, LOSS.replace("labels", "labelz")),
+    "in backward": (LOSS, LOSS.replace("(logits,", "(Fails.apply(logits),")),
+    "mine": (LOSS, IN_GROUP_1 + LOSS),
+    "has not ended within 2": (LOSS, "    while True:\n        pass\n" + LOSS),
+    "later": (RATE, f"    if step == 140:\n        return config.later\n{RATE}"),
 }
 
 
@@ -87,16 +95,18 @@ def test_groups_wait_for_a_mend_and_learn_what_they_would_have(root: Path, run: 
     undisturbed.end()
     assert undisturbed.error is None, undisturbed.error
 
-    for number, edit in enumerate(EDITS.values()):
-        text = TASK.replace(LOSS, edit)
-        run.at[40 * number + 5] = lambda text=text: run.push("task.py", text)
-    run.start()
-    for number, told in enumerate(EDITS, 1):
-        held = run.when_held(number)
-        assert told in held["error"], held
-        assert held["file"] == "task.py", held
-        assert run.push("task.py", TASK + f"# {number}\n").ok
-    run.end()
+    for number, (old, new) in enumerate(EDITS.values()):
+        text = TASK.replace(old, new)
+        run.at[30 * number + 5] = lambda text=text: run.push("task.py", text)
+    with configured(edit_patience_seconds=2.0):
+        run.start()
+        for number, told in enumerate(EDITS, 1):
+            held = run.when_held(number)
+            assert told in held["error"], held
+            assert held["file"] == "task.py", held
+            assert "nothing of it was committed, and all groups wait" in held["text"]
+            assert run.push("task.py", TASK + f"# {number}\n").ok
+        run.end()
     assert run.error is None, run.error
     assert len(run.events("mended")) == len(EDITS)
     assert not run.events("died", "respawned"), "no group was lost for it"

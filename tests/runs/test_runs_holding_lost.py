@@ -55,7 +55,7 @@ def test_a_run_that_holds_ends_when_its_allocation_is_ended(
     procs: ProcMesh, tmp_path: Path
 ) -> None:
     record = Record(tmp_path, Telling())
-    record.edits.policy, record.edits.rolled_back = "hold", -1
+    record.edits.policy = "hold"
     record.allocation = Ended()
     holding = Holding(procs, procs.spawn("echo", Echo), record)
     now = process.current().generation

@@ -10,7 +10,7 @@ The rules:
 - A lighthouse that dies is started again on its port. As it knows nothing of the one before, all
   groups join it anew, together.
 - An error of the model's or the data's code ends the run: it would be raised again. Where that code
-  is newer than that of the last step, all groups wait for a mend instead, and make the step then.
+  is newer than what the run began with, all groups wait for a mend instead, and make the step then.
 - A group that comes back when others have finished does not train. It takes over the last
   checkpoint, and is compared with the rest.
 - Groups whose parameters differ are started again until they do not.
@@ -101,6 +101,7 @@ class Controller(Actor):
         self.edits = Edits()
         self.failure: Failure | None = None
         self.has_held = False
+        self.is_local = getattr(config, "algorithm", "ddp") != "ddp"
 
     # What the client asks.
 
@@ -296,8 +297,9 @@ class Controller(Actor):
             )
             met, group.num_met = group.num_met, 1
             try:
+                started = time.monotonic()
                 results: list[StepResult] = await self.crew.ask(
-                    group, group.trainers.step.call(order)
+                    group, group.trainers.step.call(order), self.patience
                 )
             except TaskError as error:
                 group.num_met = met
@@ -308,7 +310,7 @@ class Controller(Actor):
             if results[0].committed:
                 committed_at = time.monotonic()
                 group.step, group.discarded_at = results[0].step, None
-                self.went_well(results[0])
+                self.went_well(results[0], committed_at - started)
                 self.crew.accuse(self.chronicle.committed(group.number, results))
                 await self.evaluate_if_due(group)
                 await self.save_if_due(group)
@@ -322,34 +324,63 @@ class Controller(Actor):
 
     def hold(self, activity: str, doing: str, error: TaskError) -> None:
         """All groups wait for newer code from here on; nothing of a step was committed. Raises
-        the error where the code is no newer than that with which the same last went well."""
-        if not self.edits.is_new(activity, process.current().generation):
+        the error where the code is no newer than that with which the run began."""
+        generation = process.current().generation
+        if not self.edits.is_edited(generation):
             raise error
-        self.begin_hold(
-            doing, f"{error.reason} ({error.where})", error.file, error.line,
-            good=max(self.edits.good_for(activity) or 0, error.good_generation or 0),
-        )  # fmt: skip
+        good = max(self.edits.good_before(activity, generation), error.good_generation or 0)
+        if activity == _SETUP:
+            state = "the group is started again after the mend, and the others wait"
+        elif self.is_local:
+            state = "all groups wait, and what one has made of it by itself is made again"
+        else:
+            state = "nothing of it was committed, and all groups wait"
+        told = f"{error.reason} ({error.where})"
+        failure = self.failure_of(activity, doing, told, good, error.file, error.line)
+        self.begin_hold(failure, state)
 
     def hold_after_loss(self, group: Group, lost: GroupLost) -> None:
         """A first death may be chance; what hangs, or dies again, on new code does so for that."""
-        generation = process.current().generation
-        if not self.edits.is_new(_STEP, generation):
+        edits, generation, doing = (
+            self.edits,
+            process.current().generation,
+            f"step {group.step + 1}",
+        )
+        is_again = edits.is_lost_again(_STEP, f"{doing} of {group.name}", generation)
+        if not is_again and not (lost.details and edits.is_new(_STEP, generation)):
             return
-        deaths = self.edits.deaths
-        deaths[generation] = deaths.get(generation, 0) + 1
-        if lost.details or deaths[generation] > 1:
-            good = self.edits.good_for(_STEP) or 0
-            self.begin_hold(f"step {group.step + 1}", f"{group.name} was lost: {lost}", good=good)
+        are_left = any(other.is_training for other in self.crew.groups)
+        if are_left:
+            state = f"{group.name} is ended; after the mend it heals from the others, which wait"
+        else:
+            state = "no group is left: after the mend all go on from the last checkpoint"
+        told, good = f"{group.name} was lost: {lost}", edits.good_before(_STEP, generation)
+        self.begin_hold(self.failure_of(_STEP, doing, told, good), state, in_place=are_left)
 
-    def begin_hold(
-        self, doing: str, error: str, file: str = "", line: int = 0, *, good: int
-    ) -> None:
+    def failure_of(
+        self, activity: str, doing: str, told: str, good: int, file: str = "", line: int = 0
+    ) -> Failure:
+        edits, generation = self.edits, process.current().generation
+        return Failure(
+            doing, told, generation, good, (), file, line,
+            is_first=edits.is_new(activity, generation), older=edits.older(generation),
+        )  # fmt: skip
+
+    def begin_hold(self, failure: Failure, state: str, *, in_place: bool = True) -> None:
         if self.failure is not None:
             return  # Another group has said so.
-        generation = process.current().generation
-        self.failure = Failure(doing, error, generation, good, (), file, line)
+        self.failure = failure
         self.has_held = True
-        self.news.send(Holds(doing, generation, self.failure))
+        self.news.send(Holds(failure.doing, failure.generation, failure, state, in_place))
+
+    def patience(self) -> float | None:
+        """How long a step may take on new code."""
+        agent, most = process.current(), self.limits.step_timeout_seconds
+        generation = agent.generation
+        if not self.edits.is_new(_STEP, generation):
+            return None
+        waits = agent.code_states.coming > generation
+        return self.edits.patience_seconds(_STEP, generation, most, mend_waits=waits)
 
     async def mended(self) -> None:
         """Wait as long as the run holds; not where it is to stop."""
@@ -359,8 +390,8 @@ class Controller(Actor):
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    def went_well(self, result: StepResult) -> None:
-        self.edits.went_well(_STEP, result.generation, 0.0)
+    def went_well(self, result: StepResult, seconds: float) -> None:
+        self.edits.went_well(_STEP, result.generation, seconds)
         if self.has_held and self.failure is None:
             self.has_held = False
             self.news.send(Holds(f"step {result.step}", result.generation))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from monarch.actor import Actor, ActorError, HostMesh, SupervisionError
+from monarch.errors import MonarchError
 from monarch.runs.ranks import RunLost
 from monarch.runs.restarts import Restarts
 from monarch.runs.saving import shown
@@ -34,6 +36,8 @@ __all__ = ["Crew", "GroupsError", "Limits"]
 
 _LOOK_SECONDS = 0.2
 _STACK_SECONDS = 1.0
+_ANSWER_SECONDS = 5.0
+_COME_BACK_SECONDS = 8.0
 
 
 class GroupsError(RunLost):
@@ -141,6 +145,7 @@ class Crew:
         group.spawn(
             self._hosts, len(self.groups), self._trainer_class, self._config, self._checkpoint_dir
         )
+        await self.ask(group, group.trials.report.call())  # It is to see what comes now.
         ready: list[Ready] = await self.ask(group, group.trainers.setup.call(self.saved_path))
         first = ready[0]
         group.step = first.step
@@ -224,24 +229,54 @@ class Crew:
 
     # Asking one.
 
-    async def ask(self, group: Group, call: Any) -> list[Any]:
-        """What all ranks answer, by rank; GroupLost when they cannot, or take too long."""
+    async def ask(
+        self, group: Group, call: Any, patience: Callable[[], float | None] = lambda: None
+    ) -> list[Any]:
+        """What all ranks answer, by rank; GroupLost when they cannot, or take too long.
+
+        ``patience`` is how long new code may take; None where it is none. It is interrupted then,
+        which is a TaskError.
+        """
         waiting = call.as_asyncio()
-        asked_at = time.monotonic()
+        asked_at = looked_at = time.monotonic()
+        interrupted: TaskError | None = None
         try:
             while True:
                 done, _ = await asyncio.wait({waiting}, timeout=_LOOK_SECONDS)
                 if done:
                     return [value for _, value in waiting.result().items()]
-                why = self.why_hung(group, asked_at, time.monotonic())
-                if why is not None:
+                now, seconds = time.monotonic(), patience()
+                why = self.why_hung(group, asked_at, now)
+                is_late = seconds is not None and now - looked_at > seconds
+                if seconds is not None and (why or is_late) and interrupted is None:
+                    looked_at = now
+                    interrupted = await self.interrupt(group, now - asked_at)
+                elif why is not None:
                     raise GroupLost(why, await _stacks(group))
         except SupervisionError as error:
             raise GroupLost(first_cause(error)) from None
         except ActorError as error:
-            raise self.meaning_of(group, error.exception) from None
+            raise interrupted or self.meaning_of(group, error.exception) from None
         finally:
             waiting.cancel()
+
+    async def interrupt(self, group: Group, seconds: float) -> TaskError | None:
+        """Cut short what new code does in the ranks that do not wait for others: why, for
+        people. None where all wait; GroupLost where they cannot be interrupted."""
+        told = f"it has not ended within {seconds:.1f} s"
+        try:
+            reports = await _soon(group.trials.report.call(), _ANSWER_SECONDS)
+            stuck = [one for one in reports if one.is_running and not one.is_waiting]
+            if not stuck:
+                return None
+            for one in stuck:
+                rank = group.trials.slice(ranks=one.rank)
+                back = rank.come_back.call(_COME_BACK_SECONDS, 0.0)
+                if not all(await _soon(back, _COME_BACK_SECONDS + _ANSWER_SECONDS)):
+                    raise TimeoutError
+        except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
+            raise GroupLost(f"{told}, and cannot be interrupted", await _stacks(group)) from None
+        return TaskError(f"{group.name}, interrupted", told, stuck[0].file, stuck[0].line)
 
     def meaning_of(self, group: Group, error: BaseException) -> BaseException:
         """What an exception in a trainer comes to."""
@@ -291,3 +326,8 @@ async def _stacks(group: Group) -> str:
     """Where each rank of a group is; it is asked in a thread, because others must not wait."""
     found = await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS)
     return tell_stacks(found)
+
+
+async def _soon(call: Any, seconds: float) -> list[Any]:
+    found = await asyncio.wait_for(call.as_asyncio(), seconds)
+    return list(found.values())

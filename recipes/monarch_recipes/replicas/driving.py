@@ -70,7 +70,9 @@ def _train_on(hosts: HostMesh, trainer_class: type[Actor], config: Any, record: 
                 _write_down(said, record)
                 if isinstance(said, Holds):
                     if said.failure is not None:
-                        held.answer(said.failure, record.edits)
+                        held.answer(
+                            said.failure, record.edits, in_place=said.in_place, state=said.state
+                        )
                     else:
                         held.over(said.doing, said.generation)
                 if isinstance(said, Event) and said.kind == "died":

@@ -9,6 +9,7 @@ from typing import Any
 from monarch.actor import Actor, HostMesh, ProcMesh
 from monarch.errors import MonarchError, SupervisionError
 from monarch.runs.restarts import Restarts
+from monarch.runs.trial import Trial
 from monarch.runs.witness import Witness
 from monarch_recipes.replicas.messages import Seat
 from monarch_recipes.replicas.placement import Place
@@ -55,6 +56,7 @@ class Group:
     trainers: Any = None
     bells: Any = None
     witnesses: Any = None
+    trials: Any = None
     lighthouse_number: int = 0
     is_training: bool = False
     num_met: int = 1
@@ -105,11 +107,14 @@ class Group:
         )
         self.bells = procs.spawn(f"bell{self.number}", Bell)
         self.witnesses = procs.spawn(f"witness{self.number}", Witness)
+        # A step is committed by all, or by nobody: there is nothing to put back.
+        uid = self.trainers._ref.uid
+        self.trials = procs.spawn(f"trial{self.number}", Trial, uid, {}, keeps=False)
 
     def let_go(self) -> ProcMesh | None:
         """Forget the processes; they are returned, to be ended."""
         procs, self.procs = self.procs, None
-        self.trainers = self.bells = self.witnesses = None
+        self.trainers = self.bells = self.witnesses = self.trials = None
         self.is_training = self.has_finished = False
         self.accused_of = self.ahead_since = self.discarded_at = None
         return procs

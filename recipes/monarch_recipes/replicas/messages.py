@@ -161,11 +161,14 @@ class Metrics:
 @dataclass(frozen=True)
 class Holds:
     """New code has failed, and all groups wait for newer one; or, without a ``failure``, a step has
-    gone well since, on this ``generation``."""
+    gone well since, on this ``generation``. ``state`` is what has become of the groups, in words.
+    """
 
     doing: str
     generation: int
     failure: Failure | None = None
+    state: str = ""
+    in_place: bool = True
 
 
 @dataclass(frozen=True)

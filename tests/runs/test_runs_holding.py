@@ -1,0 +1,195 @@
+"""Code that fails as it runs, in a loop of one's own: held, put back, and gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from monarch.actor import Actor, context, endpoint, this_host
+from monarch.config import configured
+from monarch.runs import LineDisplay
+from monarch.runs.edits import OnEditError
+from monarch.runs.holding import Holding
+from monarch.runs.ranks import RunFailed
+from monarch.runs.record import Record
+from monarch_sync import SyncReport, Workspace
+from tests.recipes.held_run import importable
+from tests.support import wait_for
+
+pytestmark = pytest.mark.timeout(120)
+
+GOOD = "def look(total):\n    return total\n"
+LATER = "def look(total):\n    if total >= 6:\n        return totol\n    return total\n"
+LOOP_NOW = "def look(total):\n    while True:\n        pass\n"
+
+
+class Adder(Actor):
+    def __init__(self) -> None:
+        self.total = 0
+        self.rank = context().actor_instance.rank.rank
+
+    @endpoint
+    def add(self) -> tuple[int, int]:
+        import amounts  # type: ignore[import-not-found]
+
+        self.total += 1
+        amounts.look(self.total)
+        return self.total, context().generation
+
+
+class Telling(LineDisplay):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+    def phase(self, text: str) -> None: ...
+
+
+class Loop:
+    """Two ranks, which count; the test edits ``amounts.py``."""
+
+    def __init__(self, root: Path, policy: OnEditError) -> None:
+        self.root = root / "project"
+        self.root.mkdir()
+        (self.root / "amounts.py").write_text(GOOD)
+        self._undo = importable(self.root)
+        self.workspace = Workspace(dirs={self.root: ""})
+        self.display = Telling()
+        self.record = Record(root / "run", self.display)
+        self.record.edits.policy = policy
+        procs = this_host().spawn_procs({"procs": 2})
+        self.adders = procs.spawn("adder", Adder)
+        self.holding = Holding(procs, self.adders, self.record, seconds=60.0)
+        self.total = 0
+
+    def steps(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.total += 1
+            answers = self.holding.ask(self.adders.add, doing=f"step {self.total}")
+            assert {total for total, _ in answers} == {self.total}, answers
+
+    def push(self, text: str) -> SyncReport:
+        (self.root / "amounts.py").write_text(text)
+        report = asyncio.run(this_host().sync_workspace(self.workspace))
+        assert report.ok, report
+        return report
+
+    def is_held(self) -> bool:
+        return any("The run holds" in line for line in self.display.lines)
+
+    def close(self) -> None:
+        self._undo()
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Iterator[Callable[[OnEditError], Loop]]:
+    made: list[Loop] = []
+
+    def make(policy: OnEditError) -> Loop:
+        made.append(Loop(tmp_path, policy))
+        return made[-1]
+
+    with configured(edit_patience_seconds=20.0):
+        yield make
+    for one in made:
+        one.close()
+
+
+def aside(act: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=act, name="aside")
+    thread.start()
+    return thread
+
+
+def test_a_branch_that_first_runs_later_holds_in_place_as_well(
+    loop: Callable[[OnEditError], Loop],
+) -> None:
+    run = loop("hold")
+    run.steps(2)
+    later = run.push(LATER).generation
+    run.steps(3)
+
+    def mend() -> None:
+        wait_for(run.is_held, 30.0)
+        run.push(GOOD)
+
+    thread = aside(mend)
+    run.steps(3)
+    thread.join()
+    told = "\n".join(run.display.lines)
+    assert f"step 6 failed on generation {later}: NameError: name 'totol'" in told
+    assert "no rank has changed anything by it" in told
+    assert f"step 6 went well on generation {later + 1}" in told
+
+
+def test_a_mend_that_is_pushed_during_a_loop_does_not_wait_for_the_loop(
+    loop: Callable[[OnEditError], Loop],
+) -> None:
+    run = loop("hold")
+    run.steps(3)
+    loops = run.push(LOOP_NOW).generation
+    thread = aside(lambda: run.push(GOOD + "# mended\n"))
+    with configured(edit_patience_seconds=1000.0):
+        run.steps(2)
+    thread.join()
+    told = "\n".join(run.display.lines)
+    assert f"step 4 went well on generation {loops + 1}" in told
+
+
+def test_where_nobody_sits_it_goes_back_as_far_as_it_takes(
+    loop: Callable[[OnEditError], Loop],
+) -> None:
+    run = loop("rollback")
+    gone_back_to: list[int] = []
+
+    def roll_back(good: int) -> SyncReport:
+        gone_back_to.append(good)
+        text = {first: GOOD, first + 1: LATER}[good]
+        return run.push(text + f"# {len(gone_back_to)}\n")
+
+    run.record.code = SimpleNamespace(  # type: ignore[assignment]
+        roll_back=roll_back, generation=0, move_to=lambda generation: None
+    )
+    first = run.push(GOOD + "# first\n").generation
+    run.steps(2)
+    run.push(LATER)
+    run.steps(1)
+    run.push(LATER + "# and another\n")
+    run.steps(4)
+    assert gone_back_to == [first + 1, first]
+    last = run.push("def look(total):\n    raise KeyError(total)\n").generation
+    run.record.edits.origins[last] = first  # as if what the run began with failed, too
+    with pytest.raises(RunFailed, match="Going back has not helped"):
+        run.steps(1)
+
+
+def test_who_interrupts_a_hold_is_not_told_of_the_failure_again(
+    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = loop("hold")
+    run.steps(1)
+    run.push("def look(total):\n    return totol\n")
+
+    def interrupted(*ignored: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("monarch.runs.holding.time.sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="step 2 was not made again") as caught:
+        run.steps(1)
+    monkeypatch.undo()
+    assert caught.value.__suppress_context__
+    depth, where = 0, caught.value.__traceback__
+    while where is not None:
+        depth, where = depth + 1, where.tb_next
+    assert depth <= 4
+    run.total -= 1
+    run.push(GOOD + "# mended\n")
+    run.steps(2)

@@ -1,0 +1,121 @@
+"""Copies of an actor's state, and what is only watched: both put back what was there before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from monarch.runs.kept import Changed, keep, watch
+
+torch = pytest.importorskip("torch")
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(200, 200), torch.nn.BatchNorm1d(200), torch.nn.Linear(200, 2)
+        )
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.num_steps = 0
+        self.seen: list[int] = []
+        self.step()
+
+    def step(self, until: str = "end") -> None:
+        self.optimizer.param_groups[0]["lr"] = random.random()
+        self.num_steps += 1
+        self.seen.append(self.num_steps)
+        self.model(torch.rand(8, 200)).sum().backward()
+        if until == "backward":
+            raise ValueError("a branch")
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if until == "optimizer":
+            raise ValueError("late")
+
+    def digest(self) -> float:
+        states = [*self.model.state_dict().values()]
+        for entries in self.optimizer.state.values():
+            states += entries.values()
+        return sum(float(one.double().sum()) for one in states)
+
+
+def trained(steps: int) -> Trainer:
+    random.seed(1)
+    torch.manual_seed(1)
+    trainer = Trainer()
+    for _ in range(steps):
+        trainer.step()
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("take", "until"), [(keep, "backward"), (keep, "optimizer"), (watch, "backward")]
+)
+def test_a_step_that_failed_is_as_if_it_had_never_been(
+    take: Callable[[object], Callable[[], object]], until: str
+) -> None:
+    want = trained(3).digest()
+    trainer = trained(2)
+    put_back = take(trainer)
+    for _ in range(2):  # also when it fails once more
+        with pytest.raises(ValueError, match=r"branch|late"):
+            trainer.step(until)
+        put_back()
+        assert trainer.num_steps == 3
+        assert trainer.seen == [1, 2, 3]
+        assert all(one.grad is None for one in trainer.model.parameters())
+    trainer.step()
+    assert trainer.digest() == want
+
+
+def late_step(trainer: Trainer) -> None:
+    with pytest.raises(ValueError, match="late"):
+        trainer.step("optimizer")
+
+
+def uncounted(trainer: Trainer) -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:
+            for parameter in trainer.model.parameters():
+                parameter.data.add_(1.0)
+
+    Own(trainer.model.parameters(), lr=1.0).step()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        late_step,
+        uncounted,
+        lambda trainer: torch.nn.init.zeros_(trainer.model[0].weight),
+        lambda trainer: trainer.model[0].weight.grad.zero_(),
+        lambda trainer: trainer.optimizer.state[trainer.model[0].weight]["exp_avg"].zero_(),
+        lambda trainer: trainer.optimizer.add_param_group({"params": [torch.zeros(1)]}),
+    ],
+    ids=["late", "through data", "weights", "gradients", "optimizer", "groups"],
+)
+def test_what_was_only_watched_is_not_put_back_once_it_has_changed(
+    change: Callable[[Trainer], object],
+) -> None:
+    trainer = trained(2)
+    trainer.model(torch.rand(8, 200)).sum().backward()
+    put_back = watch(trainer)
+    assert put_back is not None
+    put_back()  # nothing has changed yet
+    change(trainer)
+    with pytest.raises(Changed):
+        put_back()
+
+
+def test_who_keeps_by_itself_is_not_watched() -> None:
+    class Own:
+        def __keep__(self) -> int:
+            return 1
+
+        def __restore__(self, kept: int) -> None: ...
+
+    assert watch(Own()) is None
+    assert watch(SimpleNamespace(total=1)) is not None
