@@ -13,10 +13,12 @@ from rich.console import Console
 
 from monarch.actor import HostMesh, run_worker_loop_forever
 from monarch.cli.asking import ask_hosts
+from monarch.cli.confirm import ask_before
 from monarch.cli.host_table import show_hosts
 from monarch.cli.phases import phase
 from monarch.cli.project import load_project, may_come_up, no_allocation, noted_job
-from monarch.cli.users import ask_before, named, users_of
+from monarch.cli.users import named, users_of
+from monarch.cli.volume import is_quiet, say
 from monarch.errors import HostBusy, JobError
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
@@ -42,11 +44,11 @@ def apply(spec: str | None, file: str | None, yes: bool) -> None:
     noted = noted_job()
     if noted is not None and noted.can_run(wanted) and noted.ending is None:
         if noted.is_running():
-            click.echo("already up")
-            _show(noted, inspect_hosts(noted))
+            say("already up")
+            _show_unasked(noted)
             return
         if noted.num_running() and _is_repaired(noted):
-            _show(noted, inspect_hosts(noted))
+            _show_unasked(noted)
             return
     if noted is not None:
         _agree_to_replace(noted, yes)
@@ -56,8 +58,13 @@ def apply(spec: str | None, file: str | None, yes: bool) -> None:
         for name, mesh in state._hosts.items():
             now(f"waiting for {counted(len(mesh), 'host')} of {name} to come up")
             _wait_until_up(mesh, job)
-    _show(job, inspect_hosts(job))
-    click.echo("end it with `monarch kill`")
+    _show_unasked(job)
+    say("end it with `monarch kill`")
+
+
+def _show_unasked(job: JobTrait) -> None:
+    if not is_quiet():
+        _show(job, inspect_hosts(job))
 
 
 def _is_repaired(job: JobTrait) -> bool:
@@ -70,8 +77,8 @@ def _is_repaired(job: JobTrait) -> bool:
     for mesh in job._state()._hosts.values():
         _wait_until_up(mesh, job)
     others = job.num_running() - len(names)
-    click.echo(why)
-    click.echo(f"brought up again: {', '.join(names)}; {counted(others, 'host')} went on as before")
+    say(why)
+    say(f"brought up again: {', '.join(names)}; {counted(others, 'host')} went on as before")
     return True
 
 
@@ -86,7 +93,7 @@ def _agree_to_replace(job: JobTrait, is_agreed: bool) -> None:
         raise JobError(
             f"{what}, and {users} runs on that. End it first, or with it: `monarch apply --yes`"
         )
-    click.echo(f"{what}: ending {f'{users}, with ' if users else ''}{counted(num_hosts, 'host')}")
+    say(f"{what}: ending {f'{users}, with ' if users else ''}{counted(num_hosts, 'host')}")
 
 
 def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
@@ -137,14 +144,14 @@ def kill(yes: bool) -> None:
     """
     job = noted_job()
     if job is None:
-        click.echo("no allocation is up for this folder: there is nothing to end")
+        say("no allocation is up for this folder: there is nothing to end")
         return
     users = " and ".join(users_of(job))
     if users:
         ask_before(f"{users} runs on it: end that too?", yes)
-        click.echo(f"ending {users}")
+        say(f"ending {users}")
     job.kill()
-    click.echo("ended")
+    say("ended")
 
 
 @click.command()

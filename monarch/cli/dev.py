@@ -17,6 +17,7 @@ from monarch.cli.allocation import apply
 from monarch.cli.run import run
 from monarch.cli.sync.keys import Keys
 from monarch.cli.sync.setting import find_project, workspace_of
+from monarch.cli.volume import louder, say
 from monarch.errors import JobError
 
 __all__ = ["dev"]
@@ -44,7 +45,7 @@ def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
                 what = f"the watch ended with status {watch.status}, and the run with it"
                 raise JobError(what) from None
             raise
-    click.echo("the hosts stay up: `monarch kill` ends them")
+    say("the hosts stay up: `monarch kill` ends them")
 
 
 class _Watch:
@@ -52,7 +53,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "monarch.cli.main", "sync", "--watch", "--keys"],
+            [sys.executable, "-m", "monarch.cli.main", "sync", "--watch", "--keys", *louder()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,  # Ctrl-C is for the run; the watch ends after it.
         )  # fmt: skip

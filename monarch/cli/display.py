@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,9 +16,10 @@ from rich.progress import TaskID
 from rich.table import Table
 
 from monarch.cli.phases import spinner
+from monarch.cli.volume import is_quiet, is_verbose
 from monarch.runs import Display
 
-__all__ = ["LiveDisplay", "PlainDisplay", "cells_of", "run_display"]
+__all__ = ["LiveDisplay", "PlainDisplay", "bar_of", "cells_of", "run_display"]
 
 _LINE_EVERY = 20
 _BAR_WIDTH = 12
@@ -70,8 +72,7 @@ class LiveDisplay:
         if self._began is None or step < self._began[0]:
             self._began = step, now
         self._latest.update(values)
-        done = round(_BAR_WIDTH * step / max(1, num_steps))
-        bar = f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} {step:>{len(str(num_steps))}}/{num_steps}"
+        bar = bar_of(step, num_steps)
         left = _time_left(self._began, step, num_steps, now)
         with self._lock:
             self._progress = [("step", bar), ("left", left)]
@@ -111,9 +112,10 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """A line for every message, and for every 20th step, with the last that was saved."""
+    """A line for every message, and for every so many steps, with the last that was saved."""
 
-    def __init__(self) -> None:
+    def __init__(self, line_every: int = _LINE_EVERY) -> None:
+        self._line_every = line_every
         self._saved = ""
 
     def phase(self, text: str) -> None:
@@ -131,9 +133,24 @@ class PlainDisplay:
         self.message(text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        if step % _LINE_EVERY == 0 or step == num_steps:
+        if step % self._line_every == 0 or step == num_steps:
             numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
             self.message(f"step {step}/{num_steps}  {numbers}{self._saved}")
+
+
+class QuietDisplay(Display):
+    """What went wrong, and nothing else."""
+
+    def message(self, text: str) -> None: ...
+
+    def alarm(self, text: str) -> None:
+        click.secho(text, fg="red", err=True)
+
+    def phase(self, text: str) -> None: ...
+
+    def saved(self, step: int) -> None: ...
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None: ...
 
 
 def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -141,6 +158,12 @@ def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
     names = [name for name in values if name not in _HIDDEN]
     names.sort(key=lambda name: (name != "loss", name not in _WANTED))
     return [(_SHORT.get(name, name), _short(values[name])) for name in names]
+
+
+def bar_of(step: int, num_steps: int) -> str:
+    """How far it is, as a bar and in numbers."""
+    done = min(_BAR_WIDTH, round(_BAR_WIDTH * step / max(1, num_steps)))
+    return f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} {step:>{len(str(num_steps))}}/{num_steps}"
 
 
 def _short(value: float) -> str:
@@ -163,6 +186,12 @@ def _time_left(began: tuple[int, float], step: int, num_steps: int, now: float) 
 def run_display() -> Iterator[Display]:
     """The display that suits where we print to."""
     console = Console()
+    if is_quiet():
+        yield QuietDisplay()
+        return
+    if is_verbose():
+        yield PlainDisplay(line_every=1)
+        return
     if not sys.stdout.isatty() or console.is_dumb_terminal:
         yield PlainDisplay()
         return

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from monarch.cli.project import PROJECT_FILE, JobSection, ProjectFile, WorkspaceSection
+from monarch.cli.volume import say
 from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError
 from monarch.runs.whole_file import write_whole, writing
@@ -73,16 +74,14 @@ def init(folder: Path | None, hosts: int | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in zip(names, texts, strict=True):
             write_whole(folder / name, text)
-    click.echo(f"wrote {folder / PROJECT_FILE}: which hosts there are, and what they get a copy of")
-    click.echo(f"wrote {folder / 'task.py'}: your model and loss")
-    click.echo(f"wrote {folder / 'ddp.toml'}: the config of a run")
-    click.echo("\nNow:")
+    say(f"wrote {folder / PROJECT_FILE}: which hosts there are, and what they get a copy of")
+    say(f"wrote {folder / 'task.py'}: your model and loss")
+    say(f"wrote {folder / 'ddp.toml'}: the config of a run")
+    say("\nNow:")
     if folder != Path():
-        click.echo(f"    cd {folder}")
-    click.echo(
-        "    monarch dev ddp --config ddp.toml    # hosts, a watch and a run in one terminal"
-    )
-    click.echo("then edit task.py while it trains, and save")
+        say(f"    cd {folder}")
+    say("    monarch dev ddp --config ddp.toml    # hosts, a watch and a run in one terminal")
+    say("then edit task.py while it trains, and save")
 
 
 def _project_text(num_hosts: int) -> str:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +16,7 @@ from monarch import __version__
 from monarch.cli.streams import Told, open_missing
 from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.terminal import Terminal
+from monarch.cli.volume import is_verbose, options, reset, with_volume
 from monarch.errors import JobError, MonarchError
 
 __all__ = ["cli", "main"]
@@ -46,8 +48,7 @@ class _Imported(Mapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         module = importlib.import_module(f"monarch.cli.{_COMMANDS[name][0]}")
-        command: click.Command = getattr(module, name)
-        return command
+        return with_volume(getattr(module, name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_COMMANDS)
@@ -58,6 +59,10 @@ class _Imported(Mapping[str, click.Command]):
 
 class _Commands(click.Group):
     """Lists them without importing them."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        reset()
+        return super().make_context(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -90,6 +95,9 @@ def cli() -> None:
             "the folder that this terminal is in was deleted, or another one has its name now: "
             "`cd` to it again"
         ) from None
+
+
+cli.params += options()  # The commands of it get theirs when they are imported.
 
 
 def main() -> None:
@@ -137,6 +145,10 @@ def _run() -> None:
 
         if not isinstance(error, (ConfigError, MonarchError, SyncError)):
             raise
+        if is_verbose():
+            import traceback
+
+            traceback.print_exc()
         _tell(error)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 

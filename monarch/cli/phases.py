@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from monarch.cli.volume import is_quiet
+
 __all__ = ["phase", "spinner"]
 
 
@@ -17,7 +19,7 @@ def phase(text: str) -> Iterator[Callable[[str], None]]:
     """Tells within what takes a while, on a terminal only, and takes it away again; gives a
     function that changes the words. On standard error: what a command prints may be piped."""
     console = Console(stderr=True)
-    if not console.is_terminal or console.is_dumb_terminal or not sys.stdout.isatty():
+    if is_quiet() or not console.is_terminal or console.is_dumb_terminal or not sys.stdout.isatty():
         yield lambda words: None
         return
     with spinner(console) as progress:

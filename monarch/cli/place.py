@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import click
-
 from monarch.actor import HostMesh, ProcMesh
 from monarch.cli.asking import ask_hosts
+from monarch.cli.large_files import LargeFiles
 from monarch.cli.phases import phase
 from monarch.cli.project import PROJECT_FILE, Project, find_job, noted_job
+from monarch.cli.volume import is_quiet, say
 from monarch.errors import JobError
 from monarch.job import JobTrait, LocalJob
 from monarch.runs.allocation import RunAllocation
@@ -23,7 +23,7 @@ from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.pushing.past import Past
 from monarch.runtime.workspace.session import session_of
-from monarch_sync import SyncReport
+from monarch_sync import SyncReport, Workspace
 
 __all__ = ["Place", "count", "find_place"]
 
@@ -47,24 +47,36 @@ class Place:
         where = f"allocation '{self.name}'" if self.job else "this machine alone"
         return f"{where}: {count(self.num_hosts, 'host')} x {count(self.procs_per_host, 'proc')}"
 
-    def attach(self, project: Project) -> tuple[HostMesh, RunCode | None, int]:
+    def attach(
+        self, project: Project, *, is_agreed: bool = False, may_ask: bool = False
+    ) -> tuple[HostMesh, RunCode | None, int]:
         """The hosts, with the workspace of ``monarch.toml`` on them; and its code, and the
-        generation of it. Procs of this process's own host import the person's own files."""
+        generation of it. Procs of this process's own host import the person's own files.
+
+        Large files are told of before they go, or asked about, unless that ``is_agreed``.
+        """
         ours = client().node.uid
         hosts = (self.job or LocalJob())._state()._hosts[self.name]
         is_here = any(address.uid == ours for address in hosts._sync_hosts())
         syncs = has_workspace(project) and not is_here
-        with phase(f"waiting for {count(self.num_hosts, 'host')}") as now:
+        with phase(f"waiting for {count(self.num_hosts, 'host')}"):
             asyncio.run(_up(hosts))
-            if not syncs:
-                return hosts, None, client().generation
-            now(f"bringing your files to {count(self.num_hosts, 'host')}")
-            report = asyncio.run(_bring(hosts, project))
-        click.echo(report.one_line())
+        if not syncs:
+            return hosts, None, client().generation
+        workspace = project.make_workspace()
+        large = LargeFiles(
+            lambda text, files: say(text), is_agreed=is_agreed, may_ask=may_ask and not is_quiet()
+        )
+
+        def bring() -> SyncReport:
+            with phase(f"bringing your files to {count(self.num_hosts, 'host')}"):
+                return asyncio.run(_bring(hosts, workspace))
+
+        report = large.pushing(workspace, bring)
+        say(report.one_line())
         generation = report.generation
         some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
         past = Past(client().node, some, _PATIENCE_SECONDS)
-        workspace = project.make_workspace()
         code = RunCode(past, workspace, generation)
         told = ask_hosts(
             client().node, {one.urls[0]: one for one in some.values() if one.urls}
@@ -123,7 +135,7 @@ def _brought_up_again() -> JobTrait | None:
     except JobError:
         return None
     if names:
-        click.echo(f"{why}\nbrought up again: {', '.join(names)}")
+        say(f"{why}\nbrought up again: {', '.join(names)}")
     return job
 
 
@@ -135,8 +147,8 @@ async def _up(hosts: HostMesh) -> None:
     await hosts.initialized
 
 
-async def _bring(hosts: HostMesh, project: Project) -> SyncReport:
-    report = await hosts.sync_workspace(project.make_workspace())
+async def _bring(hosts: HostMesh, workspace: Workspace) -> SyncReport:
+    report = await hosts.sync_workspace(workspace)
     report.raise_for_errors()
     return report
 

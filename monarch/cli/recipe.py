@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from monarch.cli.project import load_project
+from monarch.cli.volume import say
 from monarch.config_file import live_keys, load_config
 from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError
@@ -72,8 +73,8 @@ def cp(name: str, file: Path | None, force: bool) -> None:
     if target.suffix == ".toml":
         with writing(target):
             write_whole(target, _config_file(found, name, target))
-        click.echo(f"wrote {target}, all keys of {name} with their defaults. Run it:")
-        click.echo(f"    monarch run {name} --config {target}")
+        say(f"wrote {target}, all keys of {name} with their defaults. Run it:")
+        say(f"    monarch run {name} --config {target}")
         return
     if found.path is None:
         raise JobError(f"{name} is written in no file")
@@ -83,8 +84,8 @@ def cp(name: str, file: Path | None, force: bool) -> None:
         )
     with writing(target):
         write_whole(target, found.path.read_text(encoding="utf-8"))
-    click.echo(f"wrote {target}, the whole recipe, to be made your own. Run it:")
-    click.echo(f"    monarch run {target}")
+    say(f"wrote {target}, the whole recipe, to be made your own. Run it:")
+    say(f"    monarch run {target}")
 
 
 @recipe.command("validate")
@@ -102,7 +103,7 @@ def validate(
 
     place = find_place(procs, None)
     found.check(loaded, place.num_hosts, place.procs_per_host)
-    click.echo(f"{name} can run on {place.text}")
+    say(f"{name} can run on {place.text}")
 
 
 @recipe.command("prepare")
@@ -130,7 +131,7 @@ def prepare(name: str, folder: Path | None) -> None:
     target = folder or Path(name)
     with writing(target), phase(f"preparing {name}"):
         made = prepares(target)
-    click.echo(f"made {made or target}")
+    say(f"made {made or target}")
 
 
 @recipe.command("export")
@@ -155,7 +156,7 @@ def export(name: str, what: str, file: Path, force: bool) -> None:
     if place.suffix != ".pt":
         place = find_run(what).checkpoint_dir
     with writing(file):
-        click.echo(f"wrote {exports(place, file)}")
+        say(f"wrote {exports(place, file)}")
 
 
 def recipe_here(name: str) -> Recipe:

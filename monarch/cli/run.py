@@ -18,6 +18,7 @@ from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import outline_here, preload_here, recipe_here
 from monarch.cli.stopping import stop_on_interrupt
 from monarch.cli.users import check_free, in_use_text
+from monarch.cli.volume import say
 from monarch.config import configured, settings
 from monarch.config_file import (
     ConfigError,
@@ -72,6 +73,7 @@ _INTERRUPTED_SECONDS = 1.0
     help="go on with a run, by its name or the beginning of it [default: the latest]",
 )
 @click.option("--new", is_flag=True, help="begin anew, though such a run was left unfinished")
+@click.option("--yes", "-y", is_flag=True, help="do not ask before large files are sent")
 @click.option(
     "--on-edit-error",
     type=click.Choice(["hold", "rollback", "end"]),
@@ -88,6 +90,7 @@ def run(
     show_origin: bool,
     resume: str | None,
     new: bool,
+    yes: bool,
     on_edit_error: OnEditError | None,
 ) -> None:
     """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
@@ -137,7 +140,7 @@ def run(
         left, loaded = _unfinished(found, order, loaded)
     project = load_project(None)
     try:
-        hosts, code, generation = place.attach(project)
+        hosts, code, generation = place.attach(project, is_agreed=yes, may_ask=True)
     except HostBusy as busy:
         raise JobError(in_use_text([busy.holder], order.command)) from None
     folder = None
@@ -164,7 +167,7 @@ def run(
             raise
         _tell_end(folder, error, record, code)
     # Below the table, which stays as it was last.
-    click.echo(end_text(folder))
+    say(end_text(folder))
     if record.is_stopping:
         raise KeyboardInterrupt
 
@@ -174,7 +177,7 @@ def _tell_end(
 ) -> NoReturn:
     """Raise what ended a run, told as all ends are."""
     if isinstance(error, KeyboardInterrupt):
-        click.echo(end_text(folder))
+        say(end_text(folder))
         raise error
     gone = record.why_gone()
     if gone and not isinstance(error, AllocationLost):
@@ -249,7 +252,7 @@ def _unfinished(
         return None, loaded
     changed = what_changed(left, loaded.config)
     if changed:
-        click.echo(
+        say(
             f"{left.path} was left unfinished, but {', '.join(changed)} changed since: this is a "
             f"new run, from step 0; --resume={left.name} goes on with what the old one has learned"
         )

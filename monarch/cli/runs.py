@@ -10,12 +10,17 @@ from typing import Any
 
 import click
 
+from monarch.cli.run_logs import logs
+from monarch.cli.run_rm import rm
+from monarch.cli.tables import in_columns, terminal_width
+from monarch.cli.volume import is_quiet
 from monarch.config_file.toml_text import TOMLDecodeError, loads
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, runs_in
 from monarch.runs.plot import svg_chart, text_chart
 from monarch.runs.report import curve, figures, names_measured, worth_telling, write_report
 from monarch.runs.whole_file import write_whole, writing
+from monarch_sync.words import byte_size
 
 __all__ = ["comparison", "runs"]
 
@@ -33,8 +38,8 @@ def runs() -> None:
 
 @runs.command("ls")
 def ls() -> None:
-    """List the runs of this folder, the last one at the end."""
-    rows = [("run", "status", "step", "loss", "began")]
+    """List the runs of this folder, the last one at the end; with --quiet, their names."""
+    rows = [("run", "status", "step", "loss", "began", "size")]
     for run in runs_in():
         steps = run.metrics()
         last = steps[-1] if steps else {}
@@ -42,12 +47,21 @@ def ls() -> None:
         clock = time.strftime("%m-%d %H:%M", time.localtime(began)) if began else "-"
         of = f"/{last['num_steps']}" if "num_steps" in last else ""
         loss = _last(steps, "loss")
+        size = byte_size(run.num_bytes())
         status = "restarting" if run.is_restarting else run.status
-        rows.append((run.name, status, f"{last.get('step', 0)}{of}", _number(loss), clock))
+        rows.append((run.name, status, f"{last.get('step', 0)}{of}", _number(loss), clock, size))
+    if is_quiet():
+        for name, *_ in rows[1:]:
+            click.echo(name)
+        return
     if len(rows) == 1:
         click.echo("no runs here yet: `monarch run ddp` makes one")
         return
     _echo_table(rows)
+
+
+runs.add_command(logs)
+runs.add_command(rm)
 
 
 @runs.command("show")
@@ -154,6 +168,5 @@ def _number(value: Any) -> str:
 
 
 def _echo_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+    for line in in_columns(rows, terminal_width()):
+        click.echo(line)

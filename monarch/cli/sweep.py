@@ -6,26 +6,27 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_origin, get_type_hints
 
 import click
 
 from monarch.actor import HostMesh
-from monarch.cli.display import cells_of
 from monarch.cli.place import Place, count, find_place
 from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import recipe_here
 from monarch.cli.runs import comparison
 from monarch.cli.stopping import stop_on_interrupt
+from monarch.cli.sweep_display import SweepDisplay, sweep_display
+from monarch.cli.tables import in_columns, terminal_width
 from monarch.cli.users import check_free
+from monarch.cli.volume import say
 from monarch.config_file import load_config
 from monarch.config_file.types import is_config
 from monarch.errors import JobError
-from monarch.runs import Display
 from monarch.runs.code import RunCode
 from monarch.runs.folder import RunFolder, new_run
 from monarch.runs.recipe import Recipe
@@ -47,12 +48,14 @@ _BY = (("validation_loss", False), ("held_out_accuracy", True), ("loss", False))
     type=click.IntRange(min=1),
     help="how many runs at a time [default: one a host]",
 )
+@click.option("--yes", "-y", is_flag=True, help="do not ask before large files are sent")
 def sweep(
     name: str,
     overrides: tuple[str, ...],
     config_file: str | None,
     procs: int | None,
     slices: int | None,
+    yes: bool,
 ) -> None:
     """Run RECIPE once for each choice of values, and compare.
 
@@ -71,21 +74,24 @@ def sweep(
         for slot in slots:
             recipe.check(loaded, slot.num_hosts, slot.procs_per_host)
         trials.append((given, loaded))
-    hosts, code, generation = place.attach(load_project(None))
-    click.echo(f"{count(len(choices), 'run')} of {name}, {len(slots)} at a time, on {place.text}")
+    hosts, code, generation = place.attach(load_project(None), is_agreed=yes, may_ask=True)
+    say(f"{count(len(choices), 'run')} of {name}, {len(slots)} at a time, on {place.text}")
     path = Path(config_file) if config_file else None
-    sessions = [
-        RunSession(
-            new_run(recipe.name), _Labelled(label_of(given, overrides)), loaded,
-            ["monarch", "run", name, *(["--config", config_file] if config_file else []), *given],
-            path, given, os.environ, slots[0].procs_per_host, None, generation,
-        )
-        for given, loaded in trials
-    ]  # fmt: skip
-    errors = _run_all(recipe, sessions, hosts, slots, code)
+    config = ["--config", config_file] if config_file else []
+    with sweep_display(len(trials)) as display:
+        waiting = [
+            _Trial(label := label_of(given, overrides), RunSession(
+                new_run(recipe.name), display.of(label), loaded,
+                ["monarch", "run", name, *config, *given],
+                path, given, os.environ, slots[0].procs_per_host, None, generation,
+            ))
+            for given, loaded in trials
+        ]  # fmt: skip
+        errors = _run_all(recipe, waiting, hosts, slots, code, display)
+    sessions = [trial.session for trial in waiting]
     begun = [session.folder for session in sessions if session.folder.status != "empty"]
-    for row in _columns(comparison(begun)) if begun else ():
-        click.echo(row)
+    for line in in_columns(comparison(begun), terminal_width()) if begun else ():
+        click.echo(line)
     if text := best_of(begun):
         click.echo(text)
     if any(session.record.is_stopping for session in sessions):
@@ -154,28 +160,11 @@ def label_of(given: Sequence[str], overrides: Sequence[str]) -> str:
     return " ".join(chosen or given)
 
 
-class _Labelled(Display):
-    """Lines of one run among several: messages, and the end of it."""
+class _Trial(NamedTuple):
+    """A run of the sweep, and what tells it from the others."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
-
-    def message(self, text: str) -> None:
-        click.echo(f"[{self._label}] {text}")
-
-    def alarm(self, text: str) -> None:
-        click.secho(f"[{self._label}] {text}", fg="red")
-
-    def phase(self, text: str) -> None:
-        """Nobody looks at one run among several."""
-
-    def saved(self, step: int) -> None:
-        """Nor at its checkpoints."""
-
-    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        if step == num_steps:
-            numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
-            self.message(f"step {step}/{num_steps}  {numbers}")
+    label: str
+    session: RunSession
 
 
 def best_of(found: Sequence[RunFolder]) -> str:
@@ -193,36 +182,39 @@ def best_of(found: Sequence[RunFolder]) -> str:
 
 def _run_all(
     recipe: Recipe,
-    sessions: Sequence[RunSession],
+    trials: Sequence[_Trial],
     hosts: HostMesh,
     slots: Sequence[Slot],
     code: RunCode | None,
+    display: SweepDisplay,
 ) -> list[str]:
     """Each slot takes the next run that waits; what went wrong, in words."""
-    waiting: SimpleQueue[RunSession] = SimpleQueue()
-    for session in sessions:
-        waiting.put(session)
+    waiting: SimpleQueue[_Trial] = SimpleQueue()
+    for trial in trials:
+        waiting.put(trial)
     errors: list[str] = []
 
     def work(slot: Slot) -> None:
         while True:
             try:
-                session = waiting.get_nowait()
+                label, session = waiting.get_nowait()
             except Empty:
                 return
             if session.record.is_stopping:
                 session.discard()
                 continue
             session.code = code.another() if code is not None else None
+            display.begun(label)
             try:
                 _run_one(recipe, session, slot.of(hosts), slot)
             except KeyboardInterrupt:
                 pass  # It was to stop, and had nothing to save yet.
             except Exception as error:
                 errors.append(f"{session.folder.name}: {error}")
+            display.ended(label, session.folder.status)
 
     threads = [threading.Thread(target=work, args=(slot,), name="monarch-sweep") for slot in slots]
-    with stop_on_interrupt([session.record for session in sessions]):
+    with stop_on_interrupt([trial.session.record for trial in trials]):
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -241,8 +233,3 @@ def _run_one(recipe: Recipe, session: RunSession, hosts: HostMesh, slot: Slot) -
             session.outcome = recipe.run(session.loaded.config, procs, session.record)
         finally:
             procs.stop().get()
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

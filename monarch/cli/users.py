@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import click
 
 from monarch.cli.asking import ask_hosts
 from monarch.errors import JobError
@@ -18,7 +15,7 @@ from monarch.runs.folder import RUNS, runs_in
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
 
-__all__ = ["ask_before", "check_free", "in_use_text", "named", "users_of"]
+__all__ = ["check_free", "in_use_text", "named", "users_of"]
 
 _WHO = re.compile(r"(?P<program>.*) \((?P<where>pid (?P<pid>\d+), user .*)\)", re.DOTALL)
 _PID = re.compile(r"pid (\d+), user ")
@@ -68,15 +65,3 @@ def in_use_text(users: Sequence[str], command: Sequence[str]) -> str:
         f"the allocation of this folder is in use by {' and '.join(users)}. To end that first: "
         f"Ctrl-C in its terminal, or `kill {pid}`; a run saves before it stops."
     ) + (beside if command else "")
-
-
-def ask_before(question: str, is_agreed: bool) -> bool:
-    """Whether a person agrees: by an option, or asked at a terminal; false where nobody can be
-    asked. Raises ``click.Abort`` for a no."""
-    if is_agreed:
-        return True
-    return _is_terminal() and click.confirm(question, abort=True)
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()

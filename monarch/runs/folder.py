@@ -15,7 +15,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -131,6 +131,15 @@ class RunFolder:
             return any(self.checkpoint_dir.iterdir())
         except OSError:
             return False
+
+    def num_bytes(self) -> int:
+        """What it takes on the disk, about."""
+        total = 0
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(OSError):
+                    total += os.lstat(os.path.join(folder, name)).st_size
+        return total
 
     def write_text(self, name: str, text: str) -> None:
         """Write one of its files, whole or not at all."""

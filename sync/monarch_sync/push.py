@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import getpass
 import os
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from monarch_sync.diff import find_moved_folders
@@ -18,6 +18,7 @@ from monarch_sync.disk import Content
 from monarch_sync.entry import Entry, Kind, Row, from_wire, to_wire
 from monarch_sync.errors import PushRefused
 from monarch_sync.host_report import HostReport
+from monarch_sync.large_files import large_among
 from monarch_sync.manifest import Manifest, encode_pairs, encode_paths
 from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged, Supply
 from monarch_sync.scanning.contents import Contents
@@ -110,6 +111,15 @@ class Push:
         """
         self._brings_content = brings_content
         return self._stage()
+
+    def large_in(self, out: Outgoing) -> list[Entry]:
+        """The large files that this brings, as far as the host is not known to have had them."""
+        blobs = getattr(out.message, "blobs", ())
+        brought = {blob.digest for blob in large_among(blobs) if blob.encoding == "raw"}
+        if not brought:
+            return []
+        base: Container[str] = () if self._base is None else self._base
+        return [e for e in self._manifest if e.digest in brought and e.path not in base]
 
     def receive(self, reply: Message) -> Outgoing | Staged:
         """The next message, or ``Staged`` when the host is ready. Raises ``PushRefused``."""

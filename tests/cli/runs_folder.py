@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from monarch.runs.folder import RunFolder, new_run
 from tests.cli.command_folder import CommandFolder
 from tests.support import wait_for
 
-__all__ = ["COUNTING", "RunsFolder"]
+__all__ = ["COUNTING", "RunsFolder", "add_row", "two_runs"]
 
 COUNTING = '''
 """Counts, and can be stopped and resumed.
@@ -106,3 +107,24 @@ class RunsFolder(CommandFolder):
 
     def kinds(self, run: int = -1) -> list[str]:
         return [row["kind"] for row in self.rows("events.jsonl", run)]
+
+
+def two_runs(path: Path) -> RunsFolder:
+    """With two of them, as a recipe would have left them."""
+    made = RunsFolder(path)
+    for rate, losses, status in ((0.1, (3.0, 2.0, 1.0), "finished"), (0.2, (3.0, 2.5), "failed")):
+        run = new_run("counting", path / "runs")
+        run.write_text("command", "monarch run counting.py\n")
+        run.write_text("config.toml", f"rate = {rate}\nsize = 8\n\n[data]\nseed = 1\n")
+        for step, loss in enumerate(losses, 1):
+            add_row(run, "metrics.jsonl", step=step, num_steps=3, time=100.0 + step, loss=loss)
+        add_row(run, "events.jsonl", time=100.0, kind="begun", text="begun", pid=1, started=0)
+        add_row(run, "events.jsonl", time=101.5, kind="died", text="rank 1 died <of> it")
+        add_row(run, "events.jsonl", time=104.0, kind="ended", text=status, status=status)
+        run.link_as_latest()
+    return made
+
+
+def add_row(run: RunFolder, name: str, **row: object) -> None:
+    with open(run.path / name, "a") as file:
+        file.write(json.dumps(row) + "\n")

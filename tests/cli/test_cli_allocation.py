@@ -281,7 +281,7 @@ def test_kill_asks_at_a_terminal(
 ) -> None:
     program = begin(up, command)
     monkeypatch.chdir(up.path)
-    monkeypatch.setattr("monarch.cli.users._is_terminal", lambda: True)
+    monkeypatch.setattr("monarch.cli.confirm.is_somebody_there", lambda: True)
     pids = [host.pid for host in up.job.hosts]
     no = CliRunner().invoke(cli, ["kill"], input="n\n")
     assert no.exit_code == 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,30 +16,13 @@ from monarch.cli.place import Place
 from monarch.cli.sweep import Slot, best_of, choices_of, label_of, slots_of
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
-from tests.cli.runs_folder import RunsFolder
+from tests.cli.runs_folder import RunsFolder, add_row, two_runs
 from tests.support import Program, small_files, wait_for
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunsFolder:
-    """Two runs, as a recipe would have left them."""
-    made = RunsFolder(tmp_path)
-    for rate, losses, status in ((0.1, (3.0, 2.0, 1.0), "finished"), (0.2, (3.0, 2.5), "failed")):
-        run = new_run("counting", tmp_path / "runs")
-        run.write_text("command", "monarch run counting.py\n")
-        run.write_text("config.toml", f"rate = {rate}\nsize = 8\n\n[data]\nseed = 1\n")
-        for step, loss in enumerate(losses, 1):
-            write(run, "metrics.jsonl", step=step, num_steps=3, time=100.0 + step, loss=loss)
-        write(run, "events.jsonl", time=100.0, kind="begun", text="begun", pid=1, started=0)
-        write(run, "events.jsonl", time=101.5, kind="died", text="rank 1 died <of> it")
-        write(run, "events.jsonl", time=104.0, kind="ended", text=status, status=status)
-        run.link_as_latest()
-    return made
-
-
-def write(run: RunFolder, name: str, **row: object) -> None:
-    with open(run.path / name, "a") as file:
-        file.write(json.dumps(row) + "\n")
+    return two_runs(tmp_path)
 
 
 def test_ls_lists_all_and_the_last_at_the_end(
@@ -99,7 +82,7 @@ def test_a_key_that_is_measured_too_is_told_apart(
     folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for run in runs_in(folder.path / "runs"):
-        write(run, "metrics.jsonl", step=3, rate=0.05)
+        add_row(run, "metrics.jsonl", step=3, rate=0.05)
     names = [path.name for path in folder.runs]
     said = folder.here(monkeypatch, "runs", "compare", *names)
     rows = {line[: line.index("  ")]: line.split()[-2:] for line in said.splitlines()[1:]}
@@ -134,7 +117,7 @@ def test_the_best_of_a_sweep_is_named(folder: RunsFolder) -> None:
     found = [RunFolder(path) for path in folder.runs]
     assert best_of(found) == f"best loss: 1, of {folder.runs[0].name}"
     assert best_of(found[:1]) == ""
-    write(found[1], "metrics.jsonl", step=3, num_steps=3, time=9.0, loss=float("nan"))
+    add_row(found[1], "metrics.jsonl", step=3, num_steps=3, time=9.0, loss=float("nan"))
     assert best_of(found) == ""
 
 
@@ -155,13 +138,15 @@ def test_how_a_run_stands_is_told_by_its_last_event_and_its_program(tmp_path: Pa
     run = new_run("one", tmp_path)
     assert run.status == "empty"
     pid = os.getpid()
-    write(run, "events.jsonl", time=1.0, kind="begun", text="", pid=pid, started=0)
+    add_row(run, "events.jsonl", time=1.0, kind="begun", text="", pid=pid, started=0)
     assert run.status == "killed", "another process has its pid by now"
-    write(run, "events.jsonl", time=2.0, kind="begun", text="", pid=pid, started=process_start(pid))
+    add_row(
+        run, "events.jsonl", time=2.0, kind="begun", text="", pid=pid, started=process_start(pid)
+    )
     assert run.status == "running"
-    write(run, "events.jsonl", time=3.0, kind="saved", text="")
+    add_row(run, "events.jsonl", time=3.0, kind="saved", text="")
     assert run.status == "running"
-    write(run, "events.jsonl", time=4.0, kind="ended", text="", status="stopped")
+    add_row(run, "events.jsonl", time=4.0, kind="ended", text="", status="stopped")
     assert run.status == "stopped"
     with open(run.path / "events.jsonl", "a") as file:
         file.write('{"kind": "begu')
@@ -225,6 +210,7 @@ def test_a_sweep_makes_a_run_of_each_choice_and_compares_them(folder: RunsFolder
     )
     assert "2 runs of counting.py, 2 at a time, on this machine alone: 1 host x 2 procs" in said
     assert "[amount=2] counted to 3" in said
+    assert re.search(r"\] finished: 1 of 2\n(.*\n)*\[amount=.\] finished: 2 of 2\n", said)
     made = folder.runs[2:]
     assert len(made) == 2
     totals = {

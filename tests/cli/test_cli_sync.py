@@ -23,7 +23,7 @@ from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runs.folder import RUNS, new_run
 from monarch.runtime.process import is_bootstrapped
-from monarch_sync import SyncError
+from monarch_sync import SyncError, large_files
 from tests.privileges import unprivileged
 from tests.support import Program, wait_for
 
@@ -101,6 +101,30 @@ def test_a_push_is_a_line(up: Folder, say: Say) -> None:
     table = say("sync", "-v").out.splitlines()
     assert table[1].split() == ["written", "moved", "deleted", "unchanged", "sent"]
     assert re.fullmatch(r"  trainers0, trainers1 +1 +0 +0 +2 +\d+ B", table[2])
+    up.write("amounts.py", "AMOUNT = 4\n")
+    assert say("-q", "sync") == Said("", 0)
+
+
+def test_a_large_file_is_told_of_before_it_goes(
+    up: Folder, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 9_000_000
+    monkeypatch.setattr(large_files, "_MIN_BYTES", size)
+    for name in ("same.pt", "weights.pt"):
+        up.write(name, "")
+        os.truncate(up.path / name, size)
+    first, *_, last = say("sync").out.splitlines()
+    assert first == "2 large files go to every host:"
+    assert last.startswith("✓ gen 1  5 files")
+    os.truncate(up.path / "weights.pt", size + 1)
+    os.truncate(up.path / "same.pt", size + 1)
+    assert say("sync").out.startswith("✓ gen 2  2 files"), "it was told once"
+    up.write("more.pt", "z")
+    os.truncate(up.path / "more.pt", size)
+    found = [json.loads(line) for line in say("sync", "--json").out.splitlines()]
+    assert [(one["event"], one.get("files")) for one in found] == [
+        ("large-files", ["more.pt"]), ("push", None),
+    ]  # fmt: skip
 
 
 def test_a_push_is_an_object(up: Folder, say: Say) -> None:

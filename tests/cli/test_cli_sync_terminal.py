@@ -353,7 +353,7 @@ def test_what_is_in_a_file_or_a_host_says_steers_no_terminal(is_terminal: bool) 
         problems=[Problem("a", HOSTILE)],
     )
     screen = Screen(is_terminal=is_terminal)
-    lines = Lines(Terminal(screen, {"TERM": "xterm", "NO_COLOR": "1"}), is_verbose=True)
+    lines = Lines(Terminal(screen, {"TERM": "xterm", "NO_COLOR": "1"}))
     lines.pushed(report)
     lines.failed(f"it went wrong: {HOSTILE}")
     lines.failed(str(refused))

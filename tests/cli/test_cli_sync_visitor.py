@@ -12,6 +12,7 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.cli import asking
 from monarch.cli.asking import NOBODY_THERE
+from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up
 from monarch.cli.sync import visitor
 from monarch.cli.sync.terminal import Terminal
@@ -94,7 +95,9 @@ def test_hosts_that_have_all_followed_are_not_asked_first_until_one_is_lost(
 
         def push(text: str) -> int:
             (folder / "a.py").write_text(text)
-            report = visitor.push(Workspace({folder: ""}), None, voice)
+            report = visitor.push(
+                Workspace({folder: ""}), None, voice, large=LargeFiles(pytest.fail)
+            )
             assert report.ok, str(report)
             return report.generation
 

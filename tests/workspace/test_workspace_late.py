@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ import pytest
 from monarch.actor import HostMesh, SupervisionError
 from monarch.job import ProcessJob
 from monarch.runtime import process
+from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.session import session_of
-from monarch_sync import Workspace
+from monarch.wire.address import ProcAddress
+from monarch_sync import Manifest, Workspace
 from monarch_sync.disk import Disk
 from monarch_sync.replicas.state_log import StateLog
 from tests.support import wait_for
@@ -126,3 +130,10 @@ def test_procs_made_in_the_middle_of_a_push_are_of_one_generation(
         stamps.close()
         stamps.check()
         hosts.stop().get(timeout=60)
+
+
+def test_a_host_that_is_forgotten_as_a_push_begins_is_named(project: Project) -> None:
+    node: Any = SimpleNamespace(gate=SimpleNamespace(root="client"))
+    fleet = Fleet(Memory(Workspace({project.root: ""})), node)
+    assert fleet.hosts([ProcAddress("host")], Manifest()) == []
+    assert fleet.failed == {"host": "it was lost as the push began"}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import OWN_RUNS
 from monarch.cli.sync.chosen import Chosen, errors, interruptions, silence
 from monarch.cli.sync.ending import asked_to_end
@@ -26,6 +27,7 @@ from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.visitor import Visitor, find_visitor, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice
 from monarch.cli.sync.watching import Watching
+from monarch.cli.volume import is_quiet
 from monarch_sync import Scanner
 from monarch_sync.report import Problem
 from monarch_sync.scanning.explain import explain
@@ -51,11 +53,11 @@ _NOT_WHOLE = 3  # the exit code where something could not be read, and stays as 
 @click.option("--json", "is_json", is_flag=True, help="an object a push, for programs")
 @click.option("--keys", "has_keys", is_flag=True, hidden=True, help="keys come by stdin")
 @click.option("--file", "file", help="the project file [default: monarch.toml]")
-@click.option("--verbose", "-v", is_flag=True, help="the whole report of each push")
+@click.option("--yes", "-y", is_flag=True, help="do not ask before large files are sent")
 @click.pass_context
 def sync(
     context: click.Context, watch: bool, dry_run: bool, explained: str | None, best_effort: bool,
-    allow_empty: bool, env: bool, is_json: bool, has_keys: bool, file: str | None, verbose: bool,
+    allow_empty: bool, env: bool, is_json: bool, has_keys: bool, file: str | None, yes: bool,
 ) -> None:  # fmt: skip
     """Bring the workspace to all hosts, and its code into what runs there.
 
@@ -65,13 +67,19 @@ def sync(
     """
     context.obj = Chosen(file, is_json)
     if context.invoked_subcommand is not None:
-        if any((watch, dry_run, best_effort, allow_empty, env, explained is not None)):
+        if any((watch, dry_run, best_effort, allow_empty, env, yes, explained is not None)):
             raise click.UsageError("this option goes without a command behind it", context)
         return
     if sum((watch, dry_run, explained is not None)) > 1:
         raise click.UsageError("choose one of --watch, --dry-run and --explain", context)
-    voice: Voice = JsonLines() if is_json else Lines(Terminal(), verbose)
-    how = {"best_effort": best_effort, "allow_empty": allow_empty, "env": env}
+    voice: Voice = JsonLines() if is_json else Lines(Terminal())
+    large = LargeFiles(
+        lambda text, files: voice.note("large-files", text, files=files),
+        is_agreed=yes, may_ask=not (is_json or is_quiet()),
+    )  # fmt: skip
+    how: Any = {
+        "best_effort": best_effort, "allow_empty": allow_empty, "env": env, "large": large,
+    }  # fmt: skip
     with errors(context.obj):
         if explained is not None:
             _explain(context.obj, explained)
@@ -91,14 +99,16 @@ def sync(
 
 
 def _push(
-    chosen: Chosen, voice: Voice, *, best_effort: bool, allow_empty: bool, env: bool
-) -> NoReturn:
+    chosen: Chosen, voice: Voice, *, large: LargeFiles,
+    best_effort: bool, allow_empty: bool, env: bool,
+) -> NoReturn:  # fmt: skip
     workspace = workspace_of(find_project(chosen.file))
     visitor = visit(partly=best_effort)
     with interruptions(visitor, voice):
         report = visitor.push(
-            workspace, None, voice, best_effort=best_effort, allow_empty=allow_empty, env=env
-        )
+            workspace, None, voice, large=large,
+            best_effort=best_effort, allow_empty=allow_empty, env=env,
+        )  # fmt: skip
     voice.pushed(report)
     sys.exit(1 if not report.ok else 0 if report.is_whole else _NOT_WHOLE)
 

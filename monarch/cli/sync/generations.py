@@ -82,16 +82,15 @@ def history(chosen: Chosen, limit: int) -> None:
 @click.command("rollback")
 @click.argument("generation", required=False, type=_Generation(min=1))
 @click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
-@click.option("--verbose", "-v", is_flag=True, help="the whole report")
 @json_too
 @click.pass_obj
-def rollback(chosen: Chosen, generation: int | None, best_effort: bool, verbose: bool) -> None:
+def rollback(chosen: Chosen, generation: int | None, best_effort: bool) -> None:
     """Have all hosts go back to a generation, or none of them.
 
     Without GENERATION: to the state before the one that is there. What runs on the hosts reloads;
     your own files stay as they are, so that `monarch sync` goes forward again.
     """
-    voice: Voice = JsonLines() if chosen.is_json else Lines(Terminal(), verbose)
+    voice: Voice = JsonLines() if chosen.is_json else Lines(Terminal())
     with errors(chosen):
         workspace = whole_of(find_project(chosen.file))
         visitor = visit(partly=best_effort)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from monarch.cli.own_output import without_own_output
 from monarch.cli.project import PROJECT_FILE, Project, load_project
-from monarch.cli.sync.own_output import without_own_output
 from monarch.config_file import ConfigError
 from monarch.job import DEFAULT_JOB_PATH
 from monarch.runtime.workspace.packages.surroundings import Surroundings

@@ -50,8 +50,9 @@ class Terminal:
         self.line(wrapped(text, width) if width else text, colour, dim=dim)
 
     def line(
-        self, text: str, colour: str | None = None, *, dim: bool = False, is_exact: bool = False
-    ) -> None:
+        self, text: str, colour: str | None = None, *, dim: bool = False, is_exact: bool = False,
+        end: str = "\n",
+    ) -> None:  # fmt: skip
         """Print a text, of one line or more.
 
         What could steer a terminal is escaped in it, unless it is to stay exactly as it is.
@@ -60,7 +61,7 @@ class Terminal:
         if self._has_colour and (colour or dim):
             shown = click.style(shown, fg=colour, dim=dim or None)
         with self._lock:
-            self._write(self._erased() + shown + "\n")
+            self._write(self._erased() + shown + end)
 
     def change(self, text: str) -> None:
         """Show a text for the moment, in place of the last one; "" for none."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from monarch.cli.asking import ask_hosts
+from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up, no_allocation, noted_job
 from monarch.cli.sync.keys import restore_terminal
 from monarch.cli.sync.timeline import like_now, others_line, timeline
@@ -78,6 +79,7 @@ class Visitor:
         touched: Iterable[Path] | None,
         voice: Voice,
         *,
+        large: LargeFiles,
         best_effort: bool = False,
         env: bool = False,
         allow_empty: bool = False,
@@ -85,7 +87,7 @@ class Visitor:
         """Bring a workspace to all hosts; ``touched`` paths alone may have changed.
 
         The hosts are asked first whether they are there, unless all have followed the last time,
-        and nobody was lost since.
+        and nobody was lost since. Of ``large`` files somebody is told, or asked.
         """
         silent: dict[Uid, str] = {}
         num_lost = self._num_lost
@@ -94,18 +96,22 @@ class Visitor:
         self._num_lost_when_all_followed = -1
         session = session_of(self._agent)
         addresses = list(self.addresses().values())
-        with self._followed(voice, addresses), _patiently():
-            report = session.push(
-                addresses,
-                workspace,
-                is_visit=True,
-                touched=touched,
-                best_effort=best_effort,
-                silent=silent,
-                names=self._names_by_uid(),
-                env=env,
-                allow_empty=allow_empty,
-            )
+
+        def push() -> SyncReport:
+            with self._followed(voice, addresses), _patiently():
+                return session.push(
+                    addresses,
+                    workspace,
+                    is_visit=True,
+                    touched=touched,
+                    best_effort=best_effort,
+                    silent=silent,
+                    names=self._names_by_uid(),
+                    env=env,
+                    allow_empty=allow_empty,
+                )
+
+        report = large.pushing(workspace, push)
         if report.ok:
             if not silent and not any(host.error for host in report.hosts):
                 self._num_lost_when_all_followed = num_lost

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TextIO
 
 from monarch.cli.sync.meter import Meter, Source
 from monarch.cli.sync.terminal import Terminal
+from monarch.cli.volume import is_quiet, is_verbose
 from monarch_sync import SyncReport
 from monarch_sync.report import problem_lines
 from monarch_sync.words import printable, some
@@ -37,11 +38,11 @@ class Voice(Protocol):
 
 
 class Lines:
-    """A line a push; more where it was refused, or with ``is_verbose``."""
+    """A line a push; more where it was refused, or all of it is to be said, and none where it is to
+    be quiet and went well."""
 
-    def __init__(self, terminal: Terminal, is_verbose: bool = False) -> None:
+    def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._is_verbose = is_verbose
         self._told: list[str] = []
         self._unread: set[str] = set()  # paths that hosts had otherwise, as they could not be read
 
@@ -49,12 +50,13 @@ class Lines:
         terminal = self._terminal
         form = {"width": terminal.width, "ascii_only": terminal.ascii_only}
         first, *rest = report.table(**form).splitlines()  # type: ignore[arg-type]
-        terminal.line(first, None if report.ok else "red")
+        if not (report.ok and is_quiet()):
+            terminal.line(first, None if report.ok else "red")
         if not report.ok:
             for line in rest:
                 terminal.prose(line)
             return
-        if self._is_verbose:
+        if is_verbose():
             for line in rest:
                 terminal.line(line)
             return
@@ -82,7 +84,8 @@ class Lines:
         self._terminal.prose(f"{mark} {error}", "red")
 
     def note(self, event: str, text: str, **data: Any) -> None:
-        self._terminal.prose(text, dim=True)
+        if not is_quiet():
+            self._terminal.prose(text, dim=True)
 
     def alarm(self, event: str, text: str, **data: Any) -> None:
         mark = "x" if self._terminal.ascii_only else "✗"
@@ -93,7 +96,7 @@ class Lines:
 
     @contextmanager
     def busy(self, source: Source) -> Iterator[None]:
-        if not self._terminal.is_live:
+        if not self._terminal.is_live or is_quiet():
             yield
             return
         meter = Meter(self._terminal, source)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from monarch.cli.large_files import LargeFiles, NotSent
 from monarch.cli.project import Project, find_job, noted_job
 from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.following import Following
@@ -46,6 +47,7 @@ class Watching:
         visitor: Visitor,
         voice: Voice,
         *,
+        large: LargeFiles,
         best_effort: bool = False,
         allow_empty: bool = False,
         env: bool = False,
@@ -54,6 +56,7 @@ class Watching:
     ) -> None:
         self._here = Path.cwd()
         self._voice = voice
+        self._large = large
         self._is_best_effort = best_effort
         self._may_empty = allow_empty
         self._is_env_wanted = env  # with the first push that comes through
@@ -82,6 +85,7 @@ class Watching:
         try:
             self._missing()  # From here on they are known.
             self._push_all()
+            self._large.asks = False  # From here on, keys are for the watch.
             if self._visitor is not None:
                 self._others.listen(self._visitor)
             self._follow_if_there()
@@ -144,6 +148,7 @@ class Watching:
                 self._workspace,
                 touched,
                 self._voice,
+                large=self._large,
                 best_effort=self._is_best_effort,
                 allow_empty=self._may_empty,
                 env=self._is_env_wanted,
@@ -151,6 +156,8 @@ class Watching:
         except WorkspaceMissing:
             self._is_behind = True
             self._lose_folder()
+        except NotSent:
+            raise
         except (MonarchError, SyncError) as error:
             # What was touched before a push that failed half-way may not have been looked at.
             self._is_behind, self._others.came_to = True, 0

@@ -22,6 +22,7 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
 from monarch_sync.disk import Content
 from monarch_sync.errors import BadMessage, PushRefused
+from monarch_sync.large_files import review
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, Question, decode, encode
 from monarch_sync.progress import progress
@@ -106,7 +107,11 @@ class Fleet:
                 found.append(HostInPush(address, None, HERE))
                 continue
             view = memory.views.get(address.uid)
-            if view is None or address.uid in self.failed:
+            if address.uid in self.failed:
+                continue
+            if view is None:
+                # All were met; what we knew of a host that is lost is forgotten on another thread.
+                self._fail(address.uid, "it was lost as the push began")
                 continue
             writer = memory.sharing.writer_for(address.uid, here)
             if writer != HERE and writer not in known:
@@ -140,6 +145,12 @@ class Fleet:
         self._progress.num_hosts = len(hosts)
         again: MonarchError | None = None
         while going:
+            review(
+                entry
+                for host, out in going
+                if host.push is not None
+                for entry in host.push.large_in(out)
+            )
             self._show(hosts, brings_content=any(out.blobs for _, out in going))
             asked = self._send_all(going)
             going = []
@@ -305,7 +316,9 @@ class Fleet:
 
     def _has_it(self, uid: Uid, manifest: Manifest) -> bool:
         """Whether a host has this state already, pushed by us or by another author."""
-        view = self._memory.views[uid]
+        view = self._memory.views.get(uid)
+        if view is None:
+            return False
         if view.manifest is None and self._memory.found.pop(uid, "") == manifest.digest.hex():
             view.manifest = manifest
         return view.manifest == manifest

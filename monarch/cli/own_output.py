@@ -10,7 +10,7 @@ import stat
 
 from monarch_sync import Workspace
 
-__all__ = ["without_own_output"]
+__all__ = ["exact_pattern", "without_own_output"]
 
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\*?[] !#"})
 
@@ -19,12 +19,17 @@ def without_own_output(workspace: Workspace) -> Workspace:
     """The workspace, but for files that stdout or stderr lead to."""
     files = {file for fd in (1, 2) if (file := _file_behind(fd))}
     patterns = [
-        f"/{inside.translate(_SPECIAL)}"
+        exact_pattern(inside)
         for folder in workspace.folders
         for file in sorted(files)
         if (inside := os.path.relpath(file, os.path.realpath(folder.local))).split("/")[0] != ".."
     ]
     return workspace.ignoring(patterns) if patterns else workspace
+
+
+def exact_pattern(inside: str) -> str:
+    """The pattern, in an ignore file of a folder, of this one path in it."""
+    return f"/{inside.translate(_SPECIAL)}"
 
 
 def _file_behind(fd: int) -> str:

@@ -1,0 +1,22 @@
+"""Questions to whoever sits at the terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+__all__ = ["ask_before", "is_somebody_there"]
+
+
+def ask_before(question: str, is_agreed: bool) -> bool:
+    """Whether a person agrees: by an option, or asked at a terminal; false where nobody can be
+    asked. Raises ``click.Abort`` for a no."""
+    if is_agreed:
+        return True
+    return is_somebody_there() and click.confirm(question, abort=True)
+
+
+def is_somebody_there() -> bool:
+    """Whether there is a terminal to ask at."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -1,0 +1,143 @@
+"""Large files that a push would bring to the hosts: a person is asked once about each.
+
+A checkpoint or a data set in the workspace is seldom meant to travel, and over a slow line it takes
+minutes. Where nobody can be asked, it is said, and goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from monarch.cli.confirm import is_somebody_there
+from monarch.cli.own_output import exact_pattern
+from monarch.errors import JobError, MonarchError
+from monarch.runtime.workspace.packages.surroundings import Surroundings
+from monarch_sync import SyncReport, Workspace
+from monarch_sync.entry import Entry
+from monarch_sync.large_files import reviewed_by
+from monarch_sync.words import byte_size, printable
+
+__all__ = ["LargeFiles", "NotSent"]
+
+KNOWN = Path(".monarch/large_files.json")
+_IGNORE_FILE = ".monarchignore"
+_MAX_SHOWN = 10
+
+
+class _Ahead(MonarchError):
+    """Large files are about to be sent that nobody was asked about."""
+
+    def __init__(self, files: Sequence[Entry]) -> None:
+        super().__init__(files)
+        self.files = files
+
+
+class NotSent(JobError):
+    """A person did not want a large file to be sent, so that nothing was."""
+
+
+class LargeFiles:
+    """Of one workspace. ``tell`` is for what is said where nobody is asked: with ``may_ask`` false,
+    or without a terminal. With ``is_agreed`` nothing is asked or said."""
+
+    def __init__(
+        self, tell: Callable[[str, list[str]], object], *, is_agreed: bool = False,
+        may_ask: bool = True, known: Path = KNOWN,
+    ) -> None:  # fmt: skip
+        self._tell = tell
+        self._is_agreed = is_agreed
+        self.asks = may_ask and is_somebody_there()
+        self._file = known
+
+    def pushing(self, workspace: Workspace, push: Callable[[], SyncReport]) -> SyncReport:
+        """What ``push`` gives; it is made once more if somebody was asked meanwhile, and agreed.
+
+        Raises ``NotSent`` where somebody did not.
+        """
+
+        def review(files: Sequence[Entry]) -> None:
+            known = self._known()
+            new = [entry for entry in files if entry.path not in known]
+            if not new or self._is_agreed:
+                return
+            if self.asks:
+                raise _Ahead(new)
+            self._tell(f"{_listed(new)}\n{_advice(workspace, new)}", [one.path for one in new])
+            self._remember(new)
+
+        while True:
+            try:
+                with reviewed_by(review):
+                    return push()
+            except _Ahead as ahead:
+                self._ask(workspace, ahead.files)
+
+    def _ask(self, workspace: Workspace, files: Sequence[Entry]) -> None:
+        click.echo(_listed(files))
+        answer = click.prompt(
+            "Send? (y)es, (n)o and stop here, (i)gnore: they stay here from now on",
+            type=click.Choice(["y", "n", "i"]), show_choices=False,
+        )  # fmt: skip
+        if answer == "n":
+            raise NotSent(f"nothing was sent. {_advice(workspace, files)}")
+        if answer == "y":
+            self._remember(files)
+            return
+        for file, patterns in _ways_out(workspace, files).items():
+            with open(file, "a+", encoding="utf-8") as ignore:
+                ignore.seek(0)
+                has_end = ignore.read()[-1:] in ("", "\n")
+                ignore.write("".join(f"{line}\n" for line in ([] if has_end else [""]) + patterns))
+            click.echo(f"wrote into {printable(str(file))}: {' '.join(map(printable, patterns))}")
+
+    def _known(self) -> set[str]:
+        try:
+            return set(json.loads(self._file.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return set()
+
+    def _remember(self, files: Iterable[Entry]) -> None:
+        """Those of this folder that are not to be asked about again."""
+        paths = sorted({*self._known(), *(entry.path for entry in files)})
+        try:
+            self._file.write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")
+        except OSError:
+            pass  # Then they are asked about once more.
+
+
+def _listed(files: Sequence[Entry]) -> str:
+    shown = [f"  {byte_size(one.size):>8}  {printable(one.path)}" for one in files[:_MAX_SHOWN]]
+    if more := len(files) - len(shown):
+        shown.append(f"  and {more:,} more")
+    what = "a large file goes" if len(files) == 1 else f"{len(files)} large files go"
+    return "\n".join([f"{what} to every host:", *shown])
+
+
+def _advice(workspace: Workspace, files: Sequence[Entry]) -> str:
+    them = "it" if len(files) == 1 else "them"
+    parts = []
+    for file, patterns in _ways_out(workspace, files).items():
+        lines = [f"    {printable(pattern)}" for pattern in patterns[:_MAX_SHOWN]]
+        if len(patterns) > _MAX_SHOWN:
+            lines.append("    ...")
+        adds = "\n".join(lines)
+        parts.append(f"To keep {them} here, add\n{adds}\nto {printable(str(file))}")
+    return "\n".join(parts)
+
+
+def _ways_out(workspace: Workspace, files: Sequence[Entry]) -> dict[Path, list[str]]:
+    """The patterns that leave these files out, by the ignore file that each belongs into."""
+    found: dict[Path, list[str]] = {}
+    whole = Surroundings(workspace).whole()  # It may be a package's that comes along.
+    for entry in files:
+        for folder in whole.folders:
+            inside = folder.relative_of(entry.path)
+            if inside is not None and (folder.local / inside).exists():
+                patterns = found.setdefault(folder.local / _IGNORE_FILE, [])
+                patterns.append(exact_pattern(inside))
+                break
+    return found

@@ -1,0 +1,71 @@
+"""How much a command says: `--quiet` and `--verbose`, which every command takes.
+
+Quiet, a command says what went wrong, and what it was asked for (a list, a table, a plan), but not
+how it goes on. Verbose, it says more: whole reports, every step of a run, where an error came from.
+"""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["is_quiet", "is_verbose", "louder", "options", "reset", "say", "with_volume"]
+
+_QUIET, _VERBOSE = "quiet", "verbose"
+_said: set[str] = set()
+
+
+def is_quiet() -> bool:
+    return _QUIET in _said
+
+
+def is_verbose() -> bool:
+    return _VERBOSE in _said
+
+
+def louder() -> list[str]:
+    """The options that have another command say as much."""
+    return [f"--{name}" for name in _said]
+
+
+def say(text: str = "") -> None:
+    """Print what nobody asked for, unless it is to be quiet."""
+    if not is_quiet():
+        click.echo(text)
+
+
+def reset() -> None:
+    """A command line begins."""
+    _said.clear()
+
+
+def _note(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        assert option.name is not None
+        _said.add(option.name)
+    if len(_said) > 1:
+        raise click.UsageError("choose one of --quiet and --verbose", context)
+
+
+def with_volume(command: click.Command) -> click.Command:
+    """The command, and those below it, with the two options. Behind a command or before it, they
+    mean the same."""
+    if not any(option.name == _QUIET for option in command.params):
+        command.params += options()
+        if isinstance(command, click.Group):
+            for inner in command.commands.values():
+                with_volume(inner)
+    return command
+
+
+def options() -> list[click.Option]:
+    """``--quiet`` and ``--verbose``."""
+    return [
+        click.Option(
+            [f"--{name}", f"-{name[0]}"], is_flag=True, expose_value=False, callback=_note,
+            is_eager=True, help=text,
+        )
+        for name, text in (
+            (_QUIET, "say only what went wrong, and what was asked for"),
+            (_VERBOSE, "say more"),
+        )
+    ]  # fmt: skip
