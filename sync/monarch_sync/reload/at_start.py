@@ -57,6 +57,9 @@ def helpers_of_the_start(
     `sources` are the modules of the workspace, as they will be.
     """
 
+    if not any(map(_has_marked, sources)):
+        return
+
     def counts(module: str, name: str) -> bool:
         found = _found(module, name)
         return isinstance(found, FunctionType) and counts_from_next_start(found)
@@ -68,6 +71,19 @@ def helpers_of_the_start(
     for module, name in values:
         if helpers.is_setting(module, name) and not _is_part(name, sources):
             yield f"{module}.{name}"
+
+
+def _has_marked(module: str) -> bool:
+    """Whether a live module defines any such function: else its text need not be read."""
+    live = sys.modules.get(module)
+    # `vars` would import a lazy one.
+    namespace = object.__getattribute__(live, "__dict__") if type(live) is ModuleType else {}
+    for thing in list(namespace.values()):
+        parts = list(vars(thing).values()) if isinstance(thing, type) else [thing]
+        for part in parts:
+            if type(part) is FunctionType and counts_from_next_start(part):
+                return True
+    return False
 
 
 def _found(module: str, qualname: str) -> object:

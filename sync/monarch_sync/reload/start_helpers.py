@@ -33,6 +33,48 @@ class _Mention:
     is_call: bool
 
 
+class _Text:
+    """All that a module mentions, read once: an edit may concern hundreds of names."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.definitions = Definitions(tree.body)
+        self._plain: dict[str, list[_Mention]] = {}
+        self._arguments: set[str] = set()
+        self._otherwise: set[str] = set()  # attributes, strings, declarations
+        self._imported: set[str] = set()
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        for within, node in _placed(tree):
+            if isinstance(node, ast.Name):
+                is_read = isinstance(node.ctx, ast.Load)
+                # The definition itself is one at the top level.
+                if is_read or within:
+                    mention = _Mention(within if is_read else "", id(node) in called)
+                    self._plain.setdefault(node.id, []).append(mention)
+            elif isinstance(node, ast.ImportFrom):
+                self._imported.update(alias.name for alias in node.names)
+                self._otherwise.update(
+                    alias.name for alias in node.names if alias.asname not in (None, alias.name)
+                )
+            elif isinstance(node, ast.arg):
+                self._arguments.add(node.arg)
+            elif isinstance(node, ast.Attribute):
+                self._otherwise.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self._otherwise.add(node.value)
+            elif isinstance(node, (ast.Global, ast.Nonlocal)):
+                self._otherwise.update(node.names)
+
+    def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
+        """Of something that is defined here, or elsewhere: then an import may bring it."""
+        found: list[_Mention] = []
+        is_known = is_home or not self._imported.isdisjoint((name, "*"))
+        if is_known:
+            found += self._plain.get(name, ())
+        if name in self._otherwise or (is_known and name in self._arguments):
+            found.append(_Mention("", False))
+        return found
+
+
 class StartHelpers:
     """Over all modules of a workspace, by name. `counts` says of a function, by its module and its
     qualified name, whether it is known to run only when a run begins."""
@@ -40,13 +82,14 @@ class StartHelpers:
     def __init__(self, sources: Mapping[str, Source], counts: Callable[[str, str], bool]) -> None:
         self._sources = sources
         self._counts = counts
+        self._texts: dict[str, _Text] = {}
 
     def is_helper(self, module: str, name: str, asked: frozenset[str] = frozenset()) -> bool:
         """Of a plain function at the top level of a module. Of those `asked`, which call each
         other, somebody has asked already."""
         if (me := f"{module}:{name}") in asked:
             return True
-        node = self._definitions(module).function(name)
+        node = self._text(module).definitions.function(name)
         if not isinstance(node, ast.FunctionDef):
             return False
         is_lazy = any(isinstance(inner, (ast.Yield, ast.YieldFrom)) for inner in ast.walk(node))
@@ -54,13 +97,14 @@ class StartHelpers:
 
     def is_setting(self, module: str, name: str) -> bool:
         """Of a name that one statement at the top level assigns."""
-        return self._definitions(module).is_assigned_once(name) and self._is_used_at_start(
+        return self._text(module).definitions.is_assigned_once(name) and self._is_used_at_start(
             module, name, frozenset(), must_call=False
         )
 
-    def _definitions(self, module: str) -> Definitions:
-        source = self._sources.get(module)
-        return Definitions(source.tree.body if source is not None else ())
+    def _text(self, module: str) -> _Text:
+        if module not in self._texts:
+            self._texts[module] = _Text(self._sources[module].tree)
+        return self._texts[module]
 
     def _is_used_at_start(
         self, module: str, name: str, asked: frozenset[str], *, must_call: bool
@@ -70,7 +114,7 @@ class StartHelpers:
         # Where it is from first: most are taken by others there, and nothing else need be read.
         for other in dict.fromkeys((module, *self._sources)):
             if word.search(self._sources[other].text):
-                for mention in self._mentions(other, name, is_home=other == module):
+                for mention in self._text(other).mentions(name, is_home=other == module):
                     if not mention.within or (must_call and not mention.is_call):
                         return False
                     callers[other, mention.within] = None
@@ -95,27 +139,6 @@ class StartHelpers:
                 if not within or not self._counts(module, within):
                     return True
         return False
-
-    def _mentions(self, module: str, name: str, *, is_home: bool) -> Iterator[_Mention]:
-        tree = self._sources[module].tree
-        imports = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom)
-            and any(alias.name in (name, "*") for alias in node.names)
-        ]
-        for one in imports:
-            if any(alias.name == name and alias.asname not in (None, name) for alias in one.names):
-                yield _Mention("", False)
-        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        for within, node in _placed(tree):
-            if isinstance(node, ast.Name) and node.id == name and (is_home or imports):
-                is_assigned = not isinstance(node.ctx, ast.Load)
-                if is_assigned and is_home and not within:
-                    continue  # The definition itself: there is one, at the top level.
-                yield _Mention("" if is_assigned else within, id(node) in called)
-            elif _may_mean(node, name, is_known=is_home or bool(imports)):
-                yield _Mention("", False)
 
     @cached_property
     def _is_opaque(self) -> bool:
@@ -150,17 +173,6 @@ def _placed(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
             pending += [("?.", "", one) for one in ast.iter_child_nodes(node)]
         else:
             pending += [(owner, within, one) for one in ast.iter_child_nodes(node)]
-
-
-def _may_mean(node: ast.AST, name: str, *, is_known: bool) -> bool:
-    """Whether a node that is no plain name has to do with that one."""
-    if isinstance(node, ast.Attribute):
-        return node.attr == name
-    if isinstance(node, ast.Constant):
-        return bool(node.value == name)
-    if isinstance(node, (ast.Global, ast.Nonlocal)):
-        return name in node.names
-    return isinstance(node, ast.arg) and is_known and node.arg == name
 
 
 def _computes_names(tree: ast.Module, ours: Collection[str]) -> bool:
