@@ -1,11 +1,14 @@
 """Recipes beside plain programs that train the same: steps a second, and the first step.
 
     python benchmarks/recipes.py
-    python benchmarks/recipes.py ddp --rounds 3
+    python benchmarks/recipes.py --only ddp --rounds 2 --seconds 200 --rows rounds.jsonl
 
-Interleaved, medians of five. The plain ones are a script under torchrun, and TorchFT's manager in
-processes of one's own. CPU seconds
-are of all processes of a program, from its beginning to its end; on a busy machine look at these.
+Interleaved: each round runs each program once, and what is printed are medians over the rounds.
+The plain ones are a script under torchrun, TorchFT's manager in processes of one's own, and
+TorchTitan's `main` under torchrun; all have as many threads. The rate is that of the steps' second
+half. CPU seconds are of all processes of a program, from its beginning to its end; on a busy
+machine look at these. With `--rows`, rounds are kept in that file, and those that it has count too:
+so they can be run in parts, each of which begins no round that would not end within `--seconds`.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 PLAIN = Path(__file__).parent / "plain"
-NUM_EPOCHS, NUM_STEPS = 20, 220  # of ddp: an epoch has 11 steps
-NUM_GROUP_STEPS = 200
-_LONGEST_SECONDS = 600
+NUM_EPOCHS, NUM_STEPS = 40, 440  # of ddp: an epoch has 11 steps
+NUM_GROUP_STEPS = 600
+NUM_TITAN_STEPS = 60
+FAIR = str(max(1, len(os.sched_getaffinity(0)) // 2))  # threads, as the titan recipe has
+_LONGEST_SECONDS = 120
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 MONARCH = [sys.executable, "-m", "monarch.cli.main"]
 
@@ -54,8 +59,8 @@ def cpu_of_children() -> float:
 
 def times_in(text: str) -> list[float]:
     """Each step is a line that begins with the time of day."""
-    words = [line.split() for line in text.splitlines() if " step " in line]
-    return [float(line[0]) for line in words]
+    words = [line.split() for line in text.splitlines()]
+    return [float(line[0]) for line in words if line[1:2] == ["step"]]
 
 
 def watch(*commands: list[str], folder: Path, environment: dict[str, str] | None = None) -> Found:
@@ -71,6 +76,8 @@ def watch(*commands: list[str], folder: Path, environment: dict[str, str] | None
     first, others = running[0], running[1:]
     try:
         output, errors = first.communicate(timeout=_LONGEST_SECONDS)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"{commands[0]} took more than {_LONGEST_SECONDS} s")
     finally:
         for process in running:
             process.terminate()
@@ -85,7 +92,12 @@ def recipe(folder: Path, *arguments: str) -> Found:
     """Of `monarch run`; the steps are in its folder."""
     before, started = cpu_of_children(), time.time()
     command = [*MONARCH, "run", *arguments, "--new"]
-    done = subprocess.run(command, cwd=folder, text=True, capture_output=True)
+    try:
+        done = subprocess.run(
+            command, cwd=folder, text=True, capture_output=True, timeout=_LONGEST_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        sys.exit(f"{command} took more than {_LONGEST_SECONDS} s")
     if done.returncode:
         sys.exit(f"{command} failed: {done.stdout}{done.stderr}")
     rows = map(json.loads, (folder / "runs/latest/metrics.jsonl").read_text().splitlines())
@@ -108,6 +120,7 @@ def allocation(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def lighthouse() -> Iterator[str]:
+    os.environ["RUST_LOG"] = "warn"  # else ten lines for each step
     from torchft.coordination import LighthouseServer
 
     server = LighthouseServer(
@@ -157,24 +170,60 @@ def fault_tolerant() -> dict[str, Program]:
     }
 
 
-PAIRS = {"ddp": ddp, "fault_tolerant": fault_tolerant}
+def titan() -> dict[str, Program]:
+    # Every step is measured, so that there is a time of it; nothing but steps is.
+    keys = {
+        "training.steps": NUM_TITAN_STEPS, "metrics.log_freq": 1, "validation.enable": False,
+        "checkpoint.enable": False,
+    }  # fmt: skip
+    ours = ["titan", "--procs", "2", "--config", "titan.toml", "--local"]
+    ours += [f"{key}={str(value).lower()}" for key, value in keys.items()]
+    theirs = [*TORCHRUN, str(PLAIN / "titan.py"), "--job.config_file", "titan.toml"]
+    for key, value in keys.items():
+        section, name = key.split(".")
+        switch = {True: [f"--{section}.{name}"], False: [f"--{section}.no-{name}"]}
+        theirs += switch[value] if isinstance(value, bool) else [f"--{key}", str(value)]
+
+    def prepared(folder: Path) -> Path:
+        if not (folder / "titan.toml").exists():
+            command = [*MONARCH, "recipe", "prepare", "titan-tiny", "."]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        return folder
+
+    return {
+        "torchrun": lambda folder: watch(
+            theirs, folder=prepared(folder), environment={"OMP_NUM_THREADS": FAIR}
+        ),
+        "monarch run --local": lambda folder: recipe(prepared(folder), *ours),
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("pairs", nargs="*", default=list(PAIRS), metavar="PAIR")
-    parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    for name in asked.pairs:
-        programs = PAIRS[name]()
-        results: dict[str, list[Found]] = {program: [] for program in programs}
-        with tempfile.TemporaryDirectory() as folder:
-            for _ in range(asked.rounds):
-                for program, run in programs.items():
-                    results[program].append(run(Path(folder)))
-        print(f"{name}, load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+PAIRS = {"ddp": ddp, "fault_tolerant": fault_tolerant, "titan": titan}
+
+
+class Rounds:
+    """What was found, of one pair, kept in a file if there is one."""
+
+    def __init__(self, pair: str, path: Path | None) -> None:
+        self.pair, self.path = pair, path
+        self.found: dict[str, list[Found]] = {}
+        for line in path.read_text().splitlines() if path and path.exists() else ():
+            row = json.loads(line)
+            if row.pop("pair") == pair:
+                self.found.setdefault(row.pop("program"), []).append(Found(**row))
+
+    def add(self, program: str, found: Found) -> None:
+        self.found.setdefault(program, []).append(found)
+        if self.path is not None:
+            row = {"pair": self.pair, "program": program, **asdict(found)}
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def show(self) -> None:
+        num_rounds = min(map(len, self.found.values()), default=0)
+        print(f"{self.pair}, medians of {num_rounds}")
         plain: Found | None = None
-        for program, rounds in results.items():
+        for program, rounds in self.found.items():
             first, rate, cpu = (
                 statistics.median(getattr(one, field) for one in rounds)
                 for field in ("first", "rate", "cpu")
@@ -185,6 +234,28 @@ def main() -> None:
                 f"{rate:7.1f} steps/s ({rate / plain.rate:4.2f})  {cpu:6.1f} CPU s",
                 flush=True,
             )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=PAIRS, action="append", help="this pair; may be repeated")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of all rounds")
+    parser.add_argument("--rows", type=Path, help="a JSONL file for the rounds")
+    asked = parser.parse_args()
+    end, longest = time.monotonic() + asked.seconds, 0.0
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for pair in asked.only or PAIRS:
+        rounds = Rounds(pair, asked.rows)
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(asked.rounds):
+                started = time.monotonic()
+                if started + longest > end:
+                    break
+                for program, run in PAIRS[pair]().items():
+                    rounds.add(program, run(Path(folder)))
+                longest = max(longest, time.monotonic() - started)
+        rounds.show()
 
 
 if __name__ == "__main__":
