@@ -17,7 +17,7 @@ from monarch.cli.volume import is_quiet
 from monarch.config_file.toml_text import TOMLDecodeError, loads
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, runs_in
-from monarch.runs.plot import svg_chart, text_chart
+from monarch.runs.plot import smoothed, svg_chart, text_chart
 from monarch.runs.report import curve, figures, names_measured, worth_telling, write_report
 from monarch.runs.whole_file import write_whole, writing
 from monarch_sync.words import byte_size
@@ -101,17 +101,21 @@ def compare(names: tuple[str, ...]) -> None:
 @runs.command("plot")
 @click.argument("names", metavar="[RUN]...", nargs=-1)
 @click.option("--metric", default="loss", show_default=True, help="what to draw")
+@click.option("--log", "is_log", is_flag=True, help="on a logarithmic scale")
+@click.option(
+    "--smooth", type=click.IntRange(min=1), default=1, metavar="N", help="the mean of N values"
+)
 @click.option("--svg", "file", type=click.Path(path_type=Path), help="draw into an SVG file")
-def plot(names: tuple[str, ...], metric: str, file: Path | None) -> None:
+def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: Path | None) -> None:
     """Draw one quantity of one or more runs over their steps."""
     found = [find_run(name) for name in names or ("latest",)]
-    lines = {run.name: curve(run.metrics(), metric) for run in found}
+    lines = {run.name: smoothed(curve(run.metrics(), metric), smooth) for run in found}
     if not any(lines.values()):
         known = dict.fromkeys(name for run in found for name in names_measured(run.metrics()))
         raise JobError(f"no run has {metric!r}; they have: {', '.join(known) or 'nothing yet'}")
     if file is not None:
         title = f"{metric} of {next(iter(lines))}" if len(lines) == 1 else metric
-        drawn = svg_chart(lines, title=title).replace(
+        drawn = svg_chart(lines, title=title, y_name=metric, is_log=is_log).replace(
             "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
         )
         with writing(file):
@@ -123,7 +127,7 @@ def plot(names: tuple[str, ...], metric: str, file: Path | None) -> None:
         values = [y for _, y in line]
         low, high = (_number(min(values)), _number(max(values))) if values else ("-", "-")
         click.echo(f"{name}  {metric} from {low} to {high}")
-        click.echo(text_chart(line, width))
+        click.echo(text_chart(line, width, is_log=is_log))
 
 
 def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Mark", "Series", "svg_chart", "text_chart", "ticks"]
+__all__ = ["Mark", "Series", "log_ticks", "smoothed", "svg_chart", "text_chart", "ticks"]
 
 Series = Sequence[tuple[float, float]]
 
 COLORS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d")
 _WIDTH, _HEIGHT = 760, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 14, 20, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 20, 34
 _MAX_POINTS = 1500
 _FINEST = 1e-9  # of a value: what lies closer together is one
 _LEAST, _MOST = 1e-280, 1e280
@@ -37,23 +38,30 @@ def svg_chart(
     marks: Sequence[Mark] = (),
     x_name: str = "step",
     *,
+    y_name: str = "",
     title: str = "",
+    is_log: bool = False,
 ) -> str:
-    """One chart with a line for each name; values that are no finite numbers leave a gap out."""
-    kept = {name: _thinned(_finite(line)) for name, line in lines.items()}
+    """One chart with a line for each name; values that are no finite numbers are left out, and,
+    where ``is_log``, those that are not above zero."""
+    kept = {name: _thinned(_finite(line, is_log=is_log)) for name, line in lines.items()}
     points = [point for line in kept.values() for point in line]
     if not points:
         return '<p class="none">nothing was reported</p>'
     x_ticks = ticks(min(x for x, _ in points), max(x for x, _ in points), 8)
-    y_ticks = ticks(min(y for _, y in points), max(y for _, y in points), 5)
+    y_ticks = (log_ticks if is_log else ticks)(
+        min(y for _, y in points), max(y for _, y in points), 5
+    )
     x_low, x_high = min(points[0][0], *(x for x, _ in points)), max(x for x, _ in points)
-    y_low, y_high = y_ticks[0], y_ticks[-1]
+    height: Callable[[float], float] = math.log10 if is_log else float
+    y_low, y_high = height(y_ticks[0]), height(y_ticks[-1])
 
     def at_x(x: float) -> float:
         return _LEFT + (x - x_low) / ((x_high - x_low) or 1) * (_WIDTH - _LEFT - _RIGHT)
 
     def at_y(y: float) -> float:
-        return _HEIGHT - _BOTTOM - (y - y_low) / (y_high - y_low) * (_HEIGHT - _TOP - _BOTTOM)
+        share = (height(y) - y_low) / (y_high - y_low)
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
     # Styles of its own, so that it looks the same in a file of its own.
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{_STYLE}']
@@ -74,6 +82,12 @@ def svg_chart(
     parts.append(
         f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_name)}</text>'
     )
+    if y_name:
+        middle = (_TOP + _HEIGHT - _BOTTOM) / 2
+        parts.append(
+            f'<text transform="translate(12 {middle:.0f}) rotate(-90)" text-anchor="middle">'
+            f"{escape(y_name)}{' (log)' if is_log else ''}</text>"
+        )
     for mark in marks:
         if x_low <= mark.x <= x_high:
             parts.append(
@@ -101,9 +115,11 @@ def svg_chart(
     return "".join([*parts, "</svg>"])
 
 
-def text_chart(line: Series, width: int) -> str:
+def text_chart(line: Series, width: int, *, is_log: bool = False) -> str:
     """One row of blocks, each the mean of its part of the line."""
-    points = _finite(line)
+    points = _finite(line, is_log=is_log)
+    if is_log:
+        points = [(x, math.log10(y)) for x, y in points]
     if not points:
         return ""
     width = max(1, min(width, len(points)))
@@ -131,9 +147,34 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     return [round(number * step, 12 - exponent) for number in range(first, last + 1)]
 
 
-def _finite(line: Series) -> list[tuple[float, float]]:
+def log_ticks(low: float, high: float, about: int) -> list[float]:
+    """Round numbers from at most ``low``, above zero, to at least ``high``, two or more: powers of
+    ten, with what is between them where these are few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    if last - first <= 2:
+        wanted = [10.0**power * by for power in range(first, last + 1) for by in (1, 2, 5)]
+        below = max(at for at, value in enumerate(wanted) if value <= low)
+        above = min((at for at, value in enumerate(wanted) if value >= high), default=len(wanted))
+        found = wanted[below : above + 1]
+        return found if len(found) > 1 else [found[0] / 2, found[0] * 2]
+    every = max(1, round((last - first) / about))
+    return [10.0**power for power in range(first, last + every, every)]
+
+
+def smoothed(line: Series, num: int) -> Series:
+    """The line with the mean of the last ``num`` values in place of each."""
+    found: list[tuple[float, float]] = []
+    recent: deque[float] = deque(maxlen=num)
+    for x, y in _finite(line):
+        recent.append(y)
+        found.append((x, math.fsum(recent) / len(recent)))
+    return found
+
+
+def _finite(line: Series, *, is_log: bool = False) -> list[tuple[float, float]]:
     # Differences of larger ones would be no numbers.
-    return [(x, y) for x, y in line if math.isfinite(x) and abs(y) < _MOST]
+    least = _LEAST if is_log else -_MOST
+    return [(x, y) for x, y in line if math.isfinite(x) and least < y < _MOST]
 
 
 def _thinned(line: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -71,7 +71,7 @@ def report_html(run: RunFolder) -> str:
         parts.append(f'<p class="key">Dashed lines, point at one to read it:{"".join(key)}</p>')
     for name in names_measured(steps):
         parts.append(f"<h2>{escape(name)}: {_number(_last(steps, name))}</h2>")
-        parts.append(svg_chart({name: curve(steps, name)}, marks))
+        parts.append(svg_chart({name: curve(steps, name)}, marks, y_name=name))
     parts.append(f"<h2>What happened</h2>{_events_table(worth_telling(events))}")
     if run.config_text:
         parts.append(f"<h2>Config</h2><pre>{escape(run.config_text)}</pre>")

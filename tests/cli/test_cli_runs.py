@@ -111,6 +111,13 @@ def test_a_plot_in_a_file_of_its_own_says_what_it_is_of(
     assert f"loss of {folder.runs[-1].name}</text>" in drawn
     assert "<style>" in drawn
     assert ">step</text>" in drawn
+    assert ">loss</text>" in drawn
+    folder.here(monkeypatch, "runs", "plot", "--log", "--smooth", "2", "--svg", "loss.svg")
+    drawn = (folder.path / "loss.svg").read_text()
+    assert ">loss (log)</text>" in drawn
+    assert folder.here(monkeypatch, "runs", "plot", "--smooth", "2").endswith(
+        "from 2.75 to 3\n█▁\n"
+    )
 
 
 def test_the_best_of_a_sweep_is_named(folder: RunsFolder) -> None:

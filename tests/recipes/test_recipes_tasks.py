@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 from collections.abc import Iterator, Mapping
@@ -220,7 +221,7 @@ def test_the_best_evaluation_and_when_to_stop() -> None:
 
 
 def test_the_weights_of_a_run_are_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    safetensors = importlib.import_module("safetensors.torch")
     run_folder = tmp_path / "runs" / "ddp-1"
     save_checkpoint(run_folder / "checkpoints", 3, {"model": {"a": torch.ones(2)}}, 1)
     (run_folder / "command").write_text("monarch run ddp\n")
@@ -234,7 +235,7 @@ def test_the_weights_of_a_run_are_exported(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_weights_are_exported_as_plain_tensors(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    safetensors = importlib.import_module("safetensors.torch")
     tied = torch.arange(4.0)
     save_checkpoint(tmp_path, 3, {"model": {"a": tied, "b": tied}}, 1)
     file = tmp_path / "model.safetensors"

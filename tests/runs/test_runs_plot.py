@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.runs.plot import Mark, svg_chart, text_chart, ticks
+from monarch.runs.plot import Mark, log_ticks, smoothed, svg_chart, text_chart, ticks
 
 numbers = st.floats(min_value=-1e12, max_value=1e12, allow_nan=False)
 
@@ -69,3 +70,34 @@ def test_a_row_of_blocks_goes_from_low_to_high() -> None:
     assert text_chart([(step, step) for step in range(8)], 80) == "▁▂▃▄▅▆▇█"
     assert text_chart([(1, 2.0), (2, 2.0)], 80) == "▁▁"
     assert len(text_chart([(step, step) for step in range(1000)], 40)) == 40
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (1e-4, 1.0, [1e-4, 1e-3, 1e-2, 1e-1, 1.0]),
+        (0.3, 4.0, [0.2, 0.5, 1.0, 2.0, 5.0]),
+        (1e-9, 1e6, [1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6]),
+        (1.0, 1.0, [0.5, 2.0]),
+        (3.0, 3.0, [2.0, 5.0]),
+        (7.0, 7.0, [5.0, 10.0]),
+    ],
+)
+def test_ticks_of_a_logarithmic_scale(low: float, high: float, expected: list[float]) -> None:
+    assert log_ticks(low, high, 5) == pytest.approx(expected)
+
+
+def test_on_a_logarithmic_scale_decades_are_alike_and_zero_is_left_out() -> None:
+    line = [(1.0, 100.0), (2.0, 0.0), (3.0, -1.0), (4.0, 10.0), (5.0, 1.0)]
+    drawn = svg_chart({"a": line}, y_name="loss", is_log=True)
+    (points,) = re.findall(r'points="([^"]*)"', drawn)
+    first, second, third = (float(point.split(",")[1]) for point in points.split())
+    assert second - first == pytest.approx(third - second, abs=0.2)
+    assert text_chart(line, 10, is_log=True) == "█▅▁"
+    assert "nothing was reported" in svg_chart({"a": [(1.0, 0.0)]}, is_log=True)
+
+
+def test_a_smooth_line_has_means() -> None:
+    line = [(1, 4.0), (2, 2.0), (3, float("nan")), (4, 6.0)]
+    assert smoothed(line, 1) == [(1, 4.0), (2, 2.0), (4, 6.0)]
+    assert smoothed(line, 2) == [(1, 4.0), (2, 3.0), (4, 4.0)]

@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from monarch.actor import HostMesh
+from monarch.cli.sync.meter import bar_line
 from monarch.job import ProcessJob
 from monarch.runtime.workspace.pushing import attempt
-from monarch_sync import SyncReport
+from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.host_in_push import HostInPush
+from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.wire.address import ProcAddress
+from monarch_sync import SyncReport, Workspace
+from monarch_sync.progress import Progress, followed_by
 from tests.support import Program, is_running, wait_for
 from tests.workspace.author import script
 from tests.workspace.conftest import Project, replica_of, restart, state_of
@@ -119,3 +126,21 @@ def test_an_author_that_dies_then_keeps_nobody_waiting(
     report = project.sync(hosts)
     assert report.ok, str(report)
     assert [is_there(project, job, index) for index in (0, 1)] == [True, True]
+
+
+def test_the_bar_begins_once_hosts_have_said_what_they_lack(project: Project) -> None:
+    """The file list that goes first is no part of it: a bar that was full would begin again."""
+    node: Any = SimpleNamespace(gate=SimpleNamespace(root="client"))
+    shown = Progress()
+    with followed_by(shown):
+        fleet = Fleet(Memory(Workspace({project.root: ""})), node)
+    push: Any = SimpleNamespace(bytes_sent=20_000, staged=None)
+    hosts = [HostInPush(ProcAddress("host"), push)]
+    seen = []
+    for num_bytes, brings_content in ((20_000, False), (600_020_000, True), (600_030_000, False)):
+        push.bytes_sent = num_bytes
+        fleet._show(hosts, brings_content=brings_content)
+        seen.append(bar_line(shown, 0, 1.0, 0.0, 36))
+    assert seen == [
+        "asking hosts what they lack  1.0 s", "sending  0 B of 600 MB", "sending  0 B of 600 MB",
+    ]  # fmt: skip
