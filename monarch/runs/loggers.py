@@ -42,14 +42,16 @@ class WandB:
     def __init__(self, folder: Path) -> None:
         library = _library("wandb", "wandb")
         self._run = library.init(
-            project="monarch", name=folder.name, dir=str(folder), mode="offline", reinit=True
-        )
+            project="monarch", name=folder.name, dir=str(folder), mode="offline",
+            reinit="create_new",  # The runs of a sweep go on side by side.
+            settings=library.Settings(silent=True),  # It would write into the table of the run.
+        )  # fmt: skip
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        self._run.finish(quiet=True)
+        self._run.finish()
 
 
 LOGGERS: dict[str, Callable[[Path], Logger]] = {"tensorboard": TensorBoard, "wandb": WandB}
