@@ -11,6 +11,7 @@ import pytest
 import monarch_sync.reload.budget as budget
 from monarch_sync.reload import NeedsRespawn, ReloadError
 from monarch_sync.reload.adopt import Adoption
+from monarch_sync.reload.source import Source
 
 from .conftest import Project
 
@@ -143,6 +144,25 @@ def test_a_verdict_does_not_take_much_longer_than_an_import(
         project.edit("spare_slow", "A = 1 / 0\n")
     assert caught.value.line == 1
     assert module.A == 1
+
+
+def test_beyond_the_budget_nothing_is_compiled_here(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(budget, "_TIMES", 0.0)
+    module = project.load("spare_release", "A = 1\n")
+    compiled: list[str] = []
+    codes = Source.codes.func
+    monkeypatch.setattr(
+        Source, "codes", property(lambda self: (compiled.append(self.path), codes(self))[1])
+    )
+    with pytest.raises(NeedsRespawn):
+        project.edit("spare_release", "A = 2\n")
+    assert not compiled
+    with pytest.raises(ReloadError, match="SyntaxError") as caught:
+        project.edit("spare_release", "A = 2\nB = = 2\n")
+    assert (caught.value.line, module.A) == (2, 1)
 
 
 def test_what_new_code_does_itself_is_not_in_the_budget(

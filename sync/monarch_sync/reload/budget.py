@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-_TIMES = 3.0
+_TIMES = 2.0
 _LEAST_SECONDS = 2.0
 
 
@@ -22,8 +22,11 @@ class Budget:
         self._seconds = max(_LEAST_SECONDS, _TIMES * import_seconds)
         self._end = time.thread_time() + self._seconds
 
+    def is_over(self) -> bool:
+        return time.thread_time() > self._end
+
     def check(self) -> None:
-        if time.thread_time() > self._end:
+        if self.is_over():
             raise OverBudget(
                 f"to find what follows from the edit takes more than {self._seconds:.1f} s, and to"
                 f" import everything afresh {self._import_seconds:.1f} s"

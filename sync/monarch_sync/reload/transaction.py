@@ -158,7 +158,7 @@ class Reloader:
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
             arriving = {} if arriving is None else arriving
             moved = self._moved(texts, arriving, [*folders, *filter(None, sys.path)])
-            changed = self._compiled(texts, moved)
+            changed = self._compiled(texts, moved, budget)
 
             def begun() -> Prepared:
                 prepared = Prepared(self._process, texts, mode, budget)
@@ -262,9 +262,15 @@ class Reloader:
         return moved
 
     def _compiled(
-        self, texts: Mapping[str, bytes | None], moved: Mapping[str, list[str]]
+        self,
+        texts: Mapping[str, bytes | None],
+        moved: Mapping[str, list[str]],
+        budget: Budget,
     ) -> dict[str, Source]:
-        """New sources by module, for the modules that are loaded and do change."""
+        """New sources by module, for the modules that are loaded and do change.
+
+        Beyond the budget they are not compiled: a fresh process will.
+        """
         changed: dict[str, Source] = {}
         errors: list[ReloadError] = []
         for path, text in texts.items():
@@ -273,11 +279,12 @@ class Reloader:
             names, renamed = self._sources.names_at(path), moved.get(path, [])
             before = self._sources[names[0]] if names else None
             source = Source(before.path if before else path, text)
-            if before is not None and before.text != text:
+            is_late = budget.is_over()
+            if before is not None and before.text != text and not is_late:
                 source = spliced(before, text) or source
             names = [name for name in names if self._sources[name].text != text] + renamed
             try:
-                if names or not self._sources.names_at(path):
+                if not is_late and (names or not self._sources.names_at(path)):
                     source.codes  # noqa: B018  compiles
             except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
                 errors.append(ReloadError.of_syntax(error, path, text))
