@@ -36,6 +36,13 @@ demo: $(STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, tra
 test: $(STAMP) ## run the tests, with WORKERS (3) at a time
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# What decides without a process, a socket or a file, but for a few lines.
+PURE := mesh wire core config config_file tools
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## run the tests of pure code only
+	@$(BIN)/python -m pytest -n 2 -q $(PURE:%=tests/%)
+
 .PHONY: check
 check: $(STAMP) ## lint, types, layers
 	$(BIN)/ruff check .

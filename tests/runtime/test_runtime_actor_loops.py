@@ -21,6 +21,7 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
+from monarch.config import configured
 
 SECONDS = 30
 
@@ -159,7 +160,8 @@ def test_a_constructor_that_never_returns() -> None:
         procs.spawn(f"for_ever_{number}", RunsForever)
     other = procs.spawn("other", Async)
     assert other.echo.call_one(1).get(timeout=SECONDS) == 1
-    procs.stop().get(timeout=SECONDS)
+    with configured(stop_timeout_seconds=0.5):
+        procs.stop().get(timeout=SECONDS)
 
 
 @pytest.mark.parametrize("make", [lambda: this_host().spawn_procs(), this_proc])

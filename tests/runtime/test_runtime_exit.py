@@ -28,8 +28,12 @@ print("pids", *pids, flush=True)
 """
 
 
-def start_with_procs(program: Start, script: str) -> tuple[Program, list[int]]:
-    started = program(SETUP + script)
+# How long a fault waits for somebody to hear of it is shown elsewhere.
+SOON = {"MONARCH_FAULT_PATIENCE_SECONDS": "0.2"}
+
+
+def start_with_procs(program: Start, script: str, **environment: str) -> tuple[Program, list[int]]:
+    started = program(SETUP + script, **environment)
     pids = [int(pid) for pid in started.line("pids").split()]
     return started, pids + [child.pid for child in psutil.Process(started.pid).children()]
 
@@ -190,7 +194,8 @@ WAITS = {
 def test_an_unhandled_fault_ends_the_program_with_one_report(
     program: Start, fault: str, wait: str
 ) -> None:
-    started, pids = start_with_procs(program, f"{FAULTS[fault]}\n{WAITS[wait]}\nprint('went on')")
+    script = f"{FAULTS[fault]}\n{WAITS[wait]}\nprint('went on')"
+    started, pids = start_with_procs(program, script, **SOON)
     assert started.wait() == 1, started.story()
     text = "\n".join(started.errors)
     assert text.count("Unhandled monarch error on the root actor, hostname=") == 1, text
@@ -213,7 +218,7 @@ def test_an_unhandled_fault_ends_the_program_with_one_report(
 def test_exit_handlers_run_after_a_fault(program: Start, before: str, wait: str) -> None:
     early = "import atexit, contextlib; atexit.register(print, 'the handler ran')"
     script = SETUP.replace(before, f"{early}\n{before}")
-    started = program(f"{script}\necho.kill.broadcast()\n{wait}")
+    started = program(f"{script}\necho.kill.broadcast()\n{wait}", **SOON)
     assert started.wait() == 1, started.story()
     assert "the handler ran" in started.lines
 
