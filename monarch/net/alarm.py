@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 
-__all__ = ["Alarm"]
+__all__ = ["Alarm", "has_alarms"]
 
 _CLOEXEC = os.O_CLOEXEC
 
@@ -21,6 +21,11 @@ class _TimerSpec(ctypes.Structure):
 
 # Python has timerfd from 3.13 on. PyDLL keeps the GIL: these calls do not block.
 _libc = ctypes.PyDLL(None, use_errno=True)
+
+
+def has_alarms() -> bool:
+    """Only Linux has timers that are file descriptors."""
+    return hasattr(_libc, "timerfd_create")
 
 
 class Alarm:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import os
-import select
 import threading
 import time
 from collections import deque
@@ -24,6 +22,7 @@ from typing import Any
 
 from monarch.net.loop import Timer
 from monarch.net.open_files import allow_many
+from monarch.net.poller import READ, WRITE, new_poller, new_wake_up
 from monarch.net.rare_log import RareLog
 from monarch.net.turn import Turn
 
@@ -37,16 +36,17 @@ class IoLoop:
     asked. With ``lends``, that may be a thread that calls ``serve``."""
 
     def __init__(self, name: str = "monarch-io", *, lends: bool = False) -> None:
-        self._poll = select.epoll()
+        self._poll = new_poller()
         self._readers: dict[int, Callable[[], object]] = {}
         self._writers: dict[int, Callable[[], object]] = {}
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._tie = itertools.count()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake = new_wake_up()
+        self._wake_fd = self._wake.fileno()
         self._wake_lock = threading.Lock()
         self._has_ended = False
-        self._poll.register(self._wake, select.EPOLLIN)
+        self._poll.register(self._wake_fd, READ)
         self._stopping = False
         self._turn = Turn(lends)
         self._rare = RareLog(_log)
@@ -76,14 +76,14 @@ class IoLoop:
             if self._has_ended:
                 return False
             self._soon.append(action)
-            os.eventfd_write(self._wake, 1)
+            self._wake.set()
             return True
 
     def _end_poll(self) -> bool:
         """Have whoever polls look up; false once the loop has ended."""
         with self._wake_lock:
             if not self._has_ended:
-                os.eventfd_write(self._wake, 1)
+                self._wake.set()
             return not self._has_ended
 
     def nudge(self) -> None:
@@ -123,9 +123,9 @@ class IoLoop:
         return fd not in self._readers and fd not in self._writers
 
     def _watch(self, fd: int, is_new: bool) -> None:
-        events = select.EPOLLIN if fd in self._readers else 0
+        events = READ if fd in self._readers else 0
         if fd in self._writers:
-            events |= select.EPOLLOUT
+            events |= WRITE
         if is_new:
             self._poll.register(fd, events)
         else:
@@ -177,7 +177,7 @@ class IoLoop:
                 self._turn.lend()
         with self._wake_lock:
             self._has_ended = True
-            os.close(self._wake)
+            self._wake.close()
             self._poll.close()
         # Whoever handed something over at the last moment may wait for it.
         self._run_soon()
@@ -186,13 +186,13 @@ class IoLoop:
     def iterate(self, timeout: float | None) -> None:
         """Wait for something to do, at most ``timeout`` seconds, and do it. In one's turn only."""
         for fd, events in self._poll.poll(timeout):
-            if fd == self._wake:
-                os.eventfd_read(self._wake)
+            if fd == self._wake_fd:
+                self._wake.clear()
                 continue
             # Any of the two also hears of errors. One may remove the other, or itself.
-            if events & ~select.EPOLLOUT and (ready := self._readers.get(fd)) is not None:
+            if events & ~WRITE and (ready := self._readers.get(fd)) is not None:
                 self._guard(ready)
-            if events & ~select.EPOLLIN and (ready := self._writers.get(fd)) is not None:
+            if events & ~READ and (ready := self._writers.get(fd)) is not None:
                 self._guard(ready)
         self._run_soon()
         self._run_timers()

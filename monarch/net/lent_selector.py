@@ -11,7 +11,7 @@ from monarch.net.io_loop import IoLoop
 __all__ = ["LentSelector"]
 
 
-class LentSelector(selectors.EpollSelector):
+class LentSelector(selectors.DefaultSelector):
     """Polls for the I/O loop too while asyncio has nothing to do.
 
     Only while ``has_guests``: where no actor is async, a sync actor's thread should have the turn.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import functools
 import mmap
@@ -47,6 +48,8 @@ class Segment:
     @classmethod
     def create(cls, size: int) -> Segment:
         """New memory. It takes up room only where ``back`` has been called. Raises ``OSError``."""
+        if not hasattr(os, "memfd_create"):
+            raise OSError(errno.ENOSYS, "this system has no memory that can be handed on")
         fd = os.memfd_create("monarch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, size)

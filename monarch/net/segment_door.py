@@ -17,6 +17,7 @@ from monarch.net.unix_socket import check_folder, check_owner
 __all__ = ["SegmentDoor", "door_path", "hand_over"]
 
 _MAX_NAME = 256
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # Only Linux has it.
 
 
 def door_path(url: str) -> str:
@@ -56,9 +57,7 @@ class SegmentDoor:
         arrived: list[tuple[str, int | None]] = []
         while True:
             try:
-                data, fds, _, _ = socket.recv_fds(
-                    self._socket, _MAX_NAME, 1, socket.MSG_CMSG_CLOEXEC
-                )
+                data, fds, _, _ = socket.recv_fds(self._socket, _MAX_NAME, 1, _CLOSE_ON_EXEC)
             except OSError:
                 return arrived
             arrived.append((data.decode(errors="replace"), fds[0] if fds else None))

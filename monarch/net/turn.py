@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from monarch.net.alarm import Alarm
+from monarch.net.alarm import Alarm, has_alarms
 
 __all__ = ["Turn"]
 
@@ -18,14 +18,15 @@ _TAKEOVER_SECONDS = 0.05
 
 
 class Turn:
-    """The right to poll; one thread has it, or nobody for a moment. Lent only if ``lends``."""
+    """The right to poll; one thread has it, or nobody for a moment. Lent only if ``lends``,
+    where the system has alarms."""
 
     def __init__(self, lends: bool) -> None:
         self.holder = 0
         self.is_wanted = False
         self._turn = threading.Lock()
         self._guest = threading.Lock()
-        self._alarm = Alarm() if lends else None
+        self._alarm = Alarm() if lends and has_alarms() else None
         self._has_ended = False
 
     def begin(self) -> None:

@@ -11,6 +11,7 @@ and the kernel's word on who connects is checked.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import logging
 import os
@@ -156,7 +157,11 @@ class UnixTransport:
 
     def _is_allowed(self, incoming: socket.socket) -> bool:
         """Whether our own user, or root, is at the other end."""
-        pid, uid = _credentials(incoming)
+        try:
+            pid, uid = _credentials(incoming)
+        except OSError as error:
+            self._rare.warning(0, "refused a process on a Unix socket: %s", error)
+            return False
         if uid in (os.geteuid(), 0):
             return True
         self._rare.warning(
@@ -171,10 +176,21 @@ def _reader(transport: UnixTransport, incoming: socket.socket, unframer: Unframe
 
 def _credentials(incoming: socket.socket) -> tuple[int, int]:
     """The process and the user at the other end, on the kernel's word."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return 0, _peer_without_linux(incoming)
     size = struct.calcsize("3i")
     found = incoming.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     pid, uid, _ = struct.unpack("3i", found)
     return pid, uid
+
+
+def _peer_without_linux(incoming: socket.socket) -> int:
+    """The user at the other end, as BSDs tell. Raises ``OSError`` where they do not."""
+    user, group = ctypes.c_uint32(), ctypes.c_uint32()
+    ask = getattr(ctypes.CDLL(None, use_errno=True), "getpeereid", None)
+    if ask is None or ask(incoming.fileno(), ctypes.byref(user), ctypes.byref(group)):
+        raise OSError(ctypes.get_errno(), "the system does not tell who is at the other end")
+    return user.value
 
 
 def _describe(incoming: socket.socket) -> str:

@@ -14,7 +14,7 @@ from monarch.runs.edits import Edits
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.loggers import Logger, open_loggers
 from monarch.runs.rows import EVENTS, METRICS, RowFile, read_rows
-from monarch.runs.start import seconds_since_start
+from monarch.runtime.ends.process_start import seconds_since_start
 from monarch_sync.words import printable, some
 
 __all__ = ["EVENTS", "METRICS", "Display", "Record"]

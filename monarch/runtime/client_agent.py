@@ -161,8 +161,11 @@ class ClientAgent(ProcAgent):
 
     def visit(self, url: str) -> ProcAddress:
         """The address of a host agent, to ask it things without becoming its client."""
-        address = HostUrl.parse(url).address()
+        host = HostUrl.parse(url)
+        address = host.address()
         if url not in self.links:
+            if host.advertise.startswith("tcp://"):
+                self.listen_beyond(host.advertise)  # where its answer comes in
             self.node.known.expect(address)
             self.node.known.peer_up(address)
         return address

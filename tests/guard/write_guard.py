@@ -23,6 +23,9 @@ REPORT = "MONARCH_TEST_WRITE_REPORT"  # A file to which each refusal is added, o
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
+# A test may take them away, to see what a program does on a system without.
+_open, _readlink, _O_PATH = os.open, os.readlink, os.O_PATH
+
 _PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 # What the kernel shows as files, and what swallows what is written.
@@ -105,20 +108,20 @@ def _place(path: object, dir_fd: object = None, *, follows: bool = False) -> lis
 
 def _folder(path: str) -> str | None:
     try:
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open(path, _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:  # Out of descriptors, or no right to look.
         return os.path.realpath(path)
     try:
-        return os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
+        return _readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
     finally:
         os.close(fd)
 
 
 def _of_descriptor(fd: int) -> list[str]:
     try:
-        target = os.readlink(f"/proc/self/fd/{fd}")
+        target = _readlink(f"/proc/self/fd/{fd}")
     except OSError:
         return []
     return [target] if target.startswith("/") and not target.startswith("/memfd:") else []
@@ -127,7 +130,7 @@ def _of_descriptor(fd: int) -> list[str]:
 def _opened(path: object, mode: object, flags: object) -> list[str]:
     if isinstance(path, int) or not isinstance(flags, int):
         return []  # A descriptor was judged as it was opened.
-    if not flags & _WRITES or flags & os.O_PATH == os.O_PATH:
+    if not flags & _WRITES or flags & _O_PATH == _O_PATH:
         return []
     makes = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL
     return _place(path, follows=not makes and not flags & os.O_NOFOLLOW)

@@ -15,37 +15,7 @@ import pytest
 
 from monarch_sync import Replica, ReplicaBusy, Workspace, sync_local
 from monarch_sync.disk import Disk
-
-ELSEWHERE = """
-import builtins, ctypes, os, sys, threading
-from pathlib import Path
-
-for name in ("O_TMPFILE", "copy_file_range", "posix_fallocate", "memfd_create", "pidfd_open",
-             "sched_getaffinity", "posix_fadvise", "eventfd", "splice"):
-    if hasattr(os, name):
-        delattr(os, name)
-
-
-class Libc:
-    def __getattr__(self, name):
-        raise AttributeError(f"symbol not found: {name}")
-
-
-ctypes.CDLL = lambda *args, **options: Libc()
-real_open = builtins.open
-
-
-def open_elsewhere(file, *args, **options):
-    if str(file).startswith(("/proc", "/sys")):
-        raise FileNotFoundError(2, "No such file or directory", str(file))
-    return real_open(file, *args, **options)
-
-
-import io
-builtins.open = io.open = open_elsewhere
-real_text = Path.read_text
-Path.read_text = lambda path, *args: open_elsewhere(path).close() or real_text(path, *args)
-"""
+from tests.elsewhere import ELSEWHERE
 
 PUSH = """
 import monarch_sync

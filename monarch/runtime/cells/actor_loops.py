@@ -7,7 +7,6 @@ thread. Their loops cost no descriptor as long as the actor opens none: there ma
 from __future__ import annotations
 
 import asyncio
-import os
 import selectors
 import threading
 import time
@@ -18,6 +17,7 @@ from monarch.config import settings
 from monarch.net.cork import flush
 from monarch.net.io_loop import IoLoop
 from monarch.net.lent_selector import LentSelector
+from monarch.net.poller import WakeUp, new_wake_up
 
 __all__ = ["ActorLoop", "ActorLoops"]
 
@@ -78,7 +78,7 @@ class _QuietLoop(asyncio.SelectorEventLoop):
 
 
 class _QuietSelector(selectors.BaseSelector):
-    """Waits on a lock, or as the guest of an I/O loop; with epoll from the first descriptor on."""
+    """Waits on a lock, or as the guest of an I/O loop; with a poller once it has a descriptor."""
 
     def __init__(self, io: IoLoop | None) -> None:
         self._io = io
@@ -86,16 +86,16 @@ class _QuietSelector(selectors.BaseSelector):
         self._is_serving = False
         self._gate = threading.Lock()
         self._gate.acquire()
-        self._poll: selectors.EpollSelector | None = None
-        self._wake_fd = -1
+        self._poll: selectors.DefaultSelector | None = None
+        self._wake_up: WakeUp | None = None
         self._wake_lock = threading.Lock()
 
     def wake(self) -> None:
         """End the wait that is, or the next one. From any thread."""
         self._is_woken = True
         with self._wake_lock:
-            if self._wake_fd >= 0:
-                os.eventfd_write(self._wake_fd, 1)
+            if self._wake_up is not None:
+                self._wake_up.set()
                 return
             if self._gate.locked():
                 self._gate.release()
@@ -105,7 +105,9 @@ class _QuietSelector(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._poll is not None:
             events = self._poll.select(timeout)
-            return [event for event in events if event[0].fd != self._wake_fd or self._heard()]
+            return [
+                event for event in events if event[0].fileobj is not self._wake_up or self._heard()
+            ]
         if timeout is None or timeout > 0:
             self._wait(timeout)
         self._is_woken = False
@@ -127,15 +129,18 @@ class _QuietSelector(selectors.BaseSelector):
             self._gate.acquire(timeout=max(0.0, until - time.monotonic()))
 
     def _heard(self) -> bool:
-        os.eventfd_read(self._wake_fd)
+        assert self._wake_up is not None
+        self._wake_up.clear()
         return False
 
-    def _opened(self) -> selectors.EpollSelector:
+    def _opened(self) -> selectors.DefaultSelector:
         if self._poll is None:
-            self._poll = selectors.EpollSelector() if self._io is None else LentSelector(self._io)
+            self._poll = selectors.DefaultSelector() if self._io is None else LentSelector(self._io)
+            wake_up = new_wake_up()
+            wake_up.set()
             with self._wake_lock:
-                self._wake_fd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._poll.register(self._wake_fd, selectors.EVENT_READ)
+                self._wake_up = wake_up
+            self._poll.register(wake_up, selectors.EVENT_READ)
         return self._poll
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -157,10 +162,11 @@ class _QuietSelector(selectors.BaseSelector):
 
     def close(self) -> None:
         with self._wake_lock:
-            fd, self._wake_fd = self._wake_fd, -1
+            wake_up, self._wake_up = self._wake_up, None
         if self._poll is not None:
             self._poll.close()
-            os.close(fd)
+        if wake_up is not None:
+            wake_up.close()
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

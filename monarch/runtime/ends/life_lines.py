@@ -78,6 +78,8 @@ class LifeLines:
         self._node.loop.call_soon(lambda: self._let_go(uid))
 
     def _watch_pid(self, uid: Uid, pid: int, gone: Callable[[], None]) -> bool:
+        if not hasattr(os, "pidfd_open"):
+            return False
         loop = self._node.loop
         try:
             fd = os.pidfd_open(pid)

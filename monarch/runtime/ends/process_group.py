@@ -44,7 +44,7 @@ def signal_process(pid: int, started: int, number: int) -> None:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
             return
-        except OSError:  # A kernel before 5.3.
+        except (OSError, AttributeError):  # A kernel before 5.3, or none of Linux.
             if process_start(pid) == started:
                 os.kill(pid, number)
             return

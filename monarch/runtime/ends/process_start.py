@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["parent_of", "process_start"]
+import calendar
+import os
+import subprocess
+import time
+
+__all__ = ["is_there", "parent_of", "process_start", "seconds_since_start"]
+
+_PROC = os.path.exists("/proc/self/stat")
 
 
 def process_start(pid: int, *, even_ended: bool = False) -> int | None:
-    """In ticks since boot; ``None`` if there is no such process.
+    """A number that the kernel's record of the process has, and keeps: in ticks since boot (on a
+    Mac: in seconds since 1970). ``None`` if there is no such process.
 
     One that has ended, and that its parent has not heard of yet, counts only if ``even_ended``.
     """
+    if not _PROC:
+        return _start_by_ps(pid, even_ended)
     fields = _status(pid)
     if not fields:
         return None
@@ -18,8 +28,27 @@ def process_start(pid: int, *, even_ended: bool = False) -> int | None:
 
 def parent_of(pid: int) -> int | None:
     """``None`` if there is no such process."""
-    fields = _status(pid)
+    fields = _status(pid) if _PROC else _ps(pid, "stat=", "ppid=")
     return int(fields[1]) if fields else None
+
+
+def is_there(pid: int) -> bool:
+    """Whether there is such a process, be it another user's, or ended and not heard of yet."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def seconds_since_start() -> float:
+    """Since the kernel started this process: interpreter and imports included."""
+    started = process_start(os.getpid()) or 0
+    if not _PROC:
+        return time.time() - started
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
 
 
 def _status(pid: int) -> list[str]:
@@ -28,3 +57,20 @@ def _status(pid: int) -> list[str]:
             return file.read().rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def _start_by_ps(pid: int, even_ended: bool) -> int | None:
+    fields = _ps(pid, "stat=", "lstart=")
+    if not fields or (fields[0].startswith("Z") and not even_ended):
+        return None
+    return calendar.timegm(time.strptime(" ".join(fields[1:]), "%a %b %d %H:%M:%S %Y"))
+
+
+def _ps(pid: int, *columns: str) -> list[str]:
+    """What POSIX's ``ps`` says of a process; nothing if there is none. Times are in UTC."""
+    options = [word for column in columns for word in ("-o", column)]
+    done = subprocess.run(
+        ["ps", "-p", str(pid), *options], env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout.split()

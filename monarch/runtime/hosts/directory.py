@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 
 from monarch.config import runtime_dir
+from monarch.runtime.ends.process_start import is_there
 from monarch.wire.address import Uid, machine_id
 
 __all__ = ["new_directory", "sweep"]
 
-_MAX_SOCKET_PATH = 107
+_MAX_SOCKET_PATH = 103 if sys.platform == "darwin" else 107
 
 
 def new_directory(uid: Uid) -> str:
@@ -32,6 +34,6 @@ def sweep(base: str) -> None:
     for name in os.listdir(base):
         machine, _, rest = name.partition("-")
         pid = rest.partition("-")[0]
-        if machine == machine_id()[:6] and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+        if machine == machine_id()[:6] and pid.isdigit() and not is_there(int(pid)):
             with contextlib.suppress(OSError):
                 shutil.rmtree(os.path.join(base, name))

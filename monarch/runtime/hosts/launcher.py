@@ -67,6 +67,10 @@ class Launcher:
         on_exited: OnExited,
         command: Command | None = None,
     ) -> None:
+        if not hasattr(os, "pidfd_open") or not hasattr(os, "memfd_create"):
+            raise OSError(
+                errno.ENOSYS, "procs need Linux: from this system, attach to hosts that run it"
+            )
         self._loop = loop
         self._on_forked = on_forked
         self._on_exited = on_exited

@@ -17,6 +17,7 @@ import shutil
 import time
 
 from monarch.config import runtime_dir, settings
+from monarch.runtime.ends.process_start import is_there
 from monarch.wire.address import Uid, machine_id
 
 __all__ = ["LogFile", "LogFiles"]
@@ -142,4 +143,4 @@ def _is_over(base: str, name: str) -> bool:
     match = _RUN.fullmatch(name)
     if match is None or os.path.islink(os.path.join(base, name)):
         return False
-    return match[1] == machine_id()[:6] and not os.path.exists(f"/proc/{match[2]}")
+    return match[1] == machine_id()[:6] and not is_there(int(match[2]))

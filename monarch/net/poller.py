@@ -1,0 +1,133 @@
+"""What a loop waits with: the kernel's epoll and eventfd, or, on other systems, what they have.
+
+Only Linux has those two. An author's laptop may be a Mac; there it is kqueue, through `selectors`,
+and a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+from typing import Protocol
+
+__all__ = ["READ", "WRITE", "Poller", "WakeUp", "new_poller", "new_wake_up"]
+
+# As epoll has them, too.
+READ = select.POLLIN
+WRITE = select.POLLOUT
+
+
+class Poller(Protocol):
+    """As ``select.epoll``: what was registered is told by its descriptor, with a mask of events."""
+
+    def register(self, fd: int, events: int) -> None: ...
+
+    def modify(self, fd: int, events: int) -> None: ...
+
+    def unregister(self, fd: int) -> None: ...
+
+    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]: ...
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class WakeUp(Protocol):
+    """Something that can be read once it was set, until it is cleared."""
+
+    def fileno(self) -> int: ...
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def new_poller() -> Poller:
+    return select.epoll() if hasattr(select, "epoll") else _SelectorPoller()
+
+
+def new_wake_up() -> WakeUp:
+    return _EventFd() if hasattr(os, "eventfd") else _Pipe()
+
+
+class _SelectorPoller:
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def register(self, fd: int, events: int) -> None:
+        self._selector.register(fd, _to_selector(events))
+
+    def modify(self, fd: int, events: int) -> None:
+        self._selector.modify(fd, _to_selector(events))
+
+    def unregister(self, fd: int) -> None:
+        self._selector.unregister(fd)
+
+    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
+        return [
+            (key.fd, (READ if events & selectors.EVENT_READ else 0)
+             | (WRITE if events & selectors.EVENT_WRITE else 0))
+            for key, events in self._selector.select(timeout)
+        ]  # fmt: skip
+
+    def fileno(self) -> int:
+        """Raises ``OSError`` where the system's selector is not itself a descriptor."""
+        number = getattr(self._selector, "fileno", None)  # kqueue has one
+        if number is None:
+            raise OSError("this system's selector cannot be waited for")
+        return int(number())
+
+    def close(self) -> None:
+        self._selector.close()
+
+
+def _to_selector(events: int) -> int:
+    return (selectors.EVENT_READ if events & READ else 0) | (
+        selectors.EVENT_WRITE if events & WRITE else 0
+    )
+
+
+class _EventFd:
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def set(self) -> None:
+        os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        os.eventfd_read(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _Pipe:
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def set(self) -> None:
+        # A full pipe can be read: that is all that was wanted.
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write, b"\0")
+
+    def clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self._read, 4096)) == 4096:
+                pass
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
