@@ -79,7 +79,7 @@ class LargeFiles:
     def _ask(self, workspace: Workspace, files: Sequence[Entry]) -> None:
         click.echo(_listed(files))
         answer = click.prompt(
-            "Send? (y)es, (n)o and stop here, (i)gnore: they stay here from now on",
+            "Send? (y)es, (n)o and stop here, (i)gnore and go on without",
             type=click.Choice(["y", "n", "i"]), show_choices=False,
         )  # fmt: skip
         if answer == "n":

@@ -65,6 +65,7 @@ def test_the_terminal_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     live.saved(352)
     values = {"loss": 6.4e-4, "accuracy": 1.0, "samples_per_second": 2662.0}
     live.metrics(355, 2200, values | {"accuracy": 0.969})  # A column never shrinks.
+    live.renderable()
     live.metrics(356, 2200, values)
     with console.capture() as drawn:
         console.print(live.renderable())
