@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -42,6 +44,7 @@ from monarch.runs.outline import Outline
 from monarch.runs.recipe import Recipe
 from monarch.runs.session import RunSession
 from monarch.runtime.client_agent import client
+from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError
 
 __all__ = ["Order", "run", "run_recipe"]
@@ -156,6 +159,8 @@ def run(
             record = session.record
             if on_edit_error is not None:
                 record.edits.policy = on_edit_error
+            # Beside a spinner or a table, not through them.
+            session_of(client()).reload.on_waiting = record.message
             record.allocation = place.allocation(project, record.message)
             display.message(f"{order.recipe} on {place.text}")
             with session, _logs_of(session.folder, found.name):
@@ -185,13 +190,18 @@ def _tell_end(
     if isinstance(error, ActorError) and isinstance(error.exception, (ConfigError, MonarchError)):
         error = error.exception  # It says all; where in a rank it was found is of no use.
     if isinstance(error, (ConfigError, MonarchError, SyncError)):
-        text = end_text(folder, error)
+        text = end_text(folder, error, _width(sys.stderr))
         raise RunEnded(code.in_authors_words(text) if code else text) from error
     # Of an error in the recipe itself, the author needs to see where it is.
     if isinstance(error, ActorError) and code:
         error.exception_formatted = code.in_authors_words(error.exception_formatted)
-    click.echo(end_text(folder, error), err=True)
+    click.echo(end_text(folder, error, _width(sys.stderr)), err=True)
     raise error
+
+
+def _width(stream: TextIO) -> int | None:
+    """Of the terminal that it goes to."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 class RunEnded(MonarchError):

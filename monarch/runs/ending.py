@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from monarch.runs.words import in_words
 __all__ = ["end_text"]
 
 
-def end_text(run: RunFolder, why: str | BaseException = "") -> str:
-    """The end of every run, in up to four lines; ``why`` is the error that ended it, if one did.
+def end_text(run: RunFolder, why: str | BaseException = "", width: int | None = None) -> str:
+    """The end of every run, in few lines; ``why`` is the error that ended it, if one did. The
+    command to go on can be copied from a terminal of this ``width``.
 
     To be asked for once the run's folder says how it ended.
     """
@@ -32,7 +35,11 @@ def end_text(run: RunFolder, why: str | BaseException = "") -> str:
     if status != "finished" and run.command:
         first = "monarch apply, then " if isinstance(why, AllocationLost) else ""
         to = "go on" if run.has_checkpoint else "begin again"
-        lines.append(f"to {to}: {first}{shell_line(run.command)}")
+        line = f"to {to}: {first}{shell_line(run.command)}"
+        if width is None or len(line) <= width:
+            lines.append(line)
+        else:
+            lines += [f"to {to}: {first}".rstrip(), *_folded(run.command, width)]
     lines.append(f"all about it is in {run.path}")
     return "\n".join(lines)
 
@@ -52,3 +59,14 @@ def _last_saved(run: RunFolder) -> tuple[Path, int] | None:
 
 def _is_there(event: dict[str, Any]) -> bool:
     return "step" in event and Path(event.get("path") or "-").exists()
+
+
+def _folded(words: Sequence[str], width: int) -> Iterator[str]:
+    """A command in lines that a shell takes for one, broken between its words."""
+    line = "  "
+    for word in map(shlex.quote, words):
+        if line.strip() and len(line) + len(word) + len(" \\") > width:
+            yield f"{line}\\"
+            line = "    "
+        line += f"{word} "
+    yield line.rstrip()

@@ -185,7 +185,10 @@ class SyncReport:
 
     def _what_moved(self) -> str:
         if not self.ok:
-            return f"✗ refused  {took(self.seconds)}  " + _unchanged(self.generation)
+            told = _unchanged(self.generation)
+            if self.was_taken_back:
+                told = f"taken back; all run the code of gen {self.generation}"
+            return f"✗ refused  {took(self.seconds)}  {told}"
         num_behind = sum(bool(host.error) for host in self.hosts)
         hosts = counted(len(self.hosts) - num_behind, "host")
         moved = f"{self._what_changed()} → {hosts}"

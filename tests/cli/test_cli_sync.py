@@ -610,8 +610,8 @@ def test_what_was_shown_and_taken_back_is_what_was_there(
     running.line("amounts [1] on 2 procs", timeout=60)
     up.write("amounts.py", "AMOUNT = 2\n")
     lines = say("sync").out.splitlines()
-    assert re.fullmatch(r"✗ refused  [\d.]+ m?s  no rank changed; still on gen 1", lines[0])
-    taken_back = "the new files were on hosts already and were taken back, which counts as gen 3"
+    assert re.fullmatch(r"✗ refused  [\d.]+ m?s  taken back; all run the code of gen 1", lines[0])
+    taken_back = "the new files were on hosts already, as gen 2; without them it is gen 3"
     assert f"  {taken_back}" in lines
     assert say("sync", "status").out.splitlines()[-1] == "2 hosts and 2 procs, all on generation 3"
     # It is in the history, and nothing to go back to.

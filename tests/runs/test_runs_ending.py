@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,18 @@ def test_a_run_whose_allocation_was_ended_wants_another_first(record: Record) ->
         "to go on: monarch apply, then monarch run ddp rate=1e-3",
         "all about it is in runs/ddp-1",
     ]
+
+
+def test_the_command_to_go_on_can_be_copied_from_a_narrow_terminal(record: Record) -> None:
+    command = ["monarch", "run", "ddp", "--config", "configs/an experiment.toml", "rate=1e-3"]
+    (record.folder / "command").write_text(shlex.join(command) + "\n")
+    train(record, 3)
+    lines = end_text(end(record, "stopped"), width=40).splitlines()
+    first = lines.index("to go on:")
+    rows = lines[first + 1 : -1]
+    assert len(rows) == 3
+    assert all(len(row) <= 40 for row in rows)
+    assert shlex.split("\n".join(rows).replace("\\\n", "")) == command  # as a shell reads it
 
 
 @pytest.mark.parametrize("is_lost", [True, False])

@@ -311,8 +311,8 @@ class Attempt:
             self._memory.generation = plan.generation + 1
             self._report.was_taken_back = True
             self._report.notes.append(
-                "the new files were on hosts already and were taken back, which counts as "
-                f"gen {plan.generation + 1}"
+                f"the new files were on hosts already, as gen {plan.generation}; without them it "
+                f"is gen {plan.generation + 1}"
             )
             self._memory.views.clear()
         else:
