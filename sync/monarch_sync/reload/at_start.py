@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
+from .kinds import is_a
 from .source import Source
 from .start_helpers import StartHelpers
 
@@ -62,7 +63,7 @@ def helpers_of_the_start(
 
     def counts(module: str, name: str) -> bool:
         found = _found(module, name)
-        return isinstance(found, FunctionType) and counts_from_next_start(found)
+        return type(found) is FunctionType and counts_from_next_start(found)
 
     helpers = StartHelpers(sources, counts)
     for module, name in functions:
@@ -79,7 +80,7 @@ def _has_marked(module: str) -> bool:
     # `vars` would import a lazy one.
     namespace = object.__getattribute__(live, "__dict__") if type(live) is ModuleType else {}
     for thing in list(namespace.values()):
-        parts = list(vars(thing).values()) if isinstance(thing, type) else [thing]
+        parts = list(vars(thing).values()) if is_a(thing, type) else [thing]
         for part in parts:
             if type(part) is FunctionType and counts_from_next_start(part):
                 return True
@@ -89,7 +90,8 @@ def _has_marked(module: str) -> bool:
 def _found(module: str, qualname: str) -> object:
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        found = vars(found).get(part) if isinstance(found, (ModuleType, type)) else None
+        is_open = type(found) is ModuleType or is_a(found, type)
+        found = vars(found).get(part) if is_open else None
     return found
 
 
