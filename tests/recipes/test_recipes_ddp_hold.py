@@ -161,6 +161,12 @@ def test_a_step_that_failed_late_on_one_rank_is_undone_on_all(root: Path) -> Non
     straight.start()
     straight.end()
 
+    # The hook that hears of new code is new code as well: it refuses, and nothing has changed.
+    hook = '        if hasattr(self, "parallel_model"):\n'
+    assert text.count(hook) == 1
+    refusing = text.replace(hook, '        raise TypeError("no such code")\n' + hook)
+    refused = []
+    run.at[2] = lambda: refused.append(run.push("my_ddp.py", refusing))
     run.at[3] = lambda: run.push("my_ddp.py", late)
     run.at[5] = lambda: run.push("my_ddp.py", lost)
     run.start()
@@ -171,6 +177,8 @@ def test_a_step_that_failed_late_on_one_rank_is_undone_on_all(root: Path) -> Non
     assert run.push("my_ddp.py", text + "# mended\n").ok
     run.end()
     assert run.error is None, run.error
+    assert "__reload__" in refused[0].errors[0], refused
+    assert "no such code" in refused[0].errors[0], refused
     assert run.digest() == straight.digest()
 
 
