@@ -146,3 +146,17 @@ def test_a_new_actor_does_not_wait_at_a_fence_that_was_given_up(cells: Cells) ->
     assert new.done == ["a"]
     cells.run()
     assert cells.reached == [number]
+
+
+def test_who_begins_to_wait_for_the_switch_is_waited_for_no_more() -> None:
+    cells = Cells()
+    number = cells.fence()
+    cells.one.run()
+    cells.fences.exempt("two")
+    assert cells.reached == [number]
+    cells.fences.halt(number, lambda: cells.halted.append(number))
+    cells.one.run()
+    assert cells.halted == [number]
+    cells.fences.lift(number)
+    cells.two.run()
+    assert not cells.two.is_holding

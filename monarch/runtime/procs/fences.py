@@ -39,7 +39,7 @@ class _Open:
 
     def __init__(self, sender: Uid, exempt: Collection[Uid], missing: dict[Uid, Fenced]) -> None:
         self.sender = sender
-        self.exempt = exempt
+        self.exempt = set(exempt)
         self.missing = missing
         self.reached: Callable[[], None] = lambda: None
         self.is_given_up = False
@@ -61,7 +61,10 @@ class Fences:
         self._last = 0
 
     def raise_for(
-        self, sender: Uid, reached: Callable[[], None], exempt: Collection[Uid] = ()
+        self,
+        sender: Uid,
+        reached: Callable[[], None],
+        exempt: Callable[[], Collection[Uid]] = tuple,
     ) -> int:
         """Hold back what ``sender`` sends from here on; ``reached`` once all came this far.
 
@@ -72,8 +75,9 @@ class Fences:
             # Of what was given up before, nobody asks any longer who has come past it.
             self._open = {n: fence for n, fence in self._open.items() if not fence.is_given_up}
             number = self._last = self._last + 1
-            cells = {c.record.uid: c for c in self._cells() if c.record.uid not in exempt}
-            fence = self._open[number] = _Open(sender, exempt, dict(cells))
+            waiting = exempt()
+            cells = {c.record.uid: c for c in self._cells() if c.record.uid not in waiting}
+            fence = self._open[number] = _Open(sender, waiting, dict(cells))
             fence.reached = reached
         for cell in cells.values():
             cell.deliver(Fence(sender, number))
@@ -147,6 +151,13 @@ class Fences:
             cell.deliver(Lift(item.number))
         if fence is not None:
             self._strike(fence, cell.record.uid, is_halt=item.is_halt)
+
+    def exempt(self, actor: Uid) -> None:
+        """An actor waits for the switch itself from here on: nobody waits for it."""
+        with self._lock:
+            for fence in self._open.values():
+                fence.exempt.add(actor)
+        self.ended(actor)
 
     def ended(self, actor: Uid) -> None:
         """An actor has ended: nobody waits for it."""

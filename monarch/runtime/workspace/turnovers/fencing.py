@@ -154,7 +154,7 @@ class Fencing:
 
     def _raise(self, turn: Turn, stand: Stand, sender: Uid) -> None:
         stand.number = self._agent.fences.raise_for(
-            sender, lambda: stand.own.set(None), turn.exempt
+            sender, lambda: stand.own.set(None), lambda: turn.exempt
         )
 
     def _await_prepared(

@@ -20,7 +20,7 @@ class Turn:
     ``exempt`` are actors here that push, and so wait for the change. ``prepared`` were asked to get
     ready, of whom those in ``preparing`` have not been heard; ``replaced`` are those that give way
     to new ones. ``stand`` is the fence that was cast last, and ``num_lifted`` the last that was
-    given up.
+    given up. ``told`` is what was said of its waiting.
     """
 
     def __init__(self, plan: ReloadPlan, asker: Uid, targets: Sequence[ProcAddress] | None) -> None:
@@ -34,5 +34,6 @@ class Turn:
         self.preparing: list[Asked] = []
         self.replaced: dict[Uid, ProcAddress] = {}
         self.telling: Telling | None = None
+        self.told: set[str] = set()
         self.stand: Stand | None = None
         self.num_lifted = 0

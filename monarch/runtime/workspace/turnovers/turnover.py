@@ -63,11 +63,18 @@ class Turnover:
         if actor is None:
             yield
             return
-        self._pushing.append(actor.record.uid)
+        uid = actor.record.uid
+        with self._lock:
+            self._pushing.append(uid)
+            if self._turn is not None:
+                self._turn.exempt |= {uid}
+        # A fence that is up already would wait for it, while it waits for whoever pushes before it.
+        self._agent.fences.exempt(uid)
         try:
             yield
         finally:
-            self._pushing.remove(actor.record.uid)
+            with self._lock:
+                self._pushing.remove(uid)
 
     # The steps.
 
@@ -108,7 +115,7 @@ class Turnover:
         turn = self._turn_of(generation)
         if turn is None:
             return self._nothing_prepared()
-        turn.exempt = frozenset(self._pushing)
+        self._exempt(turn)
         return self._fencing.from_here(turn, attempt, seconds, is_held)
 
     def fence_behind(
@@ -118,8 +125,12 @@ class Turnover:
         turn = self._turn_of(generation)
         if turn is None:
             return self._nothing_prepared
-        turn.exempt = frozenset(self._pushing)
+        self._exempt(turn)
         return self._fencing.behind(turn, attempt, sender)
+
+    def _exempt(self, turn: Turn) -> None:
+        with self._lock:
+            turn.exempt = frozenset(self._pushing)
 
     def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
         turn = self._turn_of(generation)
@@ -292,6 +303,10 @@ class Turnover:
     # What a change waits for, and who waits for it.
 
     def _tell(self, turn: Turn, text: str) -> None:
+        # Whoever asked may be a process of ours, which is told by us, and tells us.
+        if text in turn.told:
+            return
+        turn.told.add(text)
         if self._agent.is_root:
             self.on_waiting(text)
         if turn.asker:
