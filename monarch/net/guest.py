@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -16,6 +17,9 @@ _local = threading.local()
 def invite(loop: IoLoop | None) -> None:
     """From here on this thread polls for ``loop`` when it waits."""
     _local.loop = loop
+
+
+os.register_at_fork(after_in_child=lambda: invite(None))  # The loop's thread is not there.
 
 
 def wait_until(

@@ -23,6 +23,7 @@ from typing import Any
 from monarch.net.loop import Timer
 from monarch.net.open_files import allow_many
 from monarch.net.poller import READ, WRITE, new_poller, new_wake_up
+from monarch.net.put_off import PutOff
 from monarch.net.rare_log import RareLog
 from monarch.net.turn import Turn
 
@@ -202,9 +203,21 @@ class IoLoop:
     def serve(self, until: Callable[[], bool], timeout: float | None = None) -> None:
         """Poll on this thread until ``until()``, or for ``timeout`` seconds.
 
-        Returns early where the loop does not lend its turn, or somebody else has it.
+        Returns early where the loop does not lend its turn, or somebody else has it; on the main
+        thread also when a signal has come, after its handler.
         """
-        if until() or not self.take_turn():
+        if until():
+            return
+        if threading.get_ident() != threading.main_thread().ident:
+            self._serve(until, timeout)
+            return
+        if self._stopping:
+            return
+        with PutOff(self._wake.set) as signals:
+            self._serve(lambda: bool(signals.noted) or until(), timeout)
+
+    def _serve(self, until: Callable[[], bool], timeout: float | None) -> None:
+        if not self.take_turn():
             return
         deadline = None if timeout is None else self.time() + timeout
         try:

@@ -1,12 +1,15 @@
 """Who polls: the loop's own thread, or a guest that has nothing else to do.
 
 A guest takes the turn, and gives it back when it goes off with a message; it is expected to be
-back soon, so nobody is woken. An alarm brings the loop's own thread back where it is not.
+back soon, so nobody is woken. An alarm brings the loop's own thread back where it is not. To set
+one costs more than all the rest, so one that is set stays: whoever hears it looks how long the
+guest has been away.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from monarch.net.alarm import Alarm, has_alarms
@@ -27,6 +30,8 @@ class Turn:
         self._turn = threading.Lock()
         self._guest = threading.Lock()
         self._alarm = Alarm() if lends and has_alarms() else None
+        self._is_set = False
+        self._left_at = 0.0
         self._has_ended = False
 
     def begin(self) -> None:
@@ -49,16 +54,18 @@ class Turn:
             self._guest.release()
             return False
         self.holder = threading.get_ident()
-        self._alarm.unset()
         return True
 
     def give_back(self, *, at_once: bool) -> None:
         """The guest goes away; ``at_once``: and the loop's own thread must not wait for it."""
         assert self._alarm is not None
         self.holder = 0
+        self._left_at = 0.0 if at_once else time.monotonic()
         self._turn.release()
         # After that: an alarm that goes off while the turn is still held is heard by nobody.
-        self._alarm.set(0.0 if at_once else _AWAY_SECONDS)
+        if at_once or not self._is_set:
+            self._is_set = True
+            self._alarm.set(0.0 if at_once else _AWAY_SECONDS)
         self._guest.release()
 
     def lend(self) -> None:
@@ -66,13 +73,22 @@ class Turn:
         assert self._alarm is not None
         self.is_wanted = False
         self.holder = 0
+        self._left_at = 0.0
+        # Not counted as set: who leaves earlier wants us earlier.
         self._alarm.set(_TAKEOVER_SECONDS)  # The guest may have given up waiting.
         self._turn.release()
         while True:
             self._alarm.wait()
-            if self._turn.acquire(blocking=False):
+            # Before the look: who leaves after it sets the alarm again.
+            self._is_set = False
+            if not self._turn.acquire(blocking=False):
+                continue
+            if time.monotonic() - self._left_at >= _AWAY_SECONDS / 2:
                 self.holder = threading.get_ident()
                 return
+            self._is_set = True
+            self._turn.release()
+            self._alarm.set(_AWAY_SECONDS)
 
     def end(self) -> None:
         """Nobody polls any more. On the own thread, in its turn."""

@@ -8,6 +8,7 @@ import functools
 import logging
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -15,6 +16,8 @@ from monarch.config import settings
 from monarch.core.rings import RingsTold, in_words
 from monarch.core.supervision import Fault
 from monarch.errors import JobError
+from monarch.net.guest import invite
+from monarch.net.io_loop import IoLoop
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
 from monarch.runtime.ends.end_program import prepare_to_end
@@ -327,7 +330,11 @@ def _bootstrap() -> ClientAgent:
     sys.setswitchinterval(min(sys.getswitchinterval(), settings().switch_interval_seconds))
     prepare_to_end()
     secret = take_secret()
-    agent = ClientAgent(Node(new_uid(), JobKeys(secret) if secret else None))
+    loop = IoLoop(lends=True)
+    agent = ClientAgent(Node(new_uid(), JobKeys(secret) if secret else None, loop=loop))
+    if threading.current_thread() is threading.main_thread():
+        # It polls for its own answers: no other thread has to wake it.
+        invite(loop)
     atexit.register(_at_exit, agent)
     return agent
 

@@ -14,6 +14,7 @@ import sys
 import threading
 from types import FrameType
 
+from monarch.net.put_off import handler_of
 from monarch.runtime.ends.exit_status import EndedByFault
 from monarch.runtime.uninterrupted import is_uninterrupted
 
@@ -44,7 +45,7 @@ def end_program() -> None:
     main = threading.main_thread()
     if not main.is_alive() or main.ident is None:
         return
-    if _is_notebook() or signal.getsignal(_SIGNAL) is not _end:
+    if _is_notebook() or handler_of(_SIGNAL) is not _end:
         if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL, None):
             signal.pthread_kill(main.ident, signal.SIGINT)
         elif not _is_notebook():

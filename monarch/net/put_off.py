@@ -1,0 +1,87 @@
+"""The main thread's signal handlers wait while it runs the I/O loop's callbacks.
+
+Python calls a handler between any two steps of the main thread, and it may raise: Ctrl-C does, and
+an alarm of the program's own. In the middle of a callback that would lose what others have sent.
+"""
+
+from __future__ import annotations
+
+# Not ``signal``, whose conversions to enums cost more than all the rest.
+import _signal  # type: ignore[import-not-found]
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+__all__ = ["PutOff", "handler_of"]
+
+Handler = Callable[[int, "FrameType | None"], Any]
+
+_NUMBERS = tuple(range(1, _signal.NSIG))
+_handlers: dict[int, Handler] = {}
+"""What was put off, by signal."""
+_seen: list[Any] = []
+_callable: dict[int, Handler] = {}
+"""Those of ``_seen`` that are Python's to call: to look at each takes longer than to ask."""
+
+
+class PutOff:
+    """Within the block signals are noted; their handlers are called at its end. For the main thread
+    only. ``wake`` is called when one has come."""
+
+    __slots__ = ("_before", "_is_over", "_wake", "noted")
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.noted: list[tuple[int, FrameType | None]] = []
+        self._wake = wake
+        self._before: dict[int, Handler] = {}
+        self._is_over = False
+
+    def __enter__(self) -> PutOff:
+        global _seen, _callable
+        found = list(map(_signal.getsignal, _NUMBERS))
+        if found != _seen:
+            _callable = {n: one for n, one in zip(_NUMBERS, found, strict=True) if callable(one)}
+            _seen = found
+        self._before = before = _callable
+        _handlers.update(before)
+        try:
+            for number in before:
+                _signal.signal(number, self._note)
+        except BaseException:  # of the handler of one that is still to be put off
+            self._restore()
+            raise
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._is_over:
+            # Left behind, as another handler raised while we restored.
+            self._before[number](number, frame)
+            return
+        self.noted.append((number, frame))
+        self._wake()
+
+    def __exit__(self, *error: object) -> None:
+        self._restore()
+        if self.noted:
+            self._call()
+
+    def _call(self) -> None:
+        number, frame = self.noted.pop(0)
+        try:
+            self._before[number](number, frame)
+        finally:  # Whatever it raises, the others are called as well.
+            if self.noted:
+                self._call()
+
+    def _restore(self) -> None:
+        try:
+            for number, handler in self._before.items():
+                _signal.signal(number, handler)
+        finally:
+            self._is_over = True
+            _handlers.clear()
+
+
+def handler_of(number: int) -> Any:
+    """What the program has a signal handled by, though it may be put off now. From any thread."""
+    return _handlers.get(number) or _signal.getsignal(number)
