@@ -24,15 +24,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+NUM_HIDDEN = 128
+DROPOUT = 0.2
+
 
 def build_model(config) -> nn.Module:
     """Images (N, 1, 8, 8) of handwritten digits to logits (N, 10)."""
     return nn.Sequential(
         nn.Flatten(),
-        nn.Linear(64, 4 * config.num_channels),
+        nn.Linear(64, NUM_HIDDEN),
         nn.ReLU(),
-        nn.Dropout(config.dropout),
-        nn.Linear(4 * config.num_channels, 10),
+        nn.Dropout(DROPOUT),
+        nn.Linear(NUM_HIDDEN, 10),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from monarch.runs.recipe import find_recipe
 from tests.cli.command_folder import CommandFolder
 from tests.cli.on_terminal import on_terminal
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 
 def test_what_it_writes_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +67,15 @@ def test_a_config_says_what_its_keys_mean_and_loads_to_the_defaults(
         assert load_config(config_class, tmp_path / name).config == config_class()
         text = (tmp_path / name).read_text()
         assert re.search(r"^learning_rate = .*the highest \(live\)$", text, re.MULTILINE)
+
+
+def test_its_task_fits_each_recipe_that_takes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CommandFolder(tmp_path).here(monkeypatch, "init", "--hosts", "1")
+    from monarch_recipes import ddp, fault_tolerant
+
+    task = runpy.run_path(str(tmp_path / "task.py"))
+    for config in (ddp.Config(), fault_tolerant.Config()):
+        images, labels = torch.zeros(3, 1, 8, 8), torch.zeros(3, dtype=torch.long)
+        assert task["compute_loss"](task["build_model"](config)(images), labels).ndim == 0
