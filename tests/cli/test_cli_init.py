@@ -73,9 +73,7 @@ def test_its_task_fits_each_recipe_that_takes_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     CommandFolder(tmp_path).here(monkeypatch, "init", "--hosts", "1")
-    from monarch_recipes import ddp, fault_tolerant
-
     task = runpy.run_path(str(tmp_path / "task.py"))
-    for config in (ddp.Config(), fault_tolerant.Config()):
+    for config in (find_recipe(name).config_class() for name in ("ddp", "fault_tolerant")):
         images, labels = torch.zeros(3, 1, 8, 8), torch.zeros(3, dtype=torch.long)
         assert task["compute_loss"](task["build_model"](config)(images), labels).ndim == 0
