@@ -42,8 +42,13 @@ def find() -> dict[str, Any]:
         trainer = DDPTrainer(config)
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(PORTS[size]))
         trainer.setup()
+        gradients: list[torch.Tensor] = []
+        trainer.optimizer.register_step_pre_hook(
+            lambda optimizer, *about, to=gradients: to.extend(
+                p.grad.flatten() for group in optimizer.param_groups for p in group["params"]
+            )
+        )
         result = trainer.step()
-        gradients = [p.grad.reshape(-1) for p in trainer.model.parameters()]
         found[str(size)] = {
             "loss": result.loss,
             "letters_right": result.metrics["letters_right"],

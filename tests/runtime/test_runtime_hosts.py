@@ -445,8 +445,9 @@ def test_a_port_scan_of_an_agent_changes_nothing(serve: Any) -> None:
     hosts.initialized.get(timeout=SECONDS)
     scan_port(url, b"GET / HTTP/1.1\r\n\r\n")
     assert hosts.spawn_procs().spawn("e", Echo).echo.call(1).get(timeout=SECONDS).values() == [1]
-    (line,) = agent.errors
-    assert line.startswith("turned away ")
+    # Once, or again where so much time has passed between two of its connections.
+    assert agent.errors
+    assert all(line.startswith("turned away ") for line in agent.errors)
 
 
 def test_garbage_from_a_peer_is_dropped(serve: Any, ipc: str) -> None:
