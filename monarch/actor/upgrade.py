@@ -6,7 +6,7 @@ import functools
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from monarch.actor.future import Future, make_future
 from monarch.actor.mesh_ref import MeshRef
@@ -14,11 +14,11 @@ from monarch.errors import ReloadRefused
 from monarch.runtime import process
 from monarch.runtime.cells.endpoint_spec import check_actor_class, endpoint_specs, is_async_actor
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.pushing.standstill import Standstill
+from monarch.runtime.workspace.code_switch.coordinating import Coordinating, Purpose
+from monarch.runtime.workspace.code_switch.driver import CodeSwitch
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan, Upgrade
 from monarch.runtime.workspace.session import session_of
-from monarch.runtime.workspace.turnovers.turnover import Turnover
-from monarch.wire.address import Uid
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.by_value import dump_afresh, dump_order, is_by_value
 
 __all__ = ["upgrade"]
@@ -38,7 +38,7 @@ def upgrade(
     _check(ref.cls, new)
     check_actor_class(new, is_reserved)
     agent = process.current()
-    turnover = session_of(agent).reload
+    switch = session_of(agent).reload
     # Below 0, because it is no generation of a workspace.
     plan = ReloadPlan(-random.getrandbits(62) - 1, "", "patch")
     plan.upgrade = Upgrade(ref.uid, dump_afresh(new))
@@ -51,7 +51,7 @@ def upgrade(
             made.get()
             if before is not None:
                 before.wait()
-            outcome = _in_turn(turnover, plan, ref, agent.node.uid)
+            outcome = _in_turn(switch, plan, ref, agent.node.uid)
             if outcome.refused:
                 error = _refusal(ref, outcome)
             else:
@@ -102,12 +102,12 @@ def _check(live: type, new: type) -> None:
         )
 
 
-def _in_turn(turnover: Turnover, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
+def _in_turn(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
     """Wait for changes of code that are under way; then carry out ours."""
     deadline = time.monotonic() + _BUSY_SECONDS
-    with turnover.pushing(), turnover.alone:
+    with switch.pushing(), switch.alone:
         while True:
-            outcome = _carry_out(turnover, plan, ref, own)
+            outcome = _carry_out(switch, plan, ref, own)
             if not outcome.busy:
                 return outcome
             if time.monotonic() > deadline:
@@ -116,27 +116,31 @@ def _in_turn(turnover: Turnover, plan: ReloadPlan, ref: MeshRef, own: Uid) -> Re
             time.sleep(_PAUSE_SECONDS)
 
 
-def _carry_out(turnover: Turnover, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
+def _carry_out(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
     """Prepare everywhere, then switch everywhere, or go back."""
-    generation = plan.generation
     # Actors in this process have the very class that its references have.
     others = [proc for proc in ref.procs if proc.uid != own]
-    outcome = turnover.prepare_on(
-        plan, others, lambda plan: turnover.here.prepare_class(plan, ref.cls)
-    )
-    try:
-        if not (outcome.refused or outcome.busy):
-            outcome = Standstill(generation, [turnover]).reach()
-        for step in (turnover.patch, turnover.go):
-            if outcome.refused or outcome.busy:
-                break
-            outcome = step(generation)
-    except BaseException:
-        turnover.revert(generation)
-        raise
-    if outcome.refused or outcome.busy:
-        turnover.revert(generation)
-    return outcome
+    coordinating = Coordinating([_Members(switch, ref, others)], plan, Purpose())
+    coordinating.run()
+    if coordinating.error is not None:
+        raise coordinating.error
+    return coordinating.outcome
+
+
+class _Members:
+    """The procs of a mesh, as an owner of no others."""
+
+    def __init__(self, switch: CodeSwitch, ref: MeshRef, procs: Sequence[ProcAddress]) -> None:
+        self._switch = switch
+        self._ref = ref
+        self._procs = procs
+        self.fence, self.lift, self.halt = switch.fence, switch.lift, switch.halt
+        self.patch, self.go, self.revert = switch.patch, switch.go, switch.revert
+
+    def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
+        return self._switch.prepare_on(
+            plan, self._procs, lambda plan: self._switch.here.prepare_class(plan, self._ref.cls)
+        )
 
 
 def _refusal(ref: MeshRef, outcome: ReloadOutcome) -> ReloadRefused:

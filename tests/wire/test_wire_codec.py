@@ -53,6 +53,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
             return st.booleans()
         case info.NoneType():
             return st.none()
+        case info.EnumType():
+            return st.sampled_from(kind.cls)
         case info.AnyType():
             return _ANYTHING
         case info.UnionType():

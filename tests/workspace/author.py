@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch.runtime.client_agent import client
-from monarch.runtime.workspace.remote_owner import RemoteOwner
+from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress
 from monarch_sync import Workspace

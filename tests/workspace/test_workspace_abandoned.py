@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from monarch.runtime.workspace.code_switch.author_lost import AuthorLost
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
-from monarch.runtime.workspace.turnovers.abandoned import Abandoned
 
 
 class Slow:
@@ -37,19 +37,23 @@ class Owner:
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    def patch(self, generation: int) -> ReloadOutcome:
+    def patch(self, generation: int, behind: Any = ()) -> ReloadOutcome:
         self.done.append(f"patch {generation}")
         return ReloadOutcome()
 
-    def go(self, generation: int) -> None:
+    def go(self, generation: int) -> ReloadOutcome:
         self.done.append(f"go {generation}")
+        return ReloadOutcome()
+
+    def revert(self, generation: int) -> None:
+        self.done.append("revert")
 
 
 def test_what_a_slow_host_shows_already_is_not_taken_back() -> None:
     node: Any = Node()
     owner: Any = Owner()
     plan = ReloadPlan(7, "new", "auto", hosts={"host": []})
-    Abandoned(node, plan, "halt", owner, lambda: owner.done.append("revert")).settle()
+    AuthorLost(node, plan, owner, may_be_shown=True).settle()
     assert owner.done == ["patch 7", "go 7"]
 
 
@@ -58,6 +62,6 @@ def test_hosts_drop_what_was_staged_before_anybody_may_push_again() -> None:
     node: Any = Node()
     owner: Any = Owner()
     plan = ReloadPlan(8, "newer", "auto", hosts={"a": [], "b": []})
-    Abandoned(node, plan, "lift", owner, lambda: node.done.append("revert")).settle()
+    owner.done = node.done
+    AuthorLost(node, plan, owner, may_be_shown=False).settle()
     assert node.done == ["ask a", "ask b", "revert"]
-    assert owner.done == []

@@ -18,7 +18,7 @@ from monarch.job import ProcessJob
 from monarch.net.transport import Frames
 from monarch.net.unix_connection import UnixConnection
 from monarch.runtime import process
-from monarch.runtime.workspace.pushing.owner import Owner
+from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.codec import unpack
 from monarch.wire.message import Step
@@ -232,10 +232,10 @@ def test_a_long_message_holds_others_of_its_process_up_for_a_while_only(
     with driven(lambda: quick.stamp.call_one().get(timeout=60)) as [calls]:
         calls.is_going_on()
         push = Push(project, 1, lambda: project.sync(procs))
-        turnover = session_of(process.current()).reload
+        switch = session_of(process.current()).reload
         for number in (1, 2, 3):
             wait_for(
-                lambda n=number: (turn := turnover._turn) and turn.num_lifted >= n, 30,
+                lambda n=number: switch.num_lifted >= n, 30,
                 what="a fence given up",
             )  # fmt: skip
             calls.is_going_on(3)
@@ -250,8 +250,8 @@ def test_a_long_message_holds_others_of_its_process_up_for_a_while_only(
 def test_a_fence_that_holds_nobody_up_stays(
     sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch.runtime.workspace.pushing.standstill._SHORTEST_SECONDS", 0.0)
-    monkeypatch.setattr("monarch.runtime.workspace.turnovers.telling._TELL_SECONDS", (0.5, 3.0))
+    monkeypatch.setattr("monarch.core.code_switch.coordinator._SHORTEST_SECONDS", 0.0)
+    monkeypatch.setattr("monarch.core.code_switch.participant._TELL_SECONDS", (0.5, 3.0))
     said: list[str] = []
     session_of(process.current()).reload.on_waiting = said.append
     # Who is busy is not held up by what waits for it.
@@ -321,7 +321,7 @@ def test_an_author_killed_between_two_fences_leaves_all_as_it_was(
         author = program(script(order))
         assert author.wait(60) == -9, author.story()
         owner = session_of(process.current()).reload
-        wait_for(lambda: owner._turn is None, 60, what="an end of it")
+        wait_for(lambda: owner.is_idle, 60, what="an end of it")
         calls.is_going_on(3)
         assert set(calls.answers[-1]) == {sleepers.old}
         sleepers.wake()

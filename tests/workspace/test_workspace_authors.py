@@ -109,7 +109,7 @@ def test_an_author_killed_at_any_step(
         stamps = Stamps()
         author = program(_order(project.root, job, [mark], step=step, is_after=is_after))
         assert author.wait(60) == -9, author.story()
-        wait_for(lambda: owner._turn is None, 60, what=f"an end of it, {step} {is_after}")
+        wait_for(lambda: owner.is_idle, 60, what=f"an end of it, {step} {is_after}")
         now = _state(job, players)
         stamps.close()
         stamps.check()

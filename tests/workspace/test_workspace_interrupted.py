@@ -9,7 +9,7 @@ import pytest
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
 from monarch.runtime import process
-from monarch.runtime.workspace.pushing.owner import Owner
+from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.session import session_of
 from tests.workspace.conftest import Project, replica_of
 

@@ -171,7 +171,7 @@ def test_a_host_that_hangs_at_the_commit_is_left_behind_with_what_runs_on_it(
 def test_a_push_says_whom_it_waits_for(
     project: Project, hosts: HostMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch.runtime.workspace.turnovers.telling._TELL_SECONDS", (0.05, 3.0))
+    monkeypatch.setattr("monarch.core.code_switch.participant._TELL_SECONDS", (0.05, 3.0))
     project.write("busy.py", BUSY)
     from monarch.actor import this_host
 

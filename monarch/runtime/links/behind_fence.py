@@ -1,7 +1,8 @@
 """Sees what is sent while a fence of this process is up.
 
 What goes to one who stands at the fence waits there, and so does whoever waits for its answer:
-only then does a fence that others have not come to harm anybody. See ``workspace.standstill``.
+only then does a fence that others have not come to harm anybody. See
+``core.code_switch.coordinator``.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import msgspec
 
 from monarch.runtime.links.outbox import Outbox
 from monarch.wire.address import Uid
-from monarch.wire.message import AnyMessage, Revert, Step, Switch
+from monarch.wire.message import AnyMessage, Revert, Step, StepName, Switch
 
 __all__ = ["WaitingSwitches", "ends_switch"]
 
@@ -102,4 +102,6 @@ class _WaitingSwitch:
 
 def ends_switch(message: AnyMessage) -> bool:
     """Whether a process is told to go on as before the last switch."""
-    return isinstance(message, Revert) or (isinstance(message, Step) and message.name == "lift")
+    return isinstance(message, Revert) or (
+        isinstance(message, Step) and message.name is StepName.LIFT
+    )

@@ -25,6 +25,7 @@ class SpawnGate:
         self._changed = threading.Condition()
         self._generation = 0
         self._num_inside = 0
+        self._closed: Callable[[], None] | None = None
         # Somebody has to wait.
         self.on_held: Callable[[], None] = lambda: None
 
@@ -50,21 +51,24 @@ class SpawnGate:
         finally:
             with self._changed:
                 self._num_inside -= 1
-                self._changed.notify_all()
+            self._look()
 
-    def close(self, generation: int, is_given_up: Callable[[], bool]) -> None:
-        """Let nobody in; returns when nobody is inside, or when it was opened meanwhile.
-
-        Unless it ``is_given_up``: who opens the gate has given it up before.
-        """
+    def close(self, generation: int, closed: Callable[[], None]) -> None:
+        """Let nobody in; ``closed`` is called once nobody is inside, unless it is opened before."""
         with self._changed:
-            if is_given_up():
-                return
             self._generation = generation
-            while self._num_inside and self._generation:
-                self._changed.wait()
+            self._closed = closed
+        self._look()
 
     def open(self) -> None:
         with self._changed:
             self._generation = 0
+            self._closed = None
             self._changed.notify_all()
+
+    def _look(self) -> None:
+        with self._changed:
+            if self._num_inside or self._closed is None:
+                return
+            closed, self._closed = self._closed, None
+        closed()

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.workspace.code_switch.driver import CodeSwitch
+from monarch.runtime.workspace.code_switch.orders import SwitchOrders
+from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.project_roots import project_roots
-from monarch.runtime.workspace.remote_owner import RemoteOwner
-from monarch.runtime.workspace.turnovers.turnover import Turnover
-from monarch.runtime.workspace.turnovers.turnover_orders import TurnoverOrders
 from monarch.wire.address import ProcAddress, Uid
 
 if TYPE_CHECKING:
+    from monarch.runtime.workspace.code_switch.owner import Owner
     from monarch.runtime.workspace.packages.surroundings import Surroundings
     from monarch.runtime.workspace.pushing.author import Author
-    from monarch.runtime.workspace.pushing.owner import Owner
     from monarch.runtime.workspace.reload_plan import ReloadPlan
     from monarch_sync.report import SyncReport
     from monarch_sync.watching.watch import Watcher
@@ -39,9 +39,9 @@ class WorkspaceSession:
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
-        self.reload = Turnover(agent, LocalReload(agent, roots, label))
+        self.reload = CodeSwitch(agent, LocalReload(agent, roots, label))
         self.reload.on_over = self._came_to
-        TurnoverOrders(agent, self.reload)
+        SwitchOrders(agent, self.reload)
         self._authors: dict[Workspace, Author] = {}
         self._surroundings: dict[Workspace, Surroundings] = {}
         self._lock = threading.Lock()

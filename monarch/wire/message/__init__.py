@@ -31,6 +31,7 @@ from monarch.wire.message.generations import (
     Revert,
     Share,
     Step,
+    StepName,
     Switch,
     Sync,
     TakeBack,
@@ -100,6 +101,7 @@ __all__ = [
     "Notice", "Onward", "Parcel", "PortMark", "Post", "Preload", "Prepare", "ProcAgain", "ProcDown",
     "ProcSpec", "ProcUp", "ProcsDown", "ReplaceProcs", "Replies", "Reply", "Retire", "Returned",
     "Revert", "RingFound", "SetLogLevel", "Share", "Shutdown", "SpawnActor", "SpawnProcs", "Step",
+    "StepName",
     "StopActor", "StopProcs", "StopSelf", "Switch", "Sync", "TakeBack", "Unmapped", "Waiter",
     "Waiting", "Watch", "WatchHost", "Wither",
 ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
 
 from monarch.wire.address import ProcAddress, Uid
@@ -100,16 +102,26 @@ class Switch(Message, tag=45):
     is_held: bool = False
 
 
+class StepName(str, Enum):
+    """What follows a ``Switch``; by the names of ``monarch.core.code_switch``."""
+
+    HALT = "halt"
+    RESUME = "resume"
+    LIFT = "lift"
+    PATCH = "patch"
+    GO = "go"
+
+
 class Step(Message, tag=47):
     """To an owner or a proc that stands at a ``Switch``: the next step of it.
 
-    ``name`` is "halt" (nobody takes up anything, within ``seconds``), "resume" (as before the
-    halt), "lift" (as before the ``Switch`` of this ``attempt``, which is given up), "patch" (change
-    the code; what runs on hosts that are ``behind`` goes back instead) or "go" (run it).
+    ``HALT``: nobody takes up anything, within ``seconds``. ``RESUME``: as before the halt.
+    ``LIFT``: as before the ``Switch`` of this ``attempt``, which is given up. ``PATCH``: change
+    the code; what runs on hosts that are ``behind`` goes back instead. ``GO``: run it.
     """
 
     generation: int
-    name: str
+    name: StepName
     seconds: float
     port: int
     sender: Uid

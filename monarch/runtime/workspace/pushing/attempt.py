@@ -7,27 +7,26 @@ anywhere; a refusal by anybody, until the last rank has changed, puts everything
 
 from __future__ import annotations
 
-import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from monarch.errors import MonarchError
+from monarch.core.code_switch.table import Said, Stage, Vote
 from monarch.runtime.node import Node
+from monarch.runtime.workspace.code_switch.coordinating import Coordinating, Purpose
+from monarch.runtime.workspace.code_switch.owner import Owner
+from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
 from monarch.runtime.workspace.pushing.emptied import check_emptied
 from monarch.runtime.workspace.pushing.first_look import FirstLook
 from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
-from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.runtime.workspace.pushing.planning import plan_of
 from monarch.runtime.workspace.pushing.push_words import PushWords
-from monarch.runtime.workspace.pushing.standstill import Standstill
 from monarch.runtime.workspace.pushing.unreadable import with_unreadable
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
-from monarch.runtime.workspace.remote_owner import RemoteOwner
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.manifest import Manifest
@@ -41,8 +40,16 @@ _MAX_RESCANS = 3
 _BUSY_SECONDS = 30.0
 _MAX_PAUSE_SECONDS = 0.5
 
+_NAMES = {
+    Stage.PREPARING: "prepare",
+    **dict.fromkeys((Stage.FENCING, Stage.LIFTING, Stage.PAUSING, Stage.HALTING), "wait"),
+    Stage.SHOWING: "commit",
+    Stage.PATCHING: "switch",
+    Stage.RELEASING: "switch",
+}
 
-class Attempt:
+
+class Attempt(Purpose):
     """One push. Its steps share what they find out. ``owners``, unless given, are the clients of
     the hosts.
 
@@ -79,7 +86,6 @@ class Attempt:
         self._may_empty = may_empty
         self._report = SyncReport()
         self._words = PushWords(memory, self._fleet, self._report)
-        self._has_committed = False
         self._mark = time.perf_counter()
         self._progress = progress()
 
@@ -207,64 +213,85 @@ class Attempt:
         return [host for host in hosts if host.uid not in failed]
 
     def _carry_through(self, hosts: Sequence[HostInPush], plan: ReloadPlan, scan: Scan) -> None:
-        self._has_committed = False
-        try:
-            is_done = self._take_the_steps(hosts, plan, scan)
-        except BaseException:
-            # Ctrl-C, or somebody lost half-way: all go back, as far as they still answer.
-            self._go_back(hosts, plan)
-            raise
-        if not is_done:
-            self._go_back(hosts, plan)
+        """The steps from here on are a two-phase commit. What is done in them follows."""
+        self._hosts = self._all_hosts = list(hosts)
+        self._plan, self._scan, self._step, self._behind = plan, scan, "", list[Uid]()
+        owners = self._owners if self._mode != "off" else ()
+        if not owners and self._mode != "off" and self.prepared(ReloadOutcome()) is not Said.ALL:
+            return
+        switch = Coordinating(owners, plan, self)
+        switch.run()
+        if switch.outcome.busy:
+            raise Busy(switch.outcome.busy)
+        if switch.error is not None:
+            raise switch.error
 
-    def _take_the_steps(self, hosts: Sequence[HostInPush], plan: ReloadPlan, scan: Scan) -> bool:
-        """Whether the generation has come to everybody; where not, it is to be taken back."""
-        report, number, manifest = self._report, plan.generation, scan.manifest
-        is_reloading = self._mode != "off"
-        if is_reloading:
-            self._progress.step = "prepare"
-            prepared = self._ask(lambda owner: owner.prepare(plan))
-            self._time("prepare")
-            if prepared.busy:
-                raise Busy(prepared.busy)
-            if prepared.refused:
-                self._words.refused(prepared)
-                return False
-            report.needs_respawn = prepared.respawn
-            if report.generation and not (prepared.modules or any(h.is_staged for h in hosts)):
-                self._find_nothing_new(hosts, plan, manifest)
-                self._bring_here(scan)
-                return True
-            self._progress.step = "wait"
-            stood = Standstill(number, self._owners).reach()
-            if stood.refused:
-                self._words.refused(stood)
-                return False
-            self._time("wait")
-        self._progress.step = "commit"
-        self._has_committed = True
-        self._fleet.commit(hosts, manifest, number)
-        hosts = self._without_failed(hosts)
-        if not report.errors:
-            self._bring_here(scan)
-        self._time("commit")
-        if report.errors:
-            return False
-        if is_reloading:
-            behind = [uid for uid in self._fleet.failed if uid not in plan.behind]
+    def entered(self, stage: Stage) -> None:
+        name = _NAMES.get(stage, "")
+        if name != self._step:
+            if self._step:
+                self._time(self._step)
+            self._step = name
+            if name in ("prepare", "wait", "commit"):
+                self._progress.step = name
+        if stage is Stage.COMMITTED:
+            self._came_to(self._hosts, self._scan.manifest)
+            self._memory.generation = self._report.generation = self._plan.generation
+
+    def prepared(self, outcome: ReloadOutcome) -> Said:
+        self._report.needs_respawn = outcome.respawn
+        is_new = outcome.modules or any(host.is_staged for host in self._hosts)
+        if is_new or not self._report.generation:
+            return Said.ALL
+        # All hosts and processes have this state, though we did not know: no new generation.
+        self._report.changed_files = []
+        self._came_to(self._hosts, self._scan.manifest)
+        self._bring_here(self._scan)
+        return Said.UNCHANGED
+
+    def refused(self, outcome: ReloadOutcome) -> None:
+        self._words.refused(outcome)
+
+    def show(self) -> Vote:
+        self._fleet.commit(self._hosts, self._scan.manifest, self._plan.generation)
+        self._hosts = self._without_failed(self._hosts)
+        if not self._report.errors:
+            self._bring_here(self._scan)
+        if self._report.errors:
+            return Vote.NO
+        if self._mode != "off":
+            self._behind = [u for u in self._fleet.failed if u not in self._plan.behind]
             before = self._memory.last or Manifest(())
-            self._memory.left.update(dict.fromkeys(behind, before))
-            switched = self._ask(lambda owner: owner.patch(number, behind))
-            if switched.refused:
-                self._words.refused(switched)
-                return False
-            self._words.switched(switched)
-            gone = self._ask(lambda owner: owner.go(number))
-            report.problems += [Problem("respawn", problem) for problem in gone.problems]
-            self._time("switch")
-        self._came_to(hosts, manifest)
-        self._memory.generation = report.generation = number
-        return True
+            self._memory.left.update(dict.fromkeys(self._behind, before))
+        return Vote.YES
+
+    def behind(self) -> Sequence[Uid]:
+        return self._behind
+
+    def patched(self, outcome: ReloadOutcome) -> None:
+        self._words.switched(outcome)
+
+    def gone(self, outcome: ReloadOutcome) -> None:
+        self._report.problems += [Problem("respawn", problem) for problem in outcome.problems]
+
+    def drop(self) -> Vote:
+        self._fleet.abort(self._hosts)
+        return Vote.NO
+
+    def take_back(self) -> None:
+        self._fleet.take_back(self._all_hosts)
+        if why := self._here.take_back():
+            self._report.errors.append(why)
+        # What was shown has a number that must not be used again, and going back another.
+        number = self._plan.generation + 1
+        self._memory.generation = number
+        self._report.was_taken_back = True
+        self._report.notes.append(
+            f"the new files were on hosts already, as gen {number - 1}; without them it "
+            f"is gen {number}"
+        )
+        self._memory.views.clear()
+        self._without_failed(self._all_hosts)
 
     def _bring_here(self, scan: Scan) -> None:
         """Procs of this host that have a folder of their own find the files there."""
@@ -283,44 +310,6 @@ class Attempt:
         memory.run = manifest
         for host in hosts:
             memory.left.pop(host.uid, None)
-
-    def _find_nothing_new(
-        self, hosts: Sequence[HostInPush], plan: ReloadPlan, manifest: Manifest
-    ) -> None:
-        """All hosts and processes have this state, though we did not know: no new generation."""
-        for owner in self._owners:
-            owner.revert(plan.generation)
-        self._report.changed_files = []
-        self._came_to(hosts, manifest)
-
-    def _ask(self, action: Callable[[Owner], ReloadOutcome]) -> ReloadOutcome:
-        outcome = ReloadOutcome()
-        for owner in self._owners:
-            outcome.add(action(owner))
-            if outcome.busy:
-                break
-        return outcome
-
-    def _go_back(self, hosts: Sequence[HostInPush], plan: ReloadPlan) -> None:
-        """The files first, while nobody runs anything, and then the code."""
-        if self._has_committed:
-            self._fleet.take_back(hosts)
-            if why := self._here.take_back():
-                self._report.errors.append(why)
-            # What was shown has a number that must not be used again, and going back another.
-            self._memory.generation = plan.generation + 1
-            self._report.was_taken_back = True
-            self._report.notes.append(
-                f"the new files were on hosts already, as gen {plan.generation}; without them it "
-                f"is gen {plan.generation + 1}"
-            )
-            self._memory.views.clear()
-        else:
-            self._fleet.abort(hosts)
-        for owner in self._owners:
-            with contextlib.suppress(MonarchError):
-                owner.revert(plan.generation)
-        self._without_failed(hosts)
 
     def _time(self, step: str) -> None:
         now = time.perf_counter()

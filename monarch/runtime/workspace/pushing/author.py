@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from monarch.runtime.node import Node
+from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.pushing.attempt import Attempt
 from monarch.runtime.workspace.pushing.memory import Memory
-from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import ProcDown
 from monarch_sync.report import SyncReport

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
+from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.pushing.attempt import Attempt
 from monarch.runtime.workspace.pushing.memory import Memory
-from monarch.runtime.workspace.pushing.owner import Owner
 from monarch.runtime.workspace.pushing.past import Past
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.entry import Entry

@@ -11,7 +11,7 @@ from monarch.errors import MonarchError
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import AnyMessage, Prepare, Revert, Step, Switch
+from monarch.wire.message import AnyMessage, Prepare, Revert, Step, StepName, Switch
 
 __all__ = ["RemoteOwner"]
 
@@ -45,16 +45,16 @@ class RemoteOwner:
         )
 
     def lift(self, generation: int, attempt: int, seconds: float) -> ReloadOutcome:
-        return self._step(generation, "lift", seconds, attempt)
+        return self._step(generation, StepName.LIFT, seconds, attempt)
 
     def halt(self, generation: int, seconds: float) -> ReloadOutcome:
-        return self._step(generation, "halt", seconds)
+        return self._step(generation, StepName.HALT, seconds)
 
     def patch(self, generation: int, behind: Sequence[Uid] = ()) -> ReloadOutcome:
-        return self._step(generation, "patch", behind=behind)
+        return self._step(generation, StepName.PATCH, behind=behind)
 
     def go(self, generation: int) -> ReloadOutcome:
-        outcome = self._step(generation, "go")
+        outcome = self._step(generation, StepName.GO)
         self._node.lives.unexpect(self._client.uid)
         return outcome
 
@@ -67,7 +67,7 @@ class RemoteOwner:
     def _step(
         self,
         generation: int,
-        name: str,
+        name: StepName,
         seconds: float = 0.0,
         attempt: int = 0,
         behind: Sequence[Uid] = (),

@@ -1,0 +1,11 @@
+"""The switch of all ranks to new code: a two-phase commit behind a barrier, as state machines.
+
+No threads, messages or clocks here. An event goes in, with the time; the effects to carry out come
+back as data. ``monarch.runtime.workspace.code_switch`` carries them out.
+
+- ``table``: the parties, their states, and which event leads from which state to which.
+- ``coordinator``: who drives a switch. That is the author of a push, or the owner of the procs
+  that takes its place when the author has died (cooperative termination).
+- ``participant``: who switches. That is an owner or a proc, which has its own procs follow.
+- ``fence``: one barrier, as a participant knows it.
+"""

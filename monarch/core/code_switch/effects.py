@@ -1,0 +1,113 @@
+"""What a participant of a code switch does and says, as data. See ``participant``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from monarch.core.code_switch.table import Order
+
+__all__ = [
+    "Answer",
+    "AskProcs",
+    "Do",
+    "Effect",
+    "Look",
+    "Reason",
+    "Say",
+    "TakeOver",
+    "TellHeld",
+    "TellProcs",
+    "Work",
+]
+
+
+class Work(Enum):
+    """What a participant does itself. What takes time is answered with ``did``."""
+
+    PREPARE = "prepare"
+    RAISE_FENCE = "raise the fence"
+    CLOSE_GATE = "let nobody spawn"
+    LIFT_FENCE = "lift the fence"
+    HALT = "halt"
+    CATCH_UP = "prepare what was imported since"
+    RESUME = "resume"
+    PATCH = "patch"
+    REVERT = "revert"
+    END = "let all go on, and spawn"
+    GO = "go"
+
+
+class Reason(Enum):
+    """Why an order was not carried out, beside what the procs say themselves."""
+
+    NEW_PROC = "a new proc is not up yet"
+    ACTORS = "not all actors have come to the fence"
+    PROCS = "not all procs have come to the fence"
+    NOT_PASSED = "not all have come to a fence that was given up"
+    BUSY = "an actor cannot be halted"
+    GIVES_WAY = "is to give way to a new proc"
+    SILENT = "has not answered"
+    REFUSED = "a proc that was spawned meanwhile cannot take the new code"
+    OTHERS = "somebody else pushes"
+
+
+class Do(NamedTuple):
+    """Do this; ``generation`` is to be taken back before, if not 0."""
+
+    number: int
+    work: Work
+    token: int = 0
+    generation: int = 0
+
+
+class AskProcs(NamedTuple):
+    """Send an order to procs, each with its number, and give the answers to ``voted``."""
+
+    asked: Sequence[tuple[int, str]]
+    order: Order
+    token: int
+    attempt: int = 0
+    seconds: float = 0.0
+
+
+class TellProcs(NamedTuple):
+    """Send an order to procs that they do not answer."""
+
+    procs: Sequence[str]
+    order: Order
+    attempt: int = 0
+
+
+class Answer(NamedTuple):
+    """Answer the order of this ``token``: with what was heard, and these reasons, with a proc."""
+
+    token: int
+    reasons: Sequence[tuple[Reason, str]] = ()
+    seconds: float = 0.0
+
+
+class Say(NamedTuple):
+    """Tell people whom the switch waits for, and for how long already."""
+
+    seconds: float
+
+
+class TellHeld(NamedTuple):
+    """Tell whoever cast the fence that it holds somebody up."""
+
+    attempt: int
+
+
+class Look(NamedTuple):
+    """See whether the fence holds back what was sent to an own actor; if so, ``held``."""
+
+
+class TakeOver(NamedTuple):
+    """The author has died. ``may_be_shown``: hosts may show the files already."""
+
+    may_be_shown: bool
+
+
+Effect = Do | AskProcs | TellProcs | Answer | Say | TellHeld | Look | TakeOver

@@ -1,0 +1,70 @@
+"""One fence as a participant knows it: a barrier in the order of its owner's messages.
+
+It is reached when the participant's own actors, and then its procs, are done with all that was
+sent before it. Of harm it is only to who waits behind it: whoever was sent something there, and
+stands at it already, keeps the sender waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["Fence"]
+
+_LOOK_SECONDS = 0.1
+
+
+class Fence:
+    """``attempt`` counts the fences of a switch. ``own`` is the number under which the actors of
+    this process are waited for, 0 until it is raised here; ``asked`` are the procs that have yet
+    to come to it or past it, by number, and ``fenced`` all to which it holds back what we send.
+    ``seconds`` is how long it may hold anybody up, for ever if ``None``.
+    """
+
+    def __init__(self, attempt: int, token: int, seconds: float | None, now: float) -> None:
+        self.attempt = attempt
+        self.token = token
+        self.seconds = seconds
+        self.own = 0
+        self.has_own_come = False
+        self.fenced: set[str] = set()
+        self.asked: dict[int, str] = {}
+        self.held_at: float | None = None
+        self.gate = 0
+        self.is_gate_closed = False
+        self.is_lifted = False
+        # Nobody waits any longer for who has yet to come to it.
+        self.is_late = False
+        self.look_at = now + _LOOK_SECONDS
+        self._sent: set[str] = set()
+        self._come: set[str] = set()
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether all to whom it was sent have come to it, or past it."""
+        return self.has_own_come and not self.asked
+
+    @property
+    def is_awaited(self) -> bool:
+        return not (self.is_lifted or self.is_late)
+
+    @property
+    def gives_up_at(self) -> float | None:
+        """When it has held somebody up for too long."""
+        if self.seconds is None or self.held_at is None or not self.is_awaited:
+            return None
+        return self.held_at + self.seconds
+
+    def sent(self, procs: Iterable[str]) -> bool:
+        """Something was sent to these; whether it waits behind the fence. From any thread."""
+        behind = self.fenced.intersection(procs)
+        self._sent |= behind
+        return bool(behind & self._come)
+
+    def came(self, proc: str) -> bool:
+        """All actors of a process stand at it; whether something waits there behind it."""
+        self._come.add(proc)
+        return proc in self._sent
+
+    def looked(self, now: float) -> None:
+        self.look_at = now + _LOOK_SECONDS

@@ -1,0 +1,508 @@
+"""Who takes part in a code switch: an owner, or a proc. It does its share, and has the procs that
+it spawned do theirs, so that each order goes down the ownership tree. See ``table``.
+
+A participant's own actors come to a fence first, and then its procs: an actor that steps them
+within an endpoint needs them until it is done. Procs that are spawned meanwhile have to prepare
+before they come to the fence; from the moment at which all have come, nobody may be spawned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from monarch.core.code_switch.effects import (
+    Answer,
+    AskProcs,
+    Do,
+    Effect,
+    Look,
+    Reason,
+    Say,
+    TakeOver,
+    TellHeld,
+    TellProcs,
+    Work,
+)
+from monarch.core.code_switch.fence import Fence
+from monarch.core.code_switch.table import (
+    PARTICIPANT,
+    IllegalEvent,
+    Order,
+    Phase,
+    Said,
+    Vote,
+    next_of,
+)
+
+__all__ = ["Participant"]
+
+_PREPARE_SECONDS = 300.0
+_PATCH_SECONDS = 120.0
+_REVERT_SECONDS = 15.0
+_TELL_SECONDS = (3.0, 10.0, 30.0)
+
+
+class _Round:
+    """An order that this process and its procs carry out."""
+
+    def __init__(self, order: Order, token: int, ends_at: float, seconds: float) -> None:
+        self.order = order
+        self.token = token
+        self.ends_at = ends_at
+        self.seconds = seconds
+        self.own: set[int] = set()
+        self.asked: dict[int, str] = {}
+        self.leaving: dict[int, str] = {}
+        self.vote = Vote.YES
+        self.reasons: list[tuple[Reason, str]] = []
+        self.halts_at: float | None = None
+
+    def add(self, vote: Vote) -> None:
+        if vote is Vote.NO or (vote is Vote.LATE and self.vote is Vote.YES):
+            self.vote = vote
+
+
+class Participant:
+    """``members`` gives the procs that are to switch with us, as they are at that moment. Who
+    ``is_root`` takes the author's place if that dies. ``uid`` is our own, as what is sent to our
+    own actors waits at the fence, too.
+
+    Events are methods; each returns the effects to carry out, in order. ``number`` in them tells
+    what is answered: answers to what is over say nothing. ``wakes_at`` is when to call ``tick``.
+    """
+
+    def __init__(
+        self, members: Callable[[], Sequence[str]], *, is_root: bool, uid: str = ""
+    ) -> None:
+        self.phase = Phase.IDLE
+        self.coordinator = ""
+        self.generation = 0
+        self.num_lifted = 0
+        self.replaced: set[str] = set()
+        self.fence: Fence | None = None
+        self._uid = uid
+        self._members = members
+        self._is_root = is_root
+        self._number = 0
+        self._prepared: set[str] = set()
+        self._preparing: dict[int, str] = {}
+        self._is_refused = False
+        self._round: _Round | None = None
+        self._lifting: tuple[int, float, float] | None = None
+        self._began = 0.0
+        self._tell_after: list[float] = []
+
+    def accepts(self, sender: str) -> bool:
+        """Whether ``prepare`` of this one would be obeyed."""
+        is_again = sender == self.coordinator and self.phase is not Phase.REVERTING
+        return self.phase is Phase.IDLE or is_again
+
+    # Orders.
+
+    def prepare(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
+        """Whoever asks first is obeyed. Where it begins anew, it has given up what was before."""
+        effects: list[Effect] = []
+        before = 0
+        if self.phase is not Phase.IDLE:
+            if not self.accepts(sender):
+                return [Answer(token, [(Reason.OTHERS, self.coordinator)])]
+            before = self.generation
+            effects += [*self._drop_orders(), Do(0, Work.LIFT_FENCE)]
+        self._go_to(Order.PREPARE)
+        self._number += 1
+        self.coordinator, self.generation, self.num_lifted = sender, generation, 0
+        self.replaced, self._prepared, self._is_refused = set(), set(), False
+        self._preparing.clear()
+        self.fence, self._tell_after = None, []
+        turn = self._begin(Order.PREPARE, token, now, _PREPARE_SECONDS)
+        effects += self._prepare_new(token)
+        turn.own.add(self._next())
+        return [*effects, Do(self._number, Work.PREPARE, token, before)]
+
+    def raise_fence(
+        self, token: int, sender: str, generation: int, attempt: int, now: float,
+        seconds: float | None, *, is_held: bool = False,
+    ) -> Sequence[Effect]:  # fmt: skip
+        """Have all come to a fence. ``seconds`` is ``None`` for one in the order of somebody else,
+        which is raised at once and answered when all have come past it, even if it was lifted."""
+        if self._knows(sender, generation) and attempt <= self.num_lifted:
+            return [Answer(token)]  # The word that it is lifted has overtaken it.
+        self._expect(Order.FENCE, sender, generation)
+        if not self._tell_after:
+            self._began, self._tell_after = now, [*_TELL_SECONDS]
+        fence = self.fence = Fence(attempt, token, seconds, now)
+        if is_held:
+            fence.held_at = now
+        if seconds is None:
+            return [*self._raise(fence), *self._advance(now)]
+        return self._advance(now)
+
+    def lift(
+        self, token: int, sender: str, generation: int, attempt: int, seconds: float, now: float
+    ) -> Sequence[Effect]:
+        """All go on as before a fence, and who comes to it later passes."""
+        fence = self.fence
+        if not self._knows(sender, generation):
+            return self._answer(token)
+        self.num_lifted = max(self.num_lifted, attempt)
+        if fence is None or fence.attempt != attempt:
+            return self._answer(token)
+        effects: list[Effect] = []
+        if not fence.is_lifted:
+            self._expect(Order.LIFT, sender, generation)
+            fence.is_lifted = True
+            effects = [
+                *self._drop_round(),
+                TellProcs(self._fenced(), Order.LIFT, attempt),
+                Do(0, Work.LIFT_FENCE),
+            ]
+            if fence.seconds is not None and fence.token:
+                effects += self._answer(fence.token, Reason.PROCS)
+                fence.token = 0
+        if not seconds or fence.is_passed:
+            return [*effects, *self._answer(token), *self._pass(fence)]
+        self._lifting = token, now + seconds, seconds
+        return effects
+
+    def halt(
+        self, token: int, sender: str, generation: int, seconds: float, now: float
+    ) -> Sequence[Effect]:
+        """Stop all between two messages."""
+        self._expect(Order.HALT, sender, generation)
+        turn = self._begin(Order.HALT, token, now, seconds + _PREPARE_SECONDS)
+        turn.halts_at = now + seconds
+        effects = self._ask(turn.asked, Order.HALT, self._fenced(), token, seconds)
+        turn.own.add(self._next())
+        return [*effects, Do(self._number, Work.HALT, token)]
+
+    def resume(self, sender: str, generation: int) -> Sequence[Effect]:
+        """Go on as before the halt, behind the fences."""
+        if not self._knows(sender, generation):
+            return []
+        self._expect(Order.RESUME, sender, generation)
+        told = TellProcs(self._fenced(), Order.RESUME)
+        return [*self._drop_round(), told, Do(0, Work.RESUME)]
+
+    def patch(
+        self, token: int, sender: str, generation: int, now: float, leaving: Iterable[str] = ()
+    ) -> Sequence[Effect]:
+        """Change the code. Procs that are ``leaving`` go back: their hosts do not show it."""
+        self._expect(Order.PATCH, sender, generation)
+        turn = self._begin(Order.PATCH, token, now, _PATCH_SECONDS)
+        left = [*leaving]
+        self.replaced.difference_update(left)
+        effects = self._ask(turn.leaving, Order.REVERT, left, token)
+        effects += self._ask(
+            turn.asked, Order.PATCH, [one for one in self._fenced() if one not in left], token
+        )
+        turn.own.add(self._next())
+        return effects if turn.leaving else [*effects, Do(self._number, Work.PATCH, token)]
+
+    def go(self, token: int, sender: str, generation: int) -> Sequence[Effect]:
+        """It is decided: run the new code. Who gives way ends in an orderly way, on the old."""
+        if not self._knows(sender, generation):
+            return self._answer(token)
+        self._expect(Order.GO, sender, generation)
+        fenced = self._fenced()
+        staying = [proc for proc in fenced if proc not in self.replaced]
+        going = [proc for proc in fenced if proc in self.replaced]
+        effects = [TellProcs(staying, Order.GO), TellProcs(going, Order.RESUME)]
+        return [
+            *(effect for effect in effects if effect.procs), *self._drop_orders(),
+            Do(0, Work.END), Do(0, Work.GO, token),
+        ]  # fmt: skip
+
+    def revert(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
+        """Run what ran before, also after ``go``."""
+        if self.phase is not Phase.IDLE and not self._knows(sender, generation):
+            return self._answer(token)  # Another's, who came first, or of before: it is over.
+        effects = [*self._drop_orders()]
+        self._go_to(Order.REVERT)
+        self.coordinator, self.generation = sender, generation
+        turn = self._begin(Order.REVERT, token, now, _REVERT_SECONDS)
+        effects += self._ask(turn.asked, Order.REVERT, self._members(), token)
+        turn.own.add(self._next())
+        return [*effects, Do(self._number, Work.REVERT, token, generation)]
+
+    # What happens.
+
+    def did(self, number: int, vote: Vote, now: float) -> Sequence[Effect]:
+        """Own work is done."""
+        self._check(number)
+        turn, fence = self._round, self.fence
+        if fence is not None and number == fence.own and not fence.has_own_come:
+            fence.has_own_come = True
+            held = self._hold(fence, now) if fence.came(self._uid) else []
+            return [*held, *self._advance(now), *self._pass(fence)]
+        if fence is not None and number == fence.gate:
+            fence.is_gate_closed = True
+            return self._advance(now)
+        if turn is None or number not in turn.own:
+            return []
+        turn.own.discard(number)
+        turn.add(vote)
+        if turn.order is Order.HALT and turn.halts_at is not None:
+            turn.halts_at = None
+            turn.own.add(self._next())
+            return [Do(self._number, Work.CATCH_UP, turn.token)]
+        if turn.order is Order.REVERT:
+            return [Do(0, Work.END), *self._check_round()]
+        return self._check_round()
+
+    def voted(
+        self, number: int, vote: Vote, now: float, *, gives_way: bool = False
+    ) -> Sequence[Effect]:
+        """A proc has answered, or is gone. ``gives_way``: to a new one, when all go on."""
+        self._check(number)
+        turn, fence = self._round, self.fence
+        if number in self._preparing:
+            proc = self._preparing.pop(number)
+            self._is_refused |= vote is Vote.NO
+            if gives_way:
+                self.replaced.add(proc)
+            if turn is not None and turn.order is Order.PREPARE:
+                turn.add(vote)
+                return self._check_round()
+            return self._advance(now)
+        if fence is not None and number in fence.asked:
+            proc = fence.asked.pop(number)
+            self._is_refused |= vote is Vote.NO
+            held = self._hold(fence, now) if fence.came(proc) else []
+            return [*held, *self._advance(now), *self._pass(fence)]
+        if turn is None:
+            return []
+        if number in turn.leaving:
+            turn.leaving.pop(number)
+            if not turn.leaving:
+                return [Do(next(iter(turn.own)), Work.PATCH, turn.token)]
+        elif number in turn.asked:
+            proc = turn.asked.pop(number)
+            turn.add(vote)
+            if gives_way and turn.order is Order.HALT and proc not in self.replaced:
+                # It has taken what was sent behind the fence, which is for the one after it.
+                self.replaced.add(proc)
+                turn.add(Vote.LATE)
+                turn.reasons.append((Reason.GIVES_WAY, proc))
+            return self._check_round()
+        return []
+
+    def held(self, attempt: int, now: float) -> Sequence[Effect]:
+        """A fence holds somebody up, of ours (``attempt`` 0) or of a process below."""
+        fence = self.fence
+        return self._hold(fence, now) if fence and attempt in (0, fence.attempt) else []
+
+    def author_gone(self, uid: str, now: float) -> Sequence[Effect]:
+        """Whoever coordinates has died: what it has begun is ended here, and by nobody else."""
+        if self.phase is Phase.IDLE or uid != self.coordinator or not uid:
+            return []
+        if self.generation < 0:
+            return self.revert(0, uid, self.generation, now)  # An upgrade has no files.
+        if not self._is_root:
+            return []
+        self.coordinator = f"{uid} (gone)"
+        may_be_shown = self.phase in (Phase.HALTING, Phase.HALTED, Phase.PATCHING, Phase.PATCHED)
+        return [TakeOver(may_be_shown)]
+
+    def tick(self, now: float) -> Sequence[Effect]:
+        """Time has passed."""
+        effects: list[Effect] = []
+        fence, turn = self.fence, self._round
+        if fence is not None and self.phase is Phase.FENCING and fence.is_awaited:
+            if fence.held_at is None and now >= fence.look_at:
+                fence.looked(now)
+                effects.append(Look())
+            if self._tell_after and now >= self._began + self._tell_after[0]:
+                waited = self._tell_after.pop(0)
+                self._tell_after = self._tell_after or [waited + _TELL_SECONDS[-1]]
+                effects.append(Say(waited))
+            if fence.gives_up_at is not None and now >= fence.gives_up_at:
+                fence.is_late = True
+                effects += self._answer(fence.token, self._why_late(fence))
+                fence.token = 0
+        if self._lifting is not None and now >= self._lifting[1]:
+            token, _, _ = self._lifting
+            self._lifting = None
+            effects += self._answer(token, Reason.NOT_PASSED)
+        if turn is not None and turn.halts_at is not None and now >= turn.halts_at:
+            turn.halts_at = None
+            turn.own.clear()
+            turn.add(Vote.LATE)
+            turn.reasons.append((Reason.BUSY, ""))
+            effects += self._check_round()
+        elif turn is not None and now >= turn.ends_at:
+            effects += self._end_round(turn)
+        return effects
+
+    def wakes_at(self) -> float | None:
+        """When ``tick`` is to be called, at the latest."""
+        times = []
+        fence, turn = self.fence, self._round
+        if fence is not None and self.phase is Phase.FENCING and fence.is_awaited:
+            times += [fence.look_at] if fence.held_at is None else []
+            times += [self._began + after for after in self._tell_after[:1]]
+            times += [fence.gives_up_at] if fence.gives_up_at is not None else []
+        times += [self._lifting[1]] if self._lifting is not None else []
+        if turn is not None:
+            times.append(turn.ends_at if turn.halts_at is None else turn.halts_at)
+        return min(times, default=None)
+
+    # How they are made up.
+
+    def _knows(self, sender: str, generation: int) -> bool:
+        is_it = sender == self.coordinator and generation == self.generation
+        return is_it and self.phase is not Phase.IDLE
+
+    def _expect(self, order: Order, sender: str, generation: int) -> None:
+        """Go on with what an order says, if it comes from who may give it."""
+        if not self._knows(sender, generation):
+            raise IllegalEvent(
+                f"{order.value!r} of generation {generation} by {sender!r}, in the middle of "
+                f"{self.generation} by {self.coordinator!r} ({self.phase.value})"
+            )
+        self._go_to(order)
+
+    def _go_to(self, event: Order | Said) -> None:
+        self.phase = next_of(PARTICIPANT, self.phase, event)
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _check(self, number: int) -> None:
+        if not 0 < number <= self._number:
+            raise IllegalEvent(f"nothing was asked under the number {number}")
+
+    def _begin(self, order: Order, token: int, now: float, seconds: float) -> _Round:
+        turn = self._round = _Round(order, token, now + seconds, seconds)
+        return turn
+
+    def _fenced(self) -> list[str]:
+        """The procs that were sent the last fence."""
+        if self.fence is None:
+            return []
+        return [proc for proc in self._members() if proc in self.fence.fenced]
+
+    def _ask(
+        self, into: dict[int, str], order: Order, procs: Sequence[str], token: int,
+        seconds: float = 0.0,
+    ) -> list[Effect]:  # fmt: skip
+        asked = [(self._next(), proc) for proc in procs]
+        into.update(asked)
+        attempt = self.fence.attempt if self.fence is not None else 0
+        return [AskProcs(asked, order, token, attempt, seconds)] if asked else []
+
+    def _answer(self, token: int, *reasons: Reason) -> list[Effect]:
+        return [Answer(token, [(reason, "") for reason in reasons])] if token else []
+
+    def _prepare_new(self, token: int) -> list[Effect]:
+        """Have those get ready that have not been asked to yet."""
+        new = [proc for proc in self._members() if proc not in self._prepared]
+        self._prepared.update(new)
+        return self._ask(self._preparing, Order.PREPARE, new, token)
+
+    def _raise(self, fence: Fence) -> list[Effect]:
+        fence.own = self._next()
+        if fence.seconds is not None:
+            fence.fenced.add(self._uid)
+        return [Do(fence.own, Work.RAISE_FENCE)]
+
+    def _hold(self, fence: Fence, now: float) -> list[Effect]:
+        if fence.held_at is not None:
+            return []
+        fence.held_at = now
+        return [TellHeld(fence.attempt)] if fence.seconds is None else []
+
+    def _advance(self, now: float) -> list[Effect]:
+        """Bring the fence to those who have yet to come to it, step by step."""
+        fence = self.fence
+        if fence is None or self.phase is not Phase.FENCING or not fence.is_awaited:
+            return []
+        effects: list[Effect] = []
+        if not fence.own or fence.has_own_come:
+            effects += self._prepare_new(fence.token)
+        if self._is_refused:
+            fence.is_late = True
+            token, fence.token = fence.token, 0
+            return [*effects, *self._answer(token, Reason.REFUSED)]
+        if self._preparing:
+            return effects
+        if not fence.own:
+            return [*effects, *self._raise(fence)]
+        if not fence.has_own_come:
+            return effects
+        late = [proc for proc in self._members() if proc not in fence.fenced]
+        if late:
+            fence.fenced.update(late)
+            return [*effects, *self._ask(fence.asked, Order.FENCE, late, fence.token)]
+        if fence.asked:
+            return effects
+        if not fence.is_gate_closed:
+            if not fence.gate:
+                fence.gate = self._next()
+                effects.append(Do(fence.gate, Work.CLOSE_GATE))
+            return effects
+        self._go_to(Said.ALL)
+        token, fence.token = fence.token, 0
+        return [*effects, *self._answer(token)]
+
+    def _why_late(self, fence: Fence) -> Reason:
+        if self._preparing:
+            return Reason.NEW_PROC
+        return Reason.PROCS if fence.has_own_come else Reason.ACTORS
+
+    def _pass(self, fence: Fence) -> list[Effect]:
+        """Answer who waits for all to come past a fence that was lifted, if they have."""
+        if not (fence.is_lifted and fence.is_passed):
+            return []
+        effects = self._answer(fence.token)
+        fence.token = 0
+        if self._lifting is not None:
+            token, _, _ = self._lifting
+            self._lifting = None
+            effects += self._answer(token)
+        return effects
+
+    def _check_round(self) -> list[Effect]:
+        turn = self._round
+        if turn is None or turn.own or turn.asked or turn.leaving:
+            return []
+        if turn.order is Order.PREPARE and self._preparing:
+            return []
+        self._round = None
+        if turn.vote is Vote.YES or turn.order is Order.REVERT or turn.order is Order.PREPARE:
+            self._go_to(Said.ALL)
+        if not turn.token:
+            return []
+        return [Answer(turn.token, turn.reasons, turn.seconds)]
+
+    def _end_round(self, turn: _Round) -> list[Effect]:
+        """Some have not answered in time."""
+        silent = [*turn.asked.values()]
+        if turn.order is Order.PREPARE:
+            silent += self._preparing.values()
+            self._preparing.clear()
+        turn.asked.clear()
+        effects: list[Effect] = []
+        if turn.leaving:
+            turn.leaving.clear()
+            effects.append(Do(next(iter(turn.own)), Work.PATCH, turn.token))
+        if silent and turn.order is not Order.REVERT:
+            turn.add(Vote.NO)
+            turn.reasons += [(Reason.SILENT, proc) for proc in silent]
+        turn.ends_at = float("inf")  # Own work comes to an end of its own.
+        return [*effects, *self._check_round()]
+
+    def _drop_orders(self) -> list[Effect]:
+        """What was asked before is answered: nobody waits for it any longer."""
+        effects, fence = self._drop_round(), self.fence
+        if fence is not None:
+            effects += self._answer(fence.token)
+            fence.token, fence.is_lifted = 0, True
+        if self._lifting is not None:
+            effects += self._answer(self._lifting[0])
+        self._lifting = None
+        return effects
+
+    def _drop_round(self) -> list[Effect]:
+        turn, self._round = self._round, None
+        return [] if turn is None else self._answer(turn.token)

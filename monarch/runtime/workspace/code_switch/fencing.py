@@ -1,0 +1,104 @@
+"""What a participant of a code switch does to its own process: its mailboxes and its spawns.
+
+It also sees what is sent behind the fence, because that may keep the sender waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.wire.address import Uid
+
+if TYPE_CHECKING:
+    from monarch.core.code_switch.fence import Fence
+
+__all__ = ["Fencing"]
+
+
+class Fencing:
+    """``on_held`` is called, on the loop, when the fence begins to hold somebody up.
+
+    ``fence`` gives the one that was cast last.
+    """
+
+    def __init__(
+        self, agent: ProcAgent, fence: Callable[[], Fence | None], on_held: Callable[[], None]
+    ) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._fence = fence
+        self._on_held = on_held
+        self._number = 0
+        # Procs that are to give way: what was sent to them before the fence is sent again.
+        self._kept: set[Uid] = set()
+
+    def raise_for(
+        self, sender: Uid, exempt: Callable[[], Collection[Uid]], reached: Callable[[], None]
+    ) -> None:
+        """Raise it in the order of ``sender``, before anything else of that is handled."""
+        self._agent.spawn_gate.on_held = self._hold
+        self._node.outgoing.behind_fence.watch(self._sent, self._hold)
+        with self._node.casting:
+            self._number = self._agent.fences.raise_for(sender, reached, exempt)
+
+    def keep(self, procs: Iterable[Uid]) -> None:
+        """Remember what was sent to these, who are to give way."""
+        for uid in procs:
+            self._agent.kept_spawns.hold(uid)
+            self._kept.add(uid)
+
+    def release(self, procs: Iterable[Uid] | None = None) -> None:
+        """These, or all, stay what they are."""
+        for uid in self._kept if procs is None else self._kept.intersection(procs):
+            self._agent.kept_spawns.release(uid)
+        self._kept = set() if procs is None else self._kept.difference(procs)
+
+    def lift(self) -> None:
+        """All go on as before it; who comes to it later passes."""
+        self.release()
+        self._agent.fences.give_up(self._number)
+        self._let_spawn()
+
+    def halt(self, halted: Callable[[], None]) -> None:
+        self._agent.fences.halt(self._number, halted)
+
+    def resume(self) -> None:
+        self._agent.fences.resume(self._number)
+
+    def end(self) -> None:
+        """The switch is over: nobody stands any longer."""
+        self._agent.fences.lift(self._number)
+        self._let_spawn()
+
+    def forget_kept(self) -> None:
+        """Those that give way do so now."""
+        self._kept = set()
+
+    def close_gate(self, generation: int, closed: Callable[[], None]) -> None:
+        self._agent.spawn_gate.close(generation, closed)
+
+    def busy(self) -> list[tuple[str, str]]:
+        """The actors that have yet to come to the fence or to halt, and what they are in."""
+        cells = self._agent.fences.waiting_for(self._number)
+        return [(cell.record.title, cell.method) for cell in cells]
+
+    def look(self) -> None:
+        """See whether something waits for an own actor that stands already."""
+        if self._agent.fences.holds_up_any():
+            self._hold()
+
+    def _sent(self, procs: Iterable[Uid]) -> None:
+        """From any thread, which may hold any lock."""
+        fence = self._fence()
+        if fence is not None and fence.sent(procs):
+            self._hold()
+
+    def _hold(self) -> None:
+        self._node.outgoing.behind_fence.forget()
+        self._node.loop.call_soon(self._on_held)
+
+    def _let_spawn(self) -> None:
+        self._agent.spawn_gate.open()
+        self._node.outgoing.behind_fence.forget()

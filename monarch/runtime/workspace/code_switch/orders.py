@@ -1,0 +1,114 @@
+"""The orders of a code switch, as they arrive from an owner, or from an author elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.workspace.code_switch.driver import CodeSwitch
+from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.wire.address import Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import (
+    HeldUp,
+    LeftBehind,
+    Prepare,
+    Revert,
+    Step,
+    StepName,
+    Switch,
+    Waiting,
+)
+
+__all__ = ["SwitchOrders"]
+
+
+class SwitchOrders:
+    """Hands what arrives to a process's ``CodeSwitch``, and sends its answers."""
+
+    def __init__(self, agent: ProcAgent, switch: CodeSwitch) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._switch = switch
+        self._node.handle(Prepare, self._on_prepare)
+        self._node.handle(Switch, self._on_switch, on_any_thread=True)
+        self._node.handle(Step, self._on_step)
+        self._node.handle(Revert, self._on_revert)
+        self._node.handle(Waiting, self._on_waiting)
+        self._node.handle(HeldUp, self._on_held_up)
+        self._node.handle(LeftBehind, self._on_left_behind)
+
+    def _on_prepare(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Prepare)
+        plan = ReloadPlan.decode(envelope.payload)
+        asker = self._asker(order.sender)
+        self._switch.ordered_to_prepare(plan, asker, self._answer(order.sender, order.port))
+        if order.pid:
+            author = self._node.address_of(asker)
+            self._node.lives.watch(author, order.pid, lambda: self._author_left(asker))
+
+    def _on_switch(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Switch)
+        # A fence of our owner goes up at once, on the receiving thread: that is its place. Other
+        # authors have theirs cast in our own order.
+        is_own = self._agent.is_root or not self._asker(order.sender)
+        self._switch.ordered_to_fence(
+            order.generation,
+            order.attempt,
+            order.seconds if is_own else None,
+            self._asker(order.sender),
+            self._answer(order.sender, order.port),
+            is_held=order.is_held,
+        )
+
+    def _on_step(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Step)
+        number, switch, asker = order.generation, self._switch, self._asker(order.sender)
+        answer = self._answer(order.sender, order.port)
+        if order.name is StepName.GO:
+            switch.ordered_to_go(number, asker, answer)
+        elif order.name is StepName.RESUME:
+            switch.ordered_to_resume(number, asker)
+        elif order.name is StepName.PATCH:
+            switch.ordered_to_patch(number, order.behind, asker, answer)
+        elif order.name is StepName.LIFT:
+            switch.ordered_to_lift(number, order.attempt, order.seconds, asker, answer)
+        else:
+            switch.ordered_to_halt(number, order.seconds, asker, answer)
+
+    def _on_revert(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, Revert)
+        answer = self._answer(order.sender, order.port)
+        self._switch.ordered_to_revert(order.generation, self._asker(order.sender), answer)
+
+    def _on_waiting(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, Waiting)
+        self._switch.waits(message.generation, message.text)
+
+    def _on_held_up(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, HeldUp)
+        self._switch.held_up(message.generation, message.attempt)
+
+    def _on_left_behind(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, LeftBehind)
+        self._switch.left_behind(message.codes)
+
+    def _asker(self, sender: Uid) -> Uid:
+        """Who asks; nobody, if it is ourselves."""
+        return sender if sender != self._node.uid else ""
+
+    def _author_left(self, uid: Uid) -> None:
+        self._switch.author_gone(uid)
+        self._node.partings.forget_peer(uid)
+
+    def _answer(self, sender: Uid, port: int) -> Callable[[ReloadOutcome], None]:
+        return lambda outcome: self._node.answer(sender, port, msgspec.to_builtins(outcome))

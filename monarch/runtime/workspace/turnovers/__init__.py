@@ -1,1 +1,0 @@
-"""All processes switch to other code at one moment, or none of them does."""

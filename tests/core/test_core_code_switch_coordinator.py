@@ -1,0 +1,120 @@
+"""How long a coordinator lets a fence stand, and what it does when not all come to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from monarch.core.code_switch.coordinator import HOSTS, Coordinator, Pause
+from monarch.core.code_switch.table import IllegalEvent, Order, Stage, Vote
+
+Answer = Callable[[Order, int], Vote | None]
+"""What an owner says to an order; yes, unless something else. By the order, and its attempt."""
+
+
+class Author:
+    """Drives a switch of fake owners, until all are to be switched or to go back."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.slept: list[float] = []
+
+    def reach(self, *answers: Answer) -> Stage:
+        machine = Coordinator(len(answers), lambda longest: longest)
+        effects = [*machine.begin()]
+        while effects:
+            effect = effects.pop(0)
+            if isinstance(effect, Pause):
+                self.slept.append(effect.seconds)
+                effects += machine.woke()
+                continue
+            if effect.party == HOSTS:
+                return machine.stage
+            order, party = effect.order, effect.party
+            if order is Order.FENCE:
+                self.asked.append((party, order, effect.seconds, effect.is_held))
+            elif order is not Order.PREPARE:
+                self.asked.append((party, order, effect.seconds))
+            effects += machine.voted(
+                effect.number, answers[party](order, effect.attempt) or Vote.YES
+            )
+        return machine.stage
+
+    def seconds(self, order: Order) -> list[float]:
+        return [how[0] for _, asked, *how in self.asked if asked is order]
+
+
+@pytest.fixture
+def author() -> Author:
+    return Author()
+
+
+def test_where_all_come_at_once_there_is_one_fence_and_one_halt(author: Author) -> None:
+    assert author.reach(lambda order, attempt: None) is Stage.SHOWING
+    assert author.asked == [(0, Order.FENCE, 0.3, False), (0, Order.HALT, 0.5)]
+    assert not author.slept
+
+
+def test_while_somebody_is_busy_each_fence_stands_longer_and_so_does_the_pause(
+    author: Author,
+) -> None:
+    def answer(order: Order, attempt: int) -> Vote | None:
+        return Vote.LATE if order in (Order.FENCE, Order.LIFT) and attempt < 12 else None
+
+    assert author.reach(answer) is Stage.SHOWING
+    stood, paused = author.seconds(Order.FENCE), author.seconds(Order.LIFT)
+    assert stood[:4] == [0.3, 0.6, 1.2, 2.4]
+    assert stood[8:] == [76.8] * 4, "there is an end to it, beyond a long message of a minute"
+    assert paused == stood[1:], "half of the time all go on"
+    assert not author.slept
+
+
+def test_where_they_waited_for_one_another_only_the_pause_grows(author: Author) -> None:
+    author.reach(
+        lambda order, attempt: Vote.LATE if order is Order.FENCE and attempt < 12 else None
+    )
+    assert set(author.seconds(Order.FENCE)) == {0.3}
+    assert author.slept == sorted(author.slept)
+    assert author.slept[0] == 0.04
+    assert author.slept[-1] == 2.0
+
+
+def test_a_halt_that_is_late_is_tried_again_behind_another_fence_and_then_refused(
+    author: Author,
+) -> None:
+    stage = author.reach(lambda order, attempt: Vote.LATE if order is Order.HALT else None)
+    assert stage is Stage.UNDOING
+    assert author.seconds(Order.HALT) == [0.5, 1.0, 2.0, 4.0]
+    assert len(author.seconds(Order.FENCE)) == 4
+    assert len(author.seconds(Order.LIFT)) == 3
+
+
+@pytest.mark.parametrize("order", [Order.FENCE, Order.HALT])
+def test_a_refusal_ends_it(author: Author, order: Order) -> None:
+    assert author.reach(lambda asked, attempt: Vote.NO if asked is order else None) is Stage.UNDOING
+    assert not author.seconds(Order.LIFT)
+
+
+def test_all_owners_go_on_before_anybody_is_waited_for(author: Author) -> None:
+    stage = author.reach(
+        lambda order, attempt: None,
+        lambda order, attempt: Vote.LATE if order is Order.FENCE and attempt == 1 else None,
+    )
+    assert stage is Stage.SHOWING
+    fences = [(0, Order.FENCE, 0.3, False), (1, Order.FENCE, 0.3, True)]
+    assert author.asked == [
+        *fences,
+        (1, Order.LIFT, 0.0), (0, Order.LIFT, 0.6), (1, Order.LIFT, 0.6),
+        *fences,
+        (0, Order.HALT, 0.5), (1, Order.HALT, 0.5),
+    ]  # fmt: skip
+
+
+def test_what_nobody_expects_raises() -> None:
+    machine = Coordinator(1, lambda longest: longest)
+    with pytest.raises(IllegalEvent, match="'idle' has no 'the pause is over'"):
+        machine.woke()
+    with pytest.raises(IllegalEvent, match="nobody was asked number 1"):
+        machine.voted(1, Vote.YES)
