@@ -13,7 +13,7 @@ from monarch.core.call_table import CallTable
 from monarch.runtime.links.outgoing import Outgoing
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import PING, Call, Reply, Step, Switch
+from monarch.wire.message import PING, Call, Reply, Step, StepName, Switch
 
 THERE = ProcAddress("there")
 
@@ -116,7 +116,7 @@ def test_a_switch_that_is_withdrawn_lets_go_who_has_come_to_it(
         call(outgoing, "slow")
     assert outgoing.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
     call(outgoing, "new")
-    outgoing.keep_place(THERE, Envelope("there", Step(1, "lift", 0.0, 0, "here", 1)))
+    outgoing.keep_place(THERE, Envelope("there", Step(1, StepName.LIFT, 0.0, 0, "here", 1)))
     assert wire.sent == ["slow", "slow", "new"]
     while wire.marks:
         wire.take()

@@ -497,6 +497,7 @@ class CodeSwitch:
                 ] or [RefusedFile(label, "an actor could not be halted in time: push again")]
             else:
                 asked.outcome.late.append(RefusedFile(label, said_of(reason, uid)))
+        asked.outcome.refused.sort(key=lambda refused: _by_rank(refused.rank))
         asked.reply(asked.outcome)
 
     # Procs.
@@ -665,3 +666,9 @@ class _Successor:
 def _message_to_replaced(generation: int, uid: Uid, attempt: int) -> Callable[[int], AnyMessage]:
     """The fence for a proc that gives way: what comes after it is for the new one."""
     return lambda port: Switch(generation, port, uid, True, attempt)
+
+
+def _by_rank(name: str) -> tuple[int, str]:
+    """Answers come as they like; they are told by rank, and ours, which has none, first."""
+    last = name.rpartition(" ")[2]
+    return (int(last), name) if last.isdecimal() else (-1, name)
