@@ -19,7 +19,7 @@ from monarch.cli.phases import phase
 from monarch.cli.project import load_project, may_come_up, no_allocation, noted_job
 from monarch.cli.users import named, users_of
 from monarch.cli.volume import is_quiet, say
-from monarch.errors import HostBusy, JobError
+from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
 from monarch_sync.words import counted
@@ -105,11 +105,14 @@ def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
             return
         except HostBusy:
             return  # A run has moved over to it already.
-        except TimeoutError:
+        except (TimeoutError, MonarchError) as error:
+            # Whether its end or our look at it comes first, it is one fault.
             if not job.is_running():
                 reason = job.why_ended()
                 job.kill()
                 raise JobError(f"the allocation did not come up. {reason}") from None
+            if not isinstance(error, TimeoutError):
+                raise
 
 
 def _named_job(spec: str) -> JobTrait:
