@@ -40,6 +40,8 @@ _Key = TypeVar("_Key")
 _ANSWER_SECONDS = 1.0
 _EACH_SECONDS = 0.005  # more, for each that is asked
 _MAX_ASKED = 64  # hosts, while a push goes on
+_SETTLE_SECONDS = 2.0  # between the commits of two hosts lie milliseconds, as a rule
+_LOOK_SECONDS = 0.02
 
 
 def visit(*, partly: bool = False) -> Visitor:
@@ -148,10 +150,19 @@ class Visitor:
         return {url: like_now(one) for url, one in told.items()}
 
     def made_by_others(self, before: int, now: int) -> str:
-        """Who has made the generations between two of our own."""
-        past = self.past(self.answering())
-        rows = timeline(past.histories(WHOLE_HISTORY))
-        return others_line(rows, range(before + 1, now), len(past.hosts))
+        """Who has made the generations between two of our own.
+
+        We may hear of one from the first host that has it: the others get a moment.
+        """
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        made = range(before + 1, now)
+        while True:
+            past = self.past(self.answering())
+            rows = timeline(past.histories(WHOLE_HISTORY))
+            num_having = [len(row.hosts) for row in rows if row.told.generation in made]
+            if min(num_having, default=0) == len(past.hosts) or time.monotonic() > deadline:
+                return others_line(rows, made, len(past.hosts))
+            time.sleep(_LOOK_SECONDS)
 
     def inspect(self) -> dict[str, dict[str, Any]]:
         """What each host says of itself, by URL. Raises ``JobError`` if one does not."""
