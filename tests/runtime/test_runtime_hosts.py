@@ -446,7 +446,7 @@ def test_a_port_scan_of_an_agent_changes_nothing(serve: Any) -> None:
     scan_port(url, b"GET / HTTP/1.1\r\n\r\n")
     assert hosts.spawn_procs().spawn("e", Echo).echo.call(1).get(timeout=SECONDS).values() == [1]
     # Once, or again where so much time has passed between two of its connections.
-    assert agent.errors
+    assert 1 <= len(agent.errors) <= 2
     assert all(line.startswith("turned away ") for line in agent.errors)
 
 

@@ -57,6 +57,7 @@ def test_calls_are_one_message_out_and_one_back(monkeypatch: pytest.MonkeyPatch)
     echo.echo.call(1).get(timeout=30)
 
     assert sent == {"Call": NUM_CALLS + 2}
-    del received["Imported"]  # Soon after its birth each proc says once what it has imported.
+    # Soon after its birth each proc says once what it has imported.
+    assert received.pop("Imported", 0) <= 2
     assert received == {"Reply": NUM_CALLS + 2}
     procs.stop().get(timeout=30)
