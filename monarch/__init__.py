@@ -3,6 +3,10 @@
 Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``monarch.job``
 (allocations of machines), ``monarch.spmd`` (torch.distributed environments). Nothing here
 imports torch.
+
+What to open, by what is to be changed:
+
+- what a failure report says: `errors.py`
 """
 
 from monarch.compat.finder import install

@@ -1,4 +1,13 @@
-"""Actors, and the meshes of hosts, procs and actors they live in."""
+"""Actors, and the meshes of hosts, procs and actors they live in.
+
+What to open, by what is to be changed:
+
+- what a program may give to `spawn_procs`: `host_mesh.py`, `spawning.py`,
+  `monarch/runtime/procs/binding.py`
+- a way to call endpoints: `endpoint.py`
+- what `sync_workspace` takes and gives: `syncable.py`, `pushing.py`
+- `actors.upgrade(NewClass)`: `upgrade.py`, `monarch/wire/by_value.py`
+"""
 
 from __future__ import annotations
 

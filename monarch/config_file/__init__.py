@@ -1,4 +1,9 @@
-"""Configuration from TOML files: dataclasses, overrides, and errors that name the line."""
+"""Configuration from TOML files: dataclasses, overrides, and errors that name the line.
+
+What to open, by what is to be changed:
+
+- where a config's values come from; its keys; its errors: `layers.py`; `keys.py`; `origin.py`
+"""
 
 from monarch.config_file.checks import check_range
 from monarch.config_file.keys import changed_keys, with_keys_of

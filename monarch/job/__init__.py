@@ -1,4 +1,10 @@
-"""Allocations of machines: how they are made, found again, and ended."""
+"""Allocations of machines: how they are made, found again, and ended.
+
+What to open, by what is to be changed:
+
+- how a host is brought up again; how others learn that a job is being ended: `process.py`
+  (`repair`); `job.py` (`ending`)
+"""
 
 from monarch.actor import hosts_from_config
 from monarch.job.job import DEFAULT_JOB_PATH, JobState, JobTrait, job_load, job_loads

@@ -1,4 +1,19 @@
-"""A run of a recipe: its folder, what it writes there, and what is read from there later."""
+"""A run of a recipe: its folder, what it writes there, and what is read from there later.
+
+What to open, by what is to be changed:
+
+- what a run writes down, and shows: `record.py`, `rows.py`, `report.py`, `monarch/cli/display.py`
+- who may run in a run's folder; files that are written whole or not at all: `claim.py`;
+  `whole_file.py`
+- what a run says of code that changed: `code.py`
+- which command goes on with which run: `identity.py`
+- what is done when a rank is lost: `attempts.py`, `restarts.py`, `ranks.py`, `recovery.py`
+- what a run does when its allocation is ended, replaced, or short of a host; how its end is told:
+  `allocation.py`; `ending.py`
+- what happens when new code fails as it runs; whose state is copied, and how ranks are brought
+  back; what is told of it: `holding.py`, `edits.py`; `trial.py`, `kept.py`; `held.py`
+- what happens when a checkpoint cannot be saved: `saving.py`
+"""
 
 TYPE_CHECKING = False  # as `typing` has it, which takes a while to import
 if TYPE_CHECKING:

@@ -8,6 +8,17 @@
 
 Over a network, a ``Push`` for each host makes the messages that its ``Replica`` answers; whoever
 uses this package carries them. ``monarch_sync.reload`` changes the code of a running process.
+
+What to open, by what is to be changed:
+
+- how a first sync is sent while the author still scans: `instalments.py`,
+  `monarch/runtime/workspace/pushing/first_look.py`, `monarch_sync/replicas/ahead.py`
+- what a push sends, and asks for: `push.py`, `monarch_sync/scanning/contents.py`
+- what a host remembers of earlier generations: `history.py`, `monarch_sync/replicas/recall.py`
+- what cannot be moved in a replica: mounts; folders that are not all ours, or of a container's
+  image: `mounts.py`; `monarch_sync/replicas/whole_folders.py`
+- how an edit travels: `delta.py`, `monarch_sync/scanning/contents.py`,
+  `monarch_sync/replicas/unpacking.py`, for large files `monarch_sync/replicas/patch_file.py`
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The files that the house's documents send their readers to are where they say."""
+"""The files that documents, and folders' docstrings, send their readers to are where they say."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -31,3 +32,18 @@ def test_named_files_are_there(document: str) -> None:
                 if folders:
                     found &= {f"{folder}/{name}" for folder in folders}
             assert found, f"{name} in: {line}"
+
+
+def test_files_that_folders_name_in_their_docstrings_are_there() -> None:
+    """A name without a folder means a file of the folder itself."""
+    files = all_files()
+    named = 0
+    for path in sorted(file for file in files if file.endswith("/__init__.py")):
+        folder = Path(path).parent
+        for name in NAMED.findall(ast.get_docstring(ast.parse((ROOT / path).read_text())) or ""):
+            found = [file for file in files if file.endswith(f"/{name}") or file == name]
+            if "/" not in name:
+                found = [file for file in found if Path(file).parent == folder]
+            assert found, f"{name} in {path}"
+            named += 1
+    assert named > 150

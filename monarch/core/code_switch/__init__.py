@@ -8,4 +8,11 @@ back as data. ``monarch.runtime.workspace.code_switch`` carries them out.
   that takes its place when the author has died (cooperative termination).
 - ``participant``: who switches. That is an owner or a proc, which has its own procs follow.
 - ``fence``: one barrier, as a participant knows it.
+
+What to open, by what is to be changed:
+
+- how all ranks switch at one moment: `table.py`, `participant.py` (decides),
+  `monarch/runtime/workspace/code_switch/driver.py`, `monarch/runtime/procs/fences.py`
+- how long a push may hold anybody up: `coordinator.py`, `fence.py`,
+  `monarch/runtime/links/behind_fence.py`
 """

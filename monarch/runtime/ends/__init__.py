@@ -1,1 +1,9 @@
-"""How processes end, how that is noticed, and what is still done then."""
+"""How processes end, how that is noticed, and what is still done then.
+
+What to open, by what is to be changed:
+
+- what an unhandled failure does to the program: `unhandled_faults.py`
+- how the end of a process is noticed: `life_lines.py`, `monarch/runtime/hosts/host_watch.py`
+- who may be signalled by number, and what ends with its parent: `process_group.py`,
+  `process_start.py`
+"""

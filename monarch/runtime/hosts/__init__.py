@@ -1,1 +1,15 @@
-"""The host agent: makes, watches, relays to and ends the procs of one machine."""
+"""The host agent: makes, watches, relays to and ends the procs of one machine.
+
+What to open, by what is to be changed:
+
+- what a host tells whoever watches it (a run holds, a push came through); who listens:
+  `bulletins.py`, `monarch/wire/bulletin.py`; `monarch/cli/sync/hearing.py`
+- who is told that a proc is up, gives way, or ends: `proc_watchers.py`
+- how procs are made; what a host learns to import: `templates.py`, `launcher.py`;
+  `monarch/runtime/zygote.py`, `monarch/runtime/bootstrap.py`;
+  `monarch/runtime/procs/seen_imports.py`; `monarch/runtime/learned_modules.py`
+- how procs are asked to end, and killed: `proc_stops.py`, `host_door.py`
+- what procs of `this_host()` get that have a `$WORKSPACE_DIR` of their own:
+  `given_workspaces.py`, `monarch/runtime/workspace/pushing/local_replicas.py`
+- how procs give way to new ones: `replacements.py`, `monarch/runtime/procs/kept_spawns.py`
+"""

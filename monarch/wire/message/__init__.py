@@ -1,4 +1,9 @@
-"""Every message of the protocol, in one table; the files are the conversations they belong to."""
+"""Every message of the protocol, in one table; the files are the conversations they belong to.
+
+What to open, by what is to be changed:
+
+- a message, or add one: `__init__.py`: a file a conversation, and here the table of all
+"""
 
 from monarch.wire.message.actors import (
     ActorFailed,

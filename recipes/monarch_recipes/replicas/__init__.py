@@ -1,1 +1,7 @@
-"""What keeps replica groups training: chaos, restarts, fingerprints, a lighthouse, a controller."""
+"""What keeps replica groups training: chaos, restarts, fingerprints, a lighthouse, a controller.
+
+What to open, by what is to be changed:
+
+- when a replica group counts as hung: `crew.py`
+- a bug of TorchFT: `torchft_cures.py`
+"""

@@ -1,1 +1,9 @@
-"""What git, and `.monarchignore`, leave out of a workspace."""
+"""What git, and `.monarchignore`, leave out of a workspace.
+
+What to open, by what is to be changed:
+
+- git's patterns; why a file is left out, in words: `gitignore.py`,
+  `monarch_sync/scanning/explain.py`
+- where a user's own ignore rules are: `git_config.py`
+- which files are left out of a sync: `ignore.py`
+"""

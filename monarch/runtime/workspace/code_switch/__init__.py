@@ -7,4 +7,8 @@ What is decided is in ``monarch.core.code_switch``; here are the threads and mes
 - ``orders``: what arrives from other processes.
 - ``fencing``: what a participant does to its mailboxes, its spawns and what it sends.
 - ``author_lost``: brings a switch to its end whose author has died.
+
+What to open, by what is to be changed:
+
+- what becomes of a push whose author dies: `author_lost.py`, `monarch/runtime/workspace/lease.py`
 """

@@ -1,1 +1,12 @@
-"""The author of a push: who has what, who gets what, in which order, and going back."""
+"""The author of a push: who has what, who gets what, in which order, and going back.
+
+What to open, by what is to be changed:
+
+- what `sync_workspace` does, step by step: `attempt.py`, `fleet.py`; what it tells:
+  `push_words.py`
+- whether a host keeps its copy inside the workspace: `nesting.py`
+- how content reaches many hosts: `spreading.py`
+- how a host that was away is brought up: `late_hosts.py`,
+  `monarch/runtime/hosts/waiting_spawns.py`
+- going back to one: `rollback.py`
+"""
