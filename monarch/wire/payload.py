@@ -72,9 +72,15 @@ def dump(value: Any) -> Payload:
         data = pickle.dumps(value, protocol=5)
         return Payload(data, () if len(data) < _LARGE_BYTES else Borrowed())
     file = io.BytesIO()
-    pickler = _PICKLERS["torch" in sys.modules, _has_large(value)](file)
+    pickler = _PICKLERS[_is_torch_there(), _has_large(value)](file)
     pickler.dump(value)
     return Payload(file.getvalue(), pickler.buffers())
+
+
+def _is_torch_there() -> bool:
+    """Whether there may be tensors: not while another thread is still importing torch."""
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)
 
 
 def _is_plain(value: Any) -> bool:
@@ -117,7 +123,7 @@ class _Buffers:
 
     def __init__(self) -> None:
         self.found: list[Any] = []
-        self.tensors = TensorReducer() if "torch" in sys.modules else None
+        self.tensors = TensorReducer() if _is_torch_there() else None
 
     def collect(self, buffer: pickle.PickleBuffer) -> bool:
         """Keep a buffer, or have it copied into the pickle: true for that."""

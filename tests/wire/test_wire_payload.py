@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -216,3 +219,17 @@ def test_subclasses_of_plain_types_keep_their_class(value: Any) -> None:
     back = round_trip(value)
     found = back if isinstance(back, Odd) else next(iter(getattr(back, "values", lambda: back)()))
     assert type(found) is Odd
+
+
+class _Answer:
+    """Nothing that is plain."""
+
+
+def test_values_travel_while_another_thread_is_still_importing_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half = types.ModuleType("torch")
+    half.__spec__ = importlib.util.spec_from_loader("torch", None)
+    monkeypatch.setattr(half.__spec__, "_initializing", True, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", half)
+    assert type(round_trip(_Answer())) is _Answer
