@@ -344,7 +344,7 @@ def zero_copy_collector() -> None:
 @pytest.fixture(autouse=True)
 def no_fault(request: pytest.FixtureRequest) -> Iterator[None]:
     """A fault that no test asked for fails it, instead of interrupting the whole run."""
-    actor = sys.modules.get("monarch.actor")
+    actor: Any = sys.modules.get("monarch.actor")
     if actor is None:
         yield
         return

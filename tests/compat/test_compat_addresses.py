@@ -160,7 +160,7 @@ def test_local_hosts_of_a_shape(program: Any) -> None:
 
 @pytest.mark.parametrize("name", ["create", "info", "kill", "get_or_create", "server_ready"])
 def test_a_command_for_other_schedulers_says_what_to_use(name: str) -> None:
-    from monarch.tools import commands
+    from monarch.tools import commands  # type: ignore[attr-defined]
 
     def call() -> None:
         called = getattr(commands, name)("slurm:///1", *["config"] * (name == "get_or_create"))

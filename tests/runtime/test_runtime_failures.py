@@ -22,6 +22,8 @@ from monarch.actor import (
     this_proc,
 )
 from monarch.runtime import process
+from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.hosts.launcher import Launcher
 from tests.actors import Answers, Async, BadInit, Cleans, Echo, Parent
 from tests.support import is_running, wait_for
 
@@ -202,7 +204,10 @@ def test_a_template_that_dies_takes_its_procs_with_it_and_is_replaced(
     pids = echo.pid.call().get().values()
     pids += procs.spawn("starts", Starts).start.call().get().values()
     pending = echo.wait_for_file.call("/never")
-    (launcher,) = process.current().host_agent.templates.all
+    client = process.current()
+    assert isinstance(client, ClientAgent)
+    (launcher,) = client.host_agent.templates.all
+    assert isinstance(launcher, Launcher)
     os.kill(launcher._process.pid, signal.SIGKILL)
     with pytest.raises(SupervisionError, match="template process"):
         pending.get(timeout=SECONDS)

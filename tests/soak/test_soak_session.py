@@ -37,7 +37,7 @@ def kept() -> dict[str, int]:
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
-        "tasks": len(asyncio.all_tasks(agent._loop)) if agent._loop else 0,
+        "tasks": sum(isinstance(one, asyncio.Task) and not one.done() for one in gc.get_objects()),
         "ports": len(node.calls),
         "receivers of lanes": len(node.outgoing._boxes),
         "handlers of deaths": len(node.partings.on_peer_down),

@@ -495,9 +495,9 @@ def make_deep(folder: Path, path: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in folder.iterdir():
-            if one.is_dir():
-                shutil.rmtree(one)
+        for made in folder.iterdir():
+            if made.is_dir():
+                shutil.rmtree(made)
 
 
 SOUND = encode(Stage(1, "me", "", b"", b"", [], [], []))

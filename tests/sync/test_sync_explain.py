@@ -140,9 +140,9 @@ def test_it_agrees_with_the_scan(seed: int, folder: Path) -> None:
             (folder / where).write_text("\n".join(lines) + "\n")
     workspace = Workspace({folder: ""})
     manifest = Scanner(workspace).scan().manifest
-    for path in sorted(folder.rglob("*")):
-        found = explain(workspace, path)
-        relative = str(path.relative_to(folder))
+    for one in sorted(folder.rglob("*")):
+        found = explain(workspace, one)
+        relative = str(one.relative_to(folder))
         assert found.is_in == (relative in manifest), str(found)
         if not found.is_in:
             assert found.rule is not None, str(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -142,7 +142,8 @@ def _walk_through(
 ) -> None:
     runs = [(case, kind) for case in cases for kind in kinds]
     texts: _Texts = {run: {**run[0].texts(run[1])} for run in runs}
-    for files in [*texts.values(), _walked(1)]:
+    states: list[Mapping[str, str | None]] = [*texts.values(), _walked(1)]
+    for files in states:
         for name, text in files.items():
             _put(project, name, text)
     project.write("walker.py", WALKER)

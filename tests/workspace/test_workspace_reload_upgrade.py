@@ -76,7 +76,7 @@ def _new_counter() -> type:
 
         @endpoint
         def call_stored(self) -> Any:
-            return self.method()
+            return self.method()  # type: ignore[attr-defined]
 
         @endpoint
         def isa(self, other: type) -> Any:
