@@ -130,7 +130,7 @@ def spawn(
                 if tree is None:
                     part = slice(number * num_per_host, (number + 1) * num_per_host)
                     for proc in procs[part]:
-                        node.known.expect(proc)
+                        node.address_book.expect(proc)
                     node.send(host.address, order(specs[part]), setup)
             if tree is not None:
                 # Each host agent gives its procs their uids and ranks.
@@ -146,7 +146,7 @@ def spawn(
             # Some may have been told of as lost with it; these came after that.
             why = f"its host is gone: {failure.reason}"
             late = [ProcDown(p.uid, why) for p in procs if p.host_uid == host.address.uid]
-            node.partings.peers_down(late, host.address.uid)
+            node.peer_down.report_all(late, host.address.uid)
     return ProcMesh(uid, name, shape, procs, True, reference, num_per_host, tree, born)
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-from monarch.core.call_table import CallTable
 from monarch.errors import MeshFailure
-from monarch.net.loop import Loop
-from monarch.runtime.ends.life_lines import LifeLines
+from monarch.runtime.links.failure_detector import FailureDetector
+from monarch.runtime.links.network import Network
 from monarch.runtime.promise import Promise
-from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import Answer, AnyMessage, PortMark, Replies, Reply
-
-__all__ = ["AnswerSink", "Answers", "Outcome", "RawReply"]
+from monarch.wire.message import Answer, PortMark, Replies, Reply
 
 
 class RawReply:
@@ -70,26 +67,16 @@ class AnswerSink:
         return True
 
 
-class Network(Protocol):
-    """What is needed of the node."""
-
-    loop: Loop
-    calls: CallTable
-    lives: LifeLines
-
-    @property
-    def uid(self) -> Uid: ...
-
-    def send(self, to: ProcAddress, message: AnyMessage) -> None: ...
-
-    def address_of(self, uid: Uid) -> ProcAddress: ...
-
-
 class Answers:
     """Puts what arrives into the port that it is for."""
 
-    def __init__(self, node: Network) -> None:
+    def __init__(self, node: Network, detector: FailureDetector) -> None:
         self._node = node
+        self._detector = detector
+        node.handle(Reply, self.on_reply)
+        node.handle(Replies, self.on_replies)
+        node.handle(Answer, self.on_answer)
+        node.handle(PortMark, self.on_port_mark)
 
     def on_reply(self, envelope: Envelope) -> None:
         """One answer of one actor."""
@@ -119,7 +106,7 @@ class Answers:
         """The answer to a control request; it is a sign of life, too."""
         answer = envelope.message
         assert isinstance(answer, Answer)
-        self._node.lives.heard(answer.sender)
+        self._detector.heard(answer.sender)
         self._node.calls.receive(answer.port, 0, Outcome(answer.body, answer.error))
 
     def on_port_mark(self, envelope: Envelope) -> None:

@@ -84,12 +84,12 @@ class ClientAgent(ProcAgent):
         self.host_agent.follows_client = True
         self.host_agent.client = lambda: node.address
         self.printer = LogPrinter(self._printed)
-        node.partings.on_peer_down.append(lambda uid, down: self.printer.forget(uid))
+        node.peer_down.on_down.append(lambda uid, down: self.printer.forget(uid))
         self._leave_notebook = follow_cells(self.printer, self.flush_logs)
         self.links: dict[str, HostLink] = {}
         self._find_process: dict[str, FindProcess] = {}
         self.faults = UnhandledFaults(self.printer.flush)
-        node.partings.on_peer_again.append(lambda again: self.faults.forget(again.uid))
+        node.peer_down.on_again.append(lambda again: self.faults.forget(again.uid))
         self._is_closed = False
         self._imported = ImportedTexts()
         self._imported.look()
@@ -169,8 +169,8 @@ class ClientAgent(ProcAgent):
         if url not in self.links:
             if host.advertise.startswith("tcp://"):
                 self.listen_beyond(host.advertise)  # where its answer comes in
-            self.node.known.expect(address)
-            self.node.known.peer_up(address)
+            self.node.address_book.expect(address)
+            self.node.address_book.peer_up(address)
         return address
 
     def unlink(self, url: str) -> None:
@@ -184,7 +184,7 @@ class ClientAgent(ProcAgent):
         """The host at ``url`` was asked to end: that it is lost then is no failure."""
         link = self.links.get(url)
         if link is not None:
-            self.node.partings.expect_end(link.address.uid)
+            self.node.peer_down.expect_end(link.address.uid)
 
     def use_secret(self, secret: bytes) -> None:
         """Speak as a member of the job that has this secret."""
@@ -298,7 +298,7 @@ class ClientAgent(ProcAgent):
         for link in self.links.values():
             procs = [p for p in self.owned_procs() if p.host_uid == link.address.uid]
             is_there = link.ready.is_set and not link.is_lost
-            if procs and is_there and not self.node.partings.expects_end(link.address.uid):
+            if procs and is_there and not self.node.peer_down.expects_end(link.address.uid):
                 ends.append(self._request_end(link, procs, grace_seconds))
         _wait_for(ends, grace_seconds + 1.0)
 

@@ -24,13 +24,14 @@ from monarch.net.rare_log import RareLog
 from monarch.net.transport import Frames, Receive, Transport
 from monarch.net.transports import Transports
 from monarch.runtime.answers import Answers, AnswerSink, Outcome
-from monarch.runtime.ends.life_lines import LifeLines
-from monarch.runtime.links.acquaintances import Acquaintances
+from monarch.runtime.links.address_book import AddressBook
 from monarch.runtime.links.bulk_receiver import BulkReceiver
 from monarch.runtime.links.bulk_sender import BULK_BYTES, BulkSender
+from monarch.runtime.links.failure_detector import FailureDetector
+from monarch.runtime.links.network import Gone
 from monarch.runtime.links.outgoing import Outgoing
-from monarch.runtime.links.partings import Partings
 from monarch.runtime.links.peer import Peer
+from monarch.runtime.links.peer_down import PeerDown
 from monarch.runtime.links.trees import Trees
 from monarch.runtime.links.waiting_switches import ends_switch
 from monarch.runtime.promise import Promise
@@ -43,26 +44,14 @@ from monarch.wire.message import (
     AnyMessage,
     Attach,
     Call,
-    Chunk,
-    Consignment,
-    Credit,
-    Heartbeat,
-    Parcel,
-    PortMark,
-    Replies,
+    ProcDown,
     Reply,
-    Retire,
     Step,
     StopSelf,
     Switch,
-    Unmapped,
 )
 
-__all__ = ["Node"]
-
 _log = logging.getLogger("monarch.node")
-
-_MAX_INTRODUCED = 10_000
 
 Handler = Callable[[Envelope], None]
 
@@ -99,35 +88,20 @@ class Node:
         self._handlers: dict[type, Handler] = {}
         self._anywhere: set[type] = {Reply}
         self._transport = (transport or self._over_sockets)(self.loop, self._receive)
-        self.known = Acquaintances(self, lambda url: self._transport.connect(url))
-        self.partings = Partings(self)
-        self.lives = LifeLines(self, self.partings.peer_down)
+        # What the parts of this node do to forget a process.
+        self.on_gone: list[Callable[[Uid, Gone], None]] = []
         self._rare = RareLog(_log)
         self._closed = False
         self.is_insecure = False
-        self.trees = Trees(
-            self,
-            lambda host: self.known.on_host_met(host),
-            lambda mesh: self.outgoing.down(mesh),
-        )
-        self.outgoing: Outgoing = Outgoing(self, self.trees)
-        self.partings.on_peer_down.append(self.trees.host_down)
-        self.partings.on_peer_down.append(lambda uid, down: self.trees.proc_down(uid))
-        answers = Answers(self)
-        self.handle(Reply, answers.on_reply)
-        self.handle(Replies, answers.on_replies)
-        self.handle(Answer, answers.on_answer)
-        self.handle(PortMark, answers.on_port_mark)
-        self.handle(Heartbeat, self.lives.on_heartbeat)
+        self.failure_detector = FailureDetector(self)
+        self.address_book = AddressBook(self, self.failure_detector, self._transport.connect)
+        self.trees = Trees(self, self.address_book)
         self.bulk_sender = BulkSender(self)
+        self.outgoing = Outgoing(self, self.trees, self.bulk_sender)
         self.bulk_receiver = BulkReceiver(self, self.bulk_sender.room)
+        self.peer_down = PeerDown(self, self.address_book, self.trees)
         self._held_back = self.bulk_receiver.order.waiting
-        self.handle(Parcel, self.bulk_receiver.on_parcel)
-        self.handle(Consignment, self.bulk_receiver.on_consignment)
-        self.handle(Chunk, self.bulk_receiver.on_chunk)
-        self.handle(Credit, self.bulk_sender.on_credit)
-        self.handle(Retire, self.bulk_receiver.on_retire)
-        self.handle(Unmapped, self.bulk_sender.on_unmapped)
+        Answers(self, self.failure_detector)
 
     def _over_sockets(self, loop: Loop, receive: Receive) -> Transport:
         assert isinstance(loop, IoLoop), "sockets need a loop of the operating system"
@@ -145,7 +119,7 @@ class Node:
 
     def start(self) -> None:
         self.loop.start()
-        self.lives.start()
+        self.failure_detector.start()
 
     def listen(self, url: str, advertise: str = "") -> str:
         """Receive at ``url``; others are told the host of ``advertise`` where it is given."""
@@ -204,23 +178,23 @@ class Node:
         if not self.trees.send(to, envelope):
             self.transmit(to, envelope)
         elif isinstance(message, Switch) and message.holds:
-            self.partings.held_from[to.uid] = self.calls.next_port()
+            self.peer_down.held_from[to.uid] = self.calls.next_port()
         elif ends_switch(message):
-            self.partings.held_from.pop(to.uid, None)
+            self.peer_down.held_from.pop(to.uid, None)
 
     def transmit(self, to: ProcAddress, envelope: Envelope) -> None:
         """Hand a message to the connection with another process."""
-        peer = self.known.meet(to)
+        peer = self.address_book.meet(to)
         message = envelope.message
         if ends_switch(message):
             peer.release()
-            self.partings.held_from.pop(to.uid, None)
+            self.peer_down.held_from.pop(to.uid, None)
         elif isinstance(message, StopSelf | Step) and peer.send_past(pack(envelope)):
             return
         self._carry(peer, envelope)
         if isinstance(message, Switch) and message.holds:
             peer.hold()
-            self.partings.held_from[to.uid] = self.calls.next_port()
+            self.peer_down.held_from[to.uid] = self.calls.next_port()
 
     def _carry(self, peer: Peer, envelope: Envelope) -> None:
         if envelope.buffers or len(envelope.payload) >= BULK_BYTES:
@@ -235,20 +209,28 @@ class Node:
         """
         if to.uid == self.address.uid:
             return self._carry_here
-        return functools.partial(self._carry, self.known.meet(to))
+        return functools.partial(self._carry, self.address_book.meet(to))
 
     def _carry_here(self, envelope: Envelope) -> None:
         if envelope.buffers:
             envelope = envelope._replace(buffers=self.bulk_sender.take(envelope.buffers))
         self.dispatch(envelope)
 
+    def report_down(self, down: ProcDown) -> None:
+        """A process is gone."""
+        self.peer_down.report(down)
+
+    def peer_left(self, uid: Uid) -> None:
+        """A process has left in peace: forget it."""
+        self.peer_down.left(uid)
+
     def failure_of(self, uid: Uid) -> MeshFailure | None:
         """Why a process is gone; ``None`` for one that is not known to be."""
-        return self.known.failure_of(uid)
+        return self.address_book.failure_of(uid)
 
     def address_of(self, uid: Uid) -> ProcAddress:
         """The address of a process that has introduced itself."""
-        return self.known.address_of(uid)
+        return self.address_book.address_of(uid)
 
     def open_port(self, sink: Sink, targets: list[Uid]) -> int:
         """A port for answers from ``targets``. Those already dead end the wait at once.
@@ -303,7 +285,7 @@ class Node:
         try:
             envelope = unpack(frames)
         except OtherVersion as error:
-            self.known.met_other_version(error)
+            self.address_book.met_other_version(error)
             raise
         if envelope.route not in ("", self.address.uid):
             raise WireError(f"it is for another process ({envelope.route[:20]!r})")
@@ -343,9 +325,9 @@ class Node:
         if self._closed:
             return
         self._closed = True
-        self.lives.stop()
+        self.failure_detector.stop()
         with contextlib.suppress(Exception):
-            self.loop.run_on_loop(self.lives.close, timeout=1.0)
+            self.loop.run_on_loop(self.failure_detector.close, timeout=1.0)
         self.outgoing.close()
         with contextlib.suppress(Exception):
             self.loop.run_on_loop(self.bulk_receiver.close, timeout=1.0)

@@ -30,8 +30,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def ask(node: Node, *urls: str) -> list[str]:
     addresses = {url: HostUrl.parse(url).address() for url in urls}
     for address in addresses.values():
-        node.known.expect(address)
-        node.known.peer_up(address)
+        node.address_book.expect(address)
+        node.address_book.peer_up(address)
     found = ask_hosts(node, addresses)
     return [str(found[url].get("error", "")) for url in urls]
 

@@ -186,14 +186,14 @@ def test_what_waits_for_a_process_to_come_up_arrives_first(
 ) -> None:
     sender, _ = pair
     late = make(shared_memory_bytes=2**30)
-    sender.node.known.expect(late.node.address)
+    sender.node.address_book.expect(late.node.address)
     value = np.arange(LARGE, dtype=np.uint8)
     expected = value.copy()
     sender.send(late, value, "1")
     value[:] = 0
     sender.send(late, 2, "2")
     late.listen()
-    sender.node.known.peer_up(late.node.address)
+    sender.node.address_book.peer_up(late.node.address)
     sender.send(late, 3, "3")
     back = late.take(3)
     np.testing.assert_array_equal(back[0], expected)
@@ -278,7 +278,7 @@ def test_a_dead_receiver_holds_nothing(make: Make) -> None:
     sender.send(receiver, np.zeros(LARGE))
     kept = receiver.take(1)
     assert sender.pool.num_in_use == 1
-    sender.node.partings.peer_down(ProcDown(receiver.node.uid, "it was killed"))
+    sender.node.peer_down.report(ProcDown(receiver.node.uid, "it was killed"))
     assert sender.pool.num_in_use == 0
     sender.send(receiver, np.zeros(LARGE))
     assert sender.pool.num_in_use == 0
@@ -290,7 +290,7 @@ def test_what_a_dead_sender_sent_stays_valid(make: Make) -> None:
     sender.send(receiver, np.full(LARGE, 5, np.uint8))
     (array,) = receiver.take(1)
     sender.close()
-    receiver.node.partings.peer_down(ProcDown(sender.node.uid, "it was killed"))
+    receiver.node.peer_down.report(ProcDown(sender.node.uid, "it was killed"))
     assert (array == 5).all()
     array += 1
 
@@ -349,7 +349,7 @@ def test_a_sender_that_dies_midway_takes_its_message_and_what_came_after_with_it
     wait_for(lambda: credits)
     node = receiver.node
     wait_for(lambda: len(node.bulk_receiver.order))
-    node.partings.peer_down(ProcDown(sender.node.uid, "it was killed"))
+    node.peer_down.report(ProcDown(sender.node.uid, "it was killed"))
     wait_for(lambda: not node.bulk_receiver.order)
     assert not receiver.calls
     assert not node.bulk_receiver._inbound
@@ -363,7 +363,7 @@ def test_a_receiver_that_dies_midway_is_sent_nothing_more(
     sender.send(receiver, bytes(5 * LARGE), "large")
     wait_for(lambda: credits)
     assert sender.node.bulk_sender._outbound
-    sender.node.partings.peer_down(ProcDown(receiver.node.uid, "it was killed"))
+    sender.node.peer_down.report(ProcDown(receiver.node.uid, "it was killed"))
     wait_for(lambda: not sender.node.bulk_sender._outbound)
 
 
@@ -537,7 +537,7 @@ def test_what_was_lost_with_one_who_handed_it_on_holds_back_nobody(
     author.node.send(receiver.node.address, Heartbeat(author.node.uid))
     wait_for(lambda: receiver.heartbeats)
     assert receiver.methods == []
-    receiver.node.partings.peer_down(ProcDown(relay.node.uid, "it was killed"))
+    receiver.node.peer_down.report(ProcDown(relay.node.uid, "it was killed"))
     wait_for(lambda: receiver.methods == ["another way"])
 
 

@@ -38,6 +38,8 @@ class Wire:
         self.address = ProcAddress("here")
         self.uid = "here"
         self.calls = CallTable()
+        self.on_gone: list[Any] = []
+        self.on_over: list[Any] = []
         self.sent: list[str] = []
         self.marks: list[int] = []
 
@@ -73,7 +75,7 @@ def wire() -> Iterator[Wire]:
 
 @pytest.fixture
 def outgoing(wire: Wire) -> Iterator[Outgoing]:
-    made = Outgoing(wire, None)  # type: ignore[arg-type]
+    made = Outgoing(wire, wire, None)  # type: ignore[arg-type]
     yield made
     made.close()
 

@@ -49,8 +49,8 @@ def test_who_asks_a_host_of_another_version_hears_both_and_what_to_do(
 ) -> None:
     host = HostUrl.parse(url).address()
     for _ in range(2):
-        asker.known.expect(host)
-        asker.known.peer_up(host)
+        asker.address_book.expect(host)
+        asker.address_book.peer_up(host)
         asked = asker.request(host, lambda port: Inspect(port, asker.uid))
         assert asked.wait(SECONDS)
         assert f"version {OTHER}, this process {PROTOCOL_VERSION}" in asked.value.error

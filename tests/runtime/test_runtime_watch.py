@@ -89,7 +89,7 @@ def test_a_host_agent_that_meets_a_proc_of_its_own_is_told_of_it_once(
     late = ProcAddress("late", ("ipc:///nowhere/late",), agent.node.address.machine, "host")
 
     def meet() -> None:
-        agent.node.known.introduce(late)
+        agent.node.address_book.introduce(late)
         agent.node.transmit(ProcAddress("late"), Envelope("late", Inspect(0, "host")))
         agent.answers()
 

@@ -10,7 +10,7 @@ import pytest
 from monarch.actor import HostMesh, SupervisionError
 from monarch.config import configured
 from monarch.runtime import process
-from monarch.runtime.links.acquaintances import Acquaintances
+from monarch.runtime.links.address_book import AddressBook
 from monarch.runtime.node import Node
 from monarch.testing import World, in_process
 from monarch.wire.message import Cast, Grow, ProcDown, SpawnProcs
@@ -22,7 +22,7 @@ SECONDS = 20
 def lose(node: Node, hosts: HostMesh, rank: int) -> None:
     """What its link does when the process of the agent ends."""
     uid = hosts._hosts[rank].address.uid
-    node.partings.peer_down(ProcDown(uid, "the host agent's process ended"))
+    node.peer_down.report(ProcDown(uid, "the host agent's process ended"))
 
 
 def at(
@@ -64,9 +64,9 @@ def check_told(world: World, mesh: Any, ranks: tuple[int, ...]) -> None:
 
 STEPS: dict[str, tuple[type, str, Callable[..., bool], int]] = {
     "before its procs are expected": (
-        Acquaintances, "expect", lambda address: "." not in address.uid, 3
+        AddressBook, "expect", lambda address: "." not in address.uid, 3
     ),
-    "between two of them": (Acquaintances, "expect", lambda address: True, 4),
+    "between two of them": (AddressBook, "expect", lambda address: True, 4),
     "before the order is sent": (
         Node, "send", lambda to, one, *more: isinstance(one, SpawnProcs), 2
     ),

@@ -71,7 +71,7 @@ class Visitor:
         self._pids: dict[Uid, int] = {}
         self._num_lost = 0
         self._num_lost_when_all_followed = -1
-        self._agent.node.partings.on_peer_down.append(self._lose)
+        self._agent.node.peer_down.on_down.append(self._lose)
         self._names = job.names_by_url()
         self.silent: dict[str, str] = {}  # hosts, by URL, that gave no answer last time, and why
 
@@ -242,10 +242,10 @@ class Visitor:
 
         def gone() -> None:
             reason = "the host agent's process ended"
-            node.partings.peer_down(ProcDown(host.uid, reason, expected=True))
+            node.peer_down.report(ProcDown(host.uid, reason, expected=True))
 
         there = ProcAddress(host.uid, host.urls, str(body.get("machine", "")))
-        node.lives.watch(there, pid, gone)
+        node.failure_detector.watch(there, pid, gone)
 
     def _lose(self, uid: Uid, down: ProcDown) -> None:
         self._num_lost += 1
@@ -259,8 +259,8 @@ class Visitor:
                 if proc.get("address"):
                     uid, urls, machine, *_ = proc["address"]
                     address = ProcAddress(uid, tuple(urls), machine)
-                    node.known.expect(address)
-                    node.known.peer_up(address)
+                    node.address_book.expect(address)
+                    node.address_book.peer_up(address)
                     asked[proc["uid"]] = node.request(address, lambda port: Inspect(port, node.uid))
         return {uid: body for uid, body in _bodies(asked).items() if body is not None}
 

@@ -14,5 +14,5 @@ What to open, by what is to be changed:
 - how all ranks switch at one moment: `table.py`, `participant.py` (decides),
   `monarch/runtime/workspace/code_switch/driver.py`, `monarch/runtime/procs/fences.py`
 - how long a push may hold anybody up: `coordinator.py`, `fence.py`,
-  `monarch/runtime/links/behind_fence.py`
+  `monarch/runtime/links/waiting_switches.py`
 """

@@ -220,7 +220,7 @@ class HostAgent:
     def _on_proc_up(self, envelope: Envelope) -> None:
         up = envelope.message
         assert isinstance(up, ProcUp)
-        self.node.known.peer_up(up.proc)
+        self.node.address_book.peer_up(up.proc)
         self.others.is_up(up)
         proc = self.procs.get(up.proc.uid)
         if proc is not None:

@@ -28,7 +28,7 @@ class HostDoor:
         agent.client = lambda: self.client.client if self.client else None
         self._node.handle(Attach, self._on_attach)
         self._node.handle(Detach, self._on_detach)
-        self._node.partings.on_peer_down.append(self._on_peer_down)
+        self._node.peer_down.on_down.append(self._on_peer_down)
 
     def _on_attach(self, envelope: Envelope) -> None:
         attach = envelope.message
@@ -43,7 +43,7 @@ class HostDoor:
         self.client = attach
         node = self._node
         uid = attach.client.uid
-        node.lives.watch(attach.client, attach.pid, lambda: self._process_ended(uid))
+        node.failure_detector.watch(attach.client, attach.pid, lambda: self._process_ended(uid))
         about = {
             "machine": node.address.machine,
             "pid": os.getpid(),
@@ -55,7 +55,7 @@ class HostDoor:
         node.answer(attach.client, attach.port, about)
 
     def _process_ended(self, uid: Uid) -> None:
-        self._node.partings.peer_down(ProcDown(uid, "the client's process ended", expected=True))
+        self._node.peer_down.report(ProcDown(uid, "the client's process ended", expected=True))
 
     def _on_detach(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Detach)
@@ -71,5 +71,5 @@ class HostDoor:
         self.client = None
         self._agent.stop(list(self._agent.procs), grace_seconds, "its client has left")
         self._agent.bulletins.forget(uid)
-        self._node.partings.forget_peer(uid)
+        self._node.peer_down.left(uid)
         self._forget()

@@ -69,19 +69,19 @@ class HostLink:
         # Its agent was started by this program, and no job looks after it.
         self.is_own_child = False
         self._error: MonarchError | None = None
-        node.known.expect(self.address)
-        node.known.peer_up(self.address)
+        node.address_book.expect(self.address)
+        node.address_book.peer_up(self.address)
         self._timer = node.loop.call_later(settings().attach_timeout_seconds, self._too_late)
         outcome = node.request(
             self.address,
             lambda port: Attach(node.address, os.getpid(), who_am_i(), port, takeover),
         )
         # First, because a refusal that is here already ends the peer, and with it the link.
-        node.partings.on_peer_down.append(self._on_peer_down)
+        node.peer_down.on_down.append(self._on_peer_down)
         outcome.on_set(lambda: self._answered(outcome.value))
         if process is not None and process.is_running:
             here = ProcAddress(self.address.uid, self.address.urls, node.address.machine)
-            node.lives.watch(here, process.pid, self._process_ended)
+            node.failure_detector.watch(here, process.pid, self._process_ended)
         elif process is not None:
             node.loop.call_soon(self._process_ended)
 
@@ -101,7 +101,7 @@ class HostLink:
         assert isinstance(pid, int)
         assert isinstance(machine, str)
         host = ProcAddress(self.address.uid, self.address.urls, machine)
-        self._node.lives.watch(host, pid, self._process_ended)
+        self._node.failure_detector.watch(host, pid, self._process_ended)
         is_here = machine == self._node.address.machine
         self.is_own_child = self._process is None and is_here and parent_of(pid) == os.getpid()
         self.ready.set(None)
@@ -125,17 +125,17 @@ class HostLink:
     def _process_ended(self) -> None:
         how = "" if self._process is None else self._process.how_ended()
         why = how or "the host agent's process ended"
-        self._node.partings.peer_down(ProcDown(self.address.uid, why))
+        self._node.peer_down.report(ProcDown(self.address.uid, why))
 
     def _fail(self, error: MonarchError) -> None:
         if not self.ready.is_set and self._error is None:
             self._error = error
-            self._node.partings.peer_down(ProcDown(self.address.uid, str(error), expected=True))
+            self._node.peer_down.report(ProcDown(self.address.uid, str(error), expected=True))
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         if uid != self.address.uid:
             return
-        self._node.partings.on_peer_down.remove(self._on_peer_down)
+        self._node.peer_down.on_down.remove(self._on_peer_down)
         self._timer.cancel()
         # Its procs are gone already: whoever waits for it may try again at once.
         gone = MonarchError(f"the host agent at {self.url} is gone: {down.reason}")
@@ -144,15 +144,13 @@ class HostLink:
     def give_up(self) -> None:
         """The host is about to end, and that is no failure."""
         self.detach()
-        self._node.partings.peer_down(
-            ProcDown(self.address.uid, "its job was ended", expected=True)
-        )
+        self._node.peer_down.report(ProcDown(self.address.uid, "its job was ended", expected=True))
 
     def detach(self) -> None:
         """Leave: the host stops our procs and waits for the next client."""
         if self._node.failure_of(self.address.uid) is None:
             self._node.send(self.address, Detach(self._node.uid))
-        self._node.lives.unexpect(self.address.uid)
+        self._node.failure_detector.unexpect(self.address.uid)
 
 
 def _program() -> str:

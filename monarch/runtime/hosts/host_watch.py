@@ -24,7 +24,7 @@ class HostWatch:
         self._for: dict[Uid, dict[Uid, ProcAddress]] = {}
         self._by: dict[Uid, ProcAddress] = {}
         node.handle(WatchHost, self._on_watch_host)
-        node.partings.on_peer_down.append(self._on_peer_down)
+        node.peer_down.on_down.append(self._on_peer_down)
 
     def _on_watch_host(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -36,9 +36,9 @@ class HostWatch:
             return
         node = self._node
         if node.failure_of(host.uid) is not None:
-            node.partings.forget_peer(host.uid)
+            node.peer_down.left(host.uid)
         # Until it says who it is; on this machine its process is watched from then on.
-        node.lives.expect(host.uid)
+        node.failure_detector.expect(host.uid)
         node.send(host, Watch(host.uid, node.address))
 
     def introduce(self, watcher: ProcAddress) -> None:
@@ -50,11 +50,11 @@ class HostWatch:
         """Some process has said who it is: perhaps a host that we watch."""
         uid = up.proc.uid
         if uid in self._for:
-            self._node.lives.unexpect(uid)
-            self._node.lives.watch(up.proc, up.pid, lambda: self._ended(uid))
+            self._node.failure_detector.unexpect(uid)
+            self._node.failure_detector.watch(up.proc, up.pid, lambda: self._ended(uid))
 
     def _ended(self, uid: Uid) -> None:
-        self._node.partings.peer_down(ProcDown(uid, "the host agent's process ended"))
+        self._node.peer_down.report(ProcDown(uid, "the host agent's process ended"))
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         self._by.pop(uid, None)

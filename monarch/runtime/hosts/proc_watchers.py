@@ -40,7 +40,7 @@ class ProcWatchers:
         self._mourners: dict[Uid, _Told] = {}
         self._ends: dict[Uid, ProcDown] = {}
         self._lost_together: list[tuple[ProcDown, _Told]] = []
-        node.partings.on_peer_down.append(self._on_peer_down)
+        node.peer_down.on_down.append(self._on_peer_down)
 
     def watch(self, uid: Uid, watcher: ProcAddress) -> None:
         """Tell ``watcher`` that a proc is up, maybe at once, and when it ends."""

@@ -66,7 +66,7 @@ class Relay:
         self._node.handle(Grow, self._on_grow)
         self._node.handle(Cast, self._on_cast)
         self._node.handle(Wither, self._on_wither)
-        self._node.partings.on_peer_again.append(self._introduce_again)
+        self._node.peer_down.on_again.append(self._introduce_again)
 
     def forget(self) -> None:
         """The client has left, and with it everybody who sent through here."""
@@ -86,7 +86,7 @@ class Relay:
         assert isinstance(grow, Grow)
         if grow.degree < 1 or grow.start < 0 or not 0 < grow.per_host <= _MAX_PER_HOST:
             raise ValueError(f"no tree: {grow.degree=}, {grow.start=}, {grow.per_host=}")
-        self._node.known.introduce(grow.sender)
+        self._node.address_book.introduce(grow.sender)
         key = grow.sender.uid, grow.mesh
         before = self._trees.get(key)
         self._trees[key] = _Known(grow, before.last if before else 0)

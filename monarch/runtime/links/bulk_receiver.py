@@ -7,7 +7,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from monarch.config import settings
 from monarch.core.reassembly import Assembly, Order
@@ -15,7 +14,7 @@ from monarch.errors import WireError
 from monarch.net.segment import NUM_HOLDS, PAGE_BYTES, Segment, view_region
 from monarch.net.segment_door import SegmentDoor, door_path
 from monarch.runtime.links.broken import broken
-from monarch.runtime.links.bulk_sender import BulkNode
+from monarch.runtime.links.network import Gone, Network
 from monarch.wire import layout
 from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope, unpack
@@ -42,19 +41,11 @@ from monarch.wire.message import (
     Unmapped,
 )
 
-__all__ = ["BulkReceiver"]
-
 _log = logging.getLogger("monarch.node")
 
 _MAX_MISSED = 1_000
 _WINDOW = 4
 """How many chunks of a consignment are on their way at a time."""
-
-
-class ReceivingNode(BulkNode, Protocol):
-    def receive(self, envelope: Envelope) -> None: ...
-
-    def dispatch(self, envelope: Envelope) -> None: ...
 
 
 class _Inbound:
@@ -71,7 +62,7 @@ class _Inbound:
 class BulkReceiver:
     """Puts messages and their bulk together again. Everything here runs on the I/O loop."""
 
-    def __init__(self, node: ReceivingNode, room: Callable[[int], memoryview]) -> None:
+    def __init__(self, node: Network, room: Callable[[int], memoryview]) -> None:
         self._node = node
         self._room = room
         self._doors: list[SegmentDoor] = []
@@ -82,6 +73,11 @@ class BulkReceiver:
         self._bytes_expected = 0
         self._limit = settings().max_message_bytes
         self.order: Order[Envelope] = Order()
+        node.on_gone.append(self._forget_gone)
+        node.handle(Parcel, self.on_parcel)
+        node.handle(Consignment, self.on_consignment)
+        node.handle(Chunk, self.on_chunk)
+        node.handle(Retire, self.on_retire)
 
     def open_door(self, url: str) -> None:
         """Take in segments at the process's Unix socket ``url``, if the system has a way."""
@@ -251,6 +247,10 @@ class BulkReceiver:
         for number in retire.segments:
             # What is still looked at in it stays until it is not.
             self._segments.pop((retire.sender, number), None)
+
+    def _forget_gone(self, uid: Uid, how: Gone) -> None:
+        if how is not Gone.EXPECTED:
+            self._node.loop.call_soon(lambda: self.forget(uid))
 
     def forget(self, uid: Uid) -> None:
         """A process is gone, and with it what it had not sent to its end."""

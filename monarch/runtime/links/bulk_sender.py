@@ -10,23 +10,20 @@ from __future__ import annotations
 import itertools
 import mmap
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from monarch.config import settings
 from monarch.core.reassembly import chunks_of
 from monarch.errors import MessageTooLarge
-from monarch.net.loop import Loop
 from monarch.net.segment_door import door_path, hand_over
 from monarch.net.transport import Frames
+from monarch.runtime.links.network import Gone, Network
 from monarch.runtime.links.peer import Peer
 from monarch.runtime.links.shared_pool import Placed, SharedPool
 from monarch.wire import layout
-from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope, pack, pack_header
-from monarch.wire.message import AnyMessage, Chunk, Consignment, Credit, Parcel, Retire, Unmapped
+from monarch.wire.message import Chunk, Consignment, Credit, Parcel, Retire, Unmapped
 from monarch.wire.payload import Borrowed
-
-__all__ = ["BULK_BYTES", "BulkNode", "BulkSender"]
 
 BULK_BYTES = 64 * 1024
 """From this size on, what a message carries travels apart from it."""
@@ -34,17 +31,6 @@ BULK_BYTES = 64 * 1024
 _CHUNK_BYTES = 2 * 2**20
 _MAX_ROOM_BYTES = 32 * 2**20
 _IDLE_SECONDS = 10.0
-
-
-class BulkNode(Protocol):
-    """What bulk needs of the node that it belongs to."""
-
-    loop: Loop
-    address: ProcAddress
-
-    def send(self, to: ProcAddress, message: AnyMessage) -> None: ...
-
-    def address_of(self, uid: Uid) -> ProcAddress: ...
 
 
 class _Cargo:
@@ -68,7 +54,7 @@ class _Outbound:
 class BulkSender:
     """Sends what is too large for a frame. From any thread, where nothing else is said."""
 
-    def __init__(self, node: BulkNode) -> None:
+    def __init__(self, node: Network) -> None:
         self._node = node
         self.pool = SharedPool(settings().shared_memory_bytes, clock=node.loop.time)
         self._limit = settings().max_message_bytes
@@ -77,6 +63,9 @@ class BulkSender:
         self._numbers = itertools.count(1)
         self._is_trimming = False
         self.num_chunk_bytes = 0
+        node.on_gone.append(self._forget_gone)
+        node.handle(Credit, self.on_credit)
+        node.handle(Unmapped, self.on_unmapped)
 
     def send(self, peer: Peer, envelope: Envelope) -> None:
         """Send a message to ``peer``. What its buffers hold is taken before this returns.
@@ -241,13 +230,15 @@ class BulkSender:
         self._told.get(unmapped.segment, set()).discard(unmapped.sender)
         self.pool.let_go(unmapped.segment, unmapped.hold, unmapped.sender)
 
+    def _forget_gone(self, uid: Uid, how: Gone) -> None:
+        if how is Gone.LEFT:
+            self._node.loop.call_soon(lambda: self._drop(uid))  # What it holds stays its own.
+        elif how is not Gone.EXPECTED:
+            self.forget(uid)
+
     def forget(self, uid: Uid) -> None:
         """A process is gone: take back what it held, and send it nothing more."""
         self.pool.forget(uid)
-        self.part(uid)
-
-    def part(self, uid: Uid) -> None:
-        """Send a process nothing more; it lives on, and what it holds stays its own."""
         self._node.loop.call_soon(lambda: self._drop(uid))
 
     def _drop(self, uid: Uid) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from monarch.core.call_table import CallTable, Sink
 from monarch.core.fanout import Place, proc_uid
 from monarch.errors import MeshFailure
+from monarch.runtime.links.network import Network
 from monarch.runtime.links.outbox import Outbox
 from monarch.runtime.links.trees import TreeRoute
 from monarch.wire import payload
@@ -15,25 +15,12 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import PING, Call, PortMark
 
-__all__ = ["Ports", "marks_along", "marks_to"]
-
 _NO_ARGUMENTS = payload.dump(((), {})).data
 
 SendMark = Callable[[Outbox], None]
 
 
-class Ports(Protocol):
-    """What is needed of the node."""
-
-    calls: CallTable
-
-    @property
-    def uid(self) -> Uid: ...
-
-    def open_port(self, sink: Sink, targets: list[Uid]) -> int: ...
-
-
-def marks_to(node: Ports, to: Uid, lane: str, deliver: Callable[[Envelope], None]) -> SendMark:
+def marks_to(node: Network, to: Uid, lane: str, deliver: Callable[[Envelope], None]) -> SendMark:
     """Sends marks behind what goes to an actor of the process ``to``, or to its port ``:n``."""
 
     def send(box: Outbox) -> None:
@@ -48,7 +35,7 @@ def marks_to(node: Ports, to: Uid, lane: str, deliver: Callable[[Envelope], None
     return send
 
 
-def marks_along(node: Ports, route: TreeRoute, place: Place, actor: Uid) -> SendMark:
+def marks_along(node: Network, route: TreeRoute, place: Place, actor: Uid) -> SendMark:
     """Sends marks behind what goes to the members of ``actor`` along a tree."""
     targets = [proc_uid(route.tree.mesh, member) for member in place.whole]
 

@@ -17,21 +17,17 @@ import msgspec
 from monarch.config import settings
 from monarch.core.fanout import Members, Place
 from monarch.core.flow import Window
-from monarch.errors import MeshFailure
-from monarch.net.loop import Loop
 from monarch.runtime.context import running
-from monarch.runtime.links.behind_fence import BehindFence
 from monarch.runtime.links.bulk_sender import BULK_BYTES, BulkSender
-from monarch.runtime.links.flow_marks import Ports, marks_along, marks_to
+from monarch.runtime.links.flow_marks import marks_along, marks_to
+from monarch.runtime.links.network import Gone, Network
 from monarch.runtime.links.outbox import Outbox
 from monarch.runtime.links.trees import TreeRoute, Trees
-from monarch.runtime.links.waiting_switches import WaitingSwitches, ends_switch
+from monarch.runtime.links.waiting_switches import BehindFence, WaitingSwitches, ends_switch
 from monarch.runtime.uninterrupted import Uninterrupted
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope
 from monarch.wire.message import Call, Reply, StopActor, Switch
-
-__all__ = ["Outgoing"]
 
 _ACTOR_PATIENCE_SECONDS = 0.1
 _LOOP_PATIENCE_SECONDS = 0.02
@@ -41,23 +37,6 @@ _MAX_BOXES = 1024
 """How many lanes to one process are remembered. Nobody tells when an actor or a channel there is of
 no more use, and a program may use millions of them; a lane that is taken up again counts anew."""
 _NUM_LOOKS = 8
-
-
-class Network(Ports, Protocol):
-    """What is needed of the node."""
-
-    loop: Loop
-    casting: threading.RLock
-    address: ProcAddress
-
-    def transmit(self, to: ProcAddress, envelope: Envelope) -> None: ...
-
-    @property
-    def bulk_sender(self) -> BulkSender: ...
-
-    def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]: ...
-
-    def failure_of(self, uid: Uid) -> MeshFailure | None: ...
 
 
 class Addressed(Protocol):
@@ -71,14 +50,17 @@ class Addressed(Protocol):
 class Outgoing:
     """The outboxes of a process, by receiving process and by actor or port there."""
 
-    def __init__(self, node: Network, trees: Trees) -> None:
+    def __init__(self, node: Network, trees: Trees, bulk_sender: BulkSender) -> None:
         self._node = node
         self._trees = trees
+        self._bulk_sender = bulk_sender
         self._boxes: dict[Uid, dict[str, Outbox]] = {}
         self._num_spilling = 0
         self._switches = WaitingSwitches()
         self._lock = threading.Lock()
         self.behind_fence = BehindFence()
+        node.on_gone.append(self._forget_gone)
+        trees.on_over.append(self.down)
 
     @property
     def is_spilling(self) -> bool:
@@ -180,7 +162,7 @@ class Outgoing:
         """
         size = len(data) + sum(map(len, buffers)) if buffers else len(data)
         if size >= BULK_BYTES:
-            self._node.bulk_sender.check(size)
+            self._bulk_sender.check(size)
         return size
 
     def keep_place(self, to: ProcAddress, envelope: Envelope) -> bool:
@@ -209,6 +191,10 @@ class Outgoing:
             lambda now: self._node.transmit(to, envelope._replace(message=now)),
         )
         return True
+
+    def _forget_gone(self, uid: Uid, how: Gone) -> None:
+        if how is not Gone.HANDED_OVER:
+            self.down(uid)
 
     def down(self, uid: Uid) -> None:
         """A process is gone, or another has come in its place."""

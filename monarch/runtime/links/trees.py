@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
-from monarch.core.call_table import LIFE_BITS, CallTable
+from monarch.core.call_table import LIFE_BITS
 from monarch.core.fanout import Branch, Members, Tree, branches, place_of, proc_uid
 from monarch.errors import MeshFailure
 from monarch.mesh import Slice
+from monarch.runtime.links.address_book import AddressBook
+from monarch.runtime.links.network import Network
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope, encode
 from monarch.wire.message import (
@@ -30,29 +31,10 @@ from monarch.wire.message import (
     Wither,
 )
 
-__all__ = ["Trees", "grow_branches"]
-
 _log = logging.getLogger("monarch.node")
 
 _DIRECT = (Reply, Replies, Answer, PortMark, Credit, Retire, Unmapped)
 _MANY_PORTS = 1024
-
-
-class Network(Protocol):
-    """What is needed of the node."""
-
-    casting: threading.RLock
-    calls: CallTable
-    life: int
-
-    @property
-    def uid(self) -> Uid: ...
-
-    address: ProcAddress
-
-    def transmit(self, to: ProcAddress, envelope: Envelope) -> None: ...
-
-    def failure_of(self, uid: Uid) -> MeshFailure | None: ...
 
 
 class TreeRoute:
@@ -151,18 +133,13 @@ class TreeRoute:
 class Trees:
     """The routes of a process, by the proc meshes that they lead to; it meets the hosts on them.
 
-    ``on_over`` is told of each mesh whose last proc is gone.
+    ``on_over`` is called for each mesh whose last proc is gone.
     """
 
-    def __init__(
-        self,
-        node: Network,
-        on_host_met: Callable[[ProcAddress], None],
-        on_over: Callable[[Uid], None],
-    ) -> None:
+    def __init__(self, node: Network, book: AddressBook) -> None:
         self._node = node
-        self._on_host_met = on_host_met
-        self._on_over = on_over
+        self._book = book
+        self.on_over: list[Callable[[Uid], None]] = []
         # A later route to a mesh goes on counting: hosts may remember what an earlier one sent.
         self._number = node.life << LIFE_BITS
         self._routes: dict[Uid, TreeRoute] = {}
@@ -175,7 +152,7 @@ class Trees:
         route = self._routes.get(tree.mesh)
         if route is None:
             for host in tree.hosts:
-                self._on_host_met(host)
+                self._book.host_met(host)
             with self._lock:
                 route = self._routes.get(tree.mesh)
                 if route is None:
@@ -236,7 +213,8 @@ class Trees:
                         del self._through[host.uid]
         if is_over:
             route.wither()
-            self._on_over(tree.mesh)
+            for tell in self.on_over:
+                tell(tree.mesh)
 
     def host_down(self, uid: Uid, down: ProcDown) -> None:
         through = self._of_host(uid)

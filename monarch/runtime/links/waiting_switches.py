@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from monarch.runtime.links.outbox import Outbox
 from monarch.wire.address import Uid
 from monarch.wire.message import AnyMessage, Revert, Step, StepName, Switch
-
-__all__ = ["WaitingSwitches", "ends_switch"]
 
 
 class WaitingSwitches:
@@ -98,6 +96,40 @@ class _WaitingSwitch:
             clear = [] if is_sent else list(self._clear)
         for box in clear:
             box.release()
+
+
+class BehindFence:
+    """Sees what is sent while a fence of this process is up. From any thread.
+
+    A message to a process that stands at the fence waits there, and so does its sender, where it
+    waits for the answer: a fence that other processes have not reached does harm from then on. See
+    ``core.code_switch.coordinator``. Each call asks, and costs one look where no fence is up.
+    """
+
+    def __init__(self) -> None:
+        self.is_watched = False
+        self._sent: Callable[[Iterable[Uid]], None] = lambda procs: None
+        self._stopped: Callable[[], None] = lambda: None
+
+    def watch(self, sent: Callable[[Iterable[Uid]], None], stopped: Callable[[], None]) -> None:
+        """Tell ``sent`` the procs to which something is sent, until ``forget``; and ``stopped``
+        that something waits here, because the fence itself waits here, behind a slow actor.
+
+        Call it before the fence is cast; ``sent`` is called after a message was sent. So none
+        behind the fence is missed, though one before it may be taken for one behind it.
+        """
+        self._sent, self._stopped = sent, stopped
+        self.is_watched = True
+
+    def forget(self) -> None:
+        self.is_watched = False
+
+    def sent(self, procs: Iterable[Uid], *, is_stopped: bool = False) -> None:
+        """Something was sent to these, or ``is_stopped``."""
+        if self.is_watched and is_stopped:
+            self._stopped()
+        elif self.is_watched:
+            self._sent(procs)
 
 
 def ends_switch(message: AnyMessage) -> bool:

@@ -84,12 +84,12 @@ class ProcAgent:
         self._lock = threading.Lock()
         self.fences = Fences(self._cells.all, self._cells.lock)
         self._owned_procs: dict[Uid, ProcAddress] = {}
-        node.partings.on_peer_down.append(self._forget_proc)
-        node.partings.on_peer_again.append(self._make_again)
-        node.known.watches_callers = True
+        node.peer_down.on_down.append(self._forget_proc)
+        node.peer_down.on_again.append(self._make_again)
+        node.address_book.watches_callers = True
         self._hosts_watched: set[Uid] = set()
         if host.uid != node.uid:
-            node.known.on_host_met = self._watch_host
+            node.address_book.on_host_met.append(self._watch_host)
         node.handle(Call, self._cells.take_call, on_any_thread=True)
         node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
         node.handle(StopActor, self._cells.take_stop, on_any_thread=True)
@@ -178,7 +178,7 @@ class ProcAgent:
             self._hosts_watched.add(host.uid)
             if self.node.failure_of(host.uid) is not None:
                 # Lost once; what we were given on it may be of its second life.
-                self.node.partings.forget_peer(host.uid)
+                self.node.peer_down.left(host.uid)
             self.node.send(self.host, WatchHost(host, self.node.address))
 
     def _forget_proc(self, uid: Uid, down: ProcDown) -> None:

@@ -52,7 +52,7 @@ class Supervisor:
         self._machine = Supervision()
         self._stops: dict[Uid, Callable[[], Promise[Any]]] = {}
         self._lock = threading.Lock()
-        node.partings.on_deaths.append(self._on_deaths)
+        node.peer_down.on_deaths.append(self._on_deaths)
         node.handle(ActorFailed, self._on_actor_failed)
 
     def owned(

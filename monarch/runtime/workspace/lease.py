@@ -21,7 +21,7 @@ class Lease:
         self._visitors: set[Uid] = set()
         self.author = ""
         self.generation = 0
-        self._node.partings.on_peer_down.append(self._on_peer_down)
+        self._node.peer_down.on_down.append(self._on_peer_down)
 
     def is_anothers(self, sender: Uid) -> bool:
         """Whether ``sender`` has to wait."""
@@ -36,17 +36,17 @@ class Lease:
         if pid and sender not in self._visitors and not self._is_client(sender):
             self._visitors.add(sender)
             address = self._node.address_of(sender)
-            self._node.lives.watch(address, pid, lambda: self._has_left(sender))
+            self._node.failure_detector.watch(address, pid, lambda: self._has_left(sender))
 
     def end(self) -> None:
         """The push is over here."""
         sender, self._holder = self._holder, ""
         if sender and not self._is_client(sender):
-            self._node.lives.unexpect(sender)
+            self._node.failure_detector.unexpect(sender)
 
     def _has_left(self, sender: Uid) -> None:
         self._on_peer_down(sender, ProcDown(sender, "it has ended"))
-        self._node.partings.forget_peer(sender)
+        self._node.peer_down.left(sender)
 
     def _is_client(self, sender: Uid) -> bool:
         """Our client is watched already, as are its procs here."""

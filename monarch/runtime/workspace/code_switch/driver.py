@@ -128,7 +128,7 @@ class CodeSwitch:
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         # The digest of the workspace that a host has come to, as far as we were told.
         self.on_over: Callable[[ReloadPlan], None] = lambda plan: None
-        self._node.partings.on_peer_down.append(self._on_peer_down)
+        self._node.peer_down.on_down.append(self._on_peer_down)
 
     @property
     def is_idle(self) -> bool:
@@ -601,7 +601,7 @@ class CodeSwitch:
         self._agent.code_states.expect_nothing()
         self._fencing.end()
         if switch is not None and switch.asker:
-            self._node.lives.unexpect(switch.asker)
+            self._node.failure_detector.unexpect(switch.asker)
 
     def _go(self, token: int) -> None:
         switch, asked = self._switch, self._asked.get(token)

@@ -48,7 +48,7 @@ class SwitchOrders:
         self._switch.ordered_to_prepare(plan, asker, self._answer(order.sender, order.port))
         if order.pid:
             author = self._node.address_of(asker)
-            self._node.lives.watch(author, order.pid, lambda: self._author_left(asker))
+            self._node.failure_detector.watch(author, order.pid, lambda: self._author_left(asker))
 
     def _on_switch(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -108,7 +108,7 @@ class SwitchOrders:
 
     def _author_left(self, uid: Uid) -> None:
         self._switch.author_gone(uid)
-        self._node.partings.forget_peer(uid)
+        self._node.peer_down.left(uid)
 
     def _answer(self, sender: Uid, port: int) -> Callable[[ReloadOutcome], None]:
         return lambda outcome: self._node.answer(sender, port, msgspec.to_builtins(outcome))

@@ -27,7 +27,7 @@ class RemoteOwner:
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
         # It may die while we wait for it, and nobody else would tell us.
-        self._node.lives.expect(self._client.uid)
+        self._node.failure_detector.expect(self._client.uid)
         uid, pid = self._node.uid, os.getpid()
         return self._ask(
             lambda port: Prepare(plan.generation, plan.digest, plan.mode, port, uid, pid),
@@ -55,14 +55,14 @@ class RemoteOwner:
 
     def go(self, generation: int) -> ReloadOutcome:
         outcome = self._step(generation, StepName.GO)
-        self._node.lives.unexpect(self._client.uid)
+        self._node.failure_detector.unexpect(self._client.uid)
         return outcome
 
     def revert(self, generation: int) -> None:
         try:
             self._ask(lambda port: Revert(generation, port, self._node.uid))
         finally:
-            self._node.lives.unexpect(self._client.uid)
+            self._node.failure_detector.unexpect(self._client.uid)
 
     def _step(
         self,

@@ -35,7 +35,7 @@ class Author:
         self._lock = threading.Lock()
         self._knows_all = False
         self.watcher = Watcher(workspace)
-        node.partings.on_peer_down.append(self._forget)
+        node.peer_down.on_down.append(self._forget)
 
     def go_on_from(self, generation: int) -> None:
         """Count on from here, if somebody else has counted further than we."""

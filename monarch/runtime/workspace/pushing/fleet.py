@@ -93,7 +93,7 @@ class Fleet:
     def _watch(self, host: ProcAddress, pid: int) -> None:
         """Notice when a host ends: one that is started again may have anything."""
         down = ProcDown(host.uid, "the host agent's process ended")
-        self._node.lives.watch(host, pid, lambda: self._node.partings.peer_down(down))
+        self._node.failure_detector.watch(host, pid, lambda: self._node.peer_down.report(down))
 
     def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
         """A push to each host that we know how to reach."""

@@ -1,58 +1,42 @@
-"""What the end of others means here: of those that die, give way to new ones, or leave in peace."""
+"""What the end of another process means here: of one that dies, gives way to a new one, or leaves.
+
+The failure detector and the host agents find out; this is the node's membership: it marks the
+process as gone, has every part of the node forget it (``Network.on_gone``), ends the calls that
+wait for it, and tells the agents.
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from monarch.core.call_table import CallTable
 from monarch.errors import MeshFailure
-from monarch.net.loop import Loop
-from monarch.runtime.ends.life_lines import LifeLines
-from monarch.runtime.links.acquaintances import Acquaintances
-from monarch.runtime.links.bulk_receiver import BulkReceiver
-from monarch.runtime.links.bulk_sender import BulkSender
-from monarch.runtime.links.outgoing import Outgoing
+from monarch.runtime.links.address_book import AddressBook
+from monarch.runtime.links.network import Gone, Network
 from monarch.runtime.links.trees import Trees
-from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import ProcAgain, ProcDown, ProcsDown
 
-__all__ = ["Partings"]
 
-
-class Network(Protocol):
-    """What is needed of the node."""
-
-    calls: CallTable
-    loop: Loop
-    known: Acquaintances
-    lives: LifeLines
-    outgoing: Outgoing
-    trees: Trees
-    bulk_sender: BulkSender
-    bulk_receiver: BulkReceiver
-
-    def handle(self, kind: type, handler: Callable[[Envelope], None]) -> None: ...
-
-
-class Partings:
+class PeerDown:
     """Ends every wait for a process that is gone, and tells the agents."""
 
-    def __init__(self, node: Network) -> None:
-        self.on_peer_down: list[Callable[[Uid, ProcDown], None]] = []
+    def __init__(self, node: Network, book: AddressBook, trees: Trees) -> None:
+        self.on_down: list[Callable[[Uid, ProcDown], None]] = [
+            trees.host_down,
+            lambda uid, down: trees.proc_down(uid),
+        ]
         # A process has given way to a new one of its uid.
-        self.on_peer_again: list[Callable[[ProcAgain], None]] = []
+        self.on_again: list[Callable[[ProcAgain], None]] = []
         # Deaths of one cause, together, before they are told one by one.
         self.on_deaths: list[Callable[[Sequence[ProcDown], str], None]] = []
         # From which port on calls are kept for the process that comes after one that gives way.
         self.held_from: dict[Uid, int] = {}
         self._node = node
+        self._book = book
+        self._trees = trees
         self._ending: set[Uid] = set()
-        node.known.on_expected = self._come_back
-        node.known.on_unfit = lambda uid, reason: self.peer_down(ProcDown(uid, reason))
-        node.known.on_sought_again = self.forget_peer
+        node.on_gone.append(self._forget_gone)
         node.handle(ProcDown, self._on_proc_down)
         node.handle(ProcsDown, self._on_procs_down)
         node.handle(ProcAgain, self._on_proc_again)
@@ -64,30 +48,27 @@ class Partings:
     def expects_end(self, uid: Uid) -> bool:
         return uid in self._ending
 
-    def _come_back(self, uid: Uid) -> None:
-        """A new process of that uid is to come."""
-        self._node.outgoing.down(uid)
-        self._ending.discard(uid)
+    def _forget_gone(self, uid: Uid, how: Gone) -> None:
+        if how is Gone.EXPECTED:
+            self._ending.discard(uid)
 
-    def peer_down(self, down: ProcDown) -> None:
+    def report(self, down: ProcDown) -> None:
         """A process is gone."""
-        self.peers_down([down])
+        self.report_all([down])
 
-    def peers_down(self, downs: Sequence[ProcDown], cause: str = "") -> None:
+    def report_all(self, downs: Sequence[ProcDown], cause: str = "") -> None:
         """Processes are gone of one cause; a host takes its procs with it."""
         node = self._node
         # Before any wait ends: whoever waited may attach to the host again at once.
-        told_one, told_all = list(self.on_peer_down), list(self.on_deaths)
+        told_one, told_all = list(self.on_down), list(self.on_deaths)
         marked = [(down, f) for down in downs if (f := self._mark_down(down)) is not None]
         lost = [down for down, _ in marked]
         with_them = [(d, f) for d in self._lost_with(lost) if (f := self._mark_down(d)) is not None]
         gone = with_them + marked
         for down in downs:
-            node.known.unwatch(down.uid)
+            self._book.unwatch(down.uid)
         for down, _ in gone:
-            node.known.unwatch(down.uid)
-            self._end(down.uid)
-            node.bulk_sender.forget(down.uid)
+            self._forget(down.uid, Gone.DOWN)
         for down, failure in gone:
             node.calls.down(down.uid, failure)
         if gone:
@@ -97,35 +78,25 @@ class Partings:
             for tell in told_one:
                 tell(down.uid, down)
 
-    def forget_peer(self, uid: Uid) -> None:
+    def left(self, uid: Uid) -> None:
         """Close the connection to a process that has left in peace."""
-        peer = self._node.known.forget(uid)
-        self._end(uid)
-        self._node.bulk_sender.part(uid)
-        if peer is not None:
-            peer.down(MeshFailure(uid, (), "left"))
+        self._forget(uid, Gone.LEFT)
 
-    def _end(self, uid: Uid) -> None:
-        node = self._node
-        node.lives.forget(uid)
-        node.outgoing.down(uid)
-        node.loop.call_soon(functools.partial(node.bulk_receiver.forget, uid))
+    def _forget(self, uid: Uid, how: Gone) -> None:
+        for forget in self._node.on_gone:
+            forget(uid, how)
 
     def _mark_down(self, down: ProcDown) -> MeshFailure | None:
         """The failure, if it is news."""
-        peer, _ = self._node.known.peers.find(ProcAddress(down.uid))
         failure = MeshFailure(
             down.name or down.uid, (), down.reason, "proc", down.host, tuple(down.last_output),
             expected=down.expected, log_file=down.log_file,
         )  # fmt: skip
-        if not peer.down(failure):
-            return None
-        self._node.known.bury(down.uid)
-        return failure
+        return failure if self._book.mark_down(down.uid, failure) else None
 
     def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
         """The procs of lost hosts that we know of, as peers or as members of a tree."""
-        peers = self._node.known.peers
+        peers = self._book.peers
         found = []
         for down in hosts:
             if not down.uid:
@@ -138,18 +109,18 @@ class Partings:
             procs = peers.on_host(down.uid)
             found += [
                 ProcDown(uid, reason, name, expected=expected)
-                for uid in dict.fromkeys(procs + self._node.trees.procs_on(down.uid))
+                for uid in dict.fromkeys(procs + self._trees.procs_on(down.uid))
                 if uid != down.uid
             ]
         return found
 
     def _on_proc_down(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ProcDown)
-        self.peer_down(envelope.message)
+        self.report(envelope.message)
 
     def _on_procs_down(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, ProcsDown)
-        self.peers_down(envelope.message.downs, envelope.message.cause)
+        self.report_all(envelope.message.downs, envelope.message.cause)
 
     def _on_proc_again(self, envelope: Envelope) -> None:
         """What was sent to the old process ends with it; what was kept goes to the new one."""
@@ -157,20 +128,17 @@ class Partings:
         assert isinstance(again, ProcAgain)
         node, uid = self._node, again.uid
         held_from = self.held_from.pop(uid, None)
-        peer = node.known.peers.get(uid)
+        peer = self._book.peers.get(uid)
         if peer is not None and peer.failure is not None:
             return
         if peer is not None:
             peer.again()
-        node.bulk_sender.forget(uid)
-        node.loop.call_soon(functools.partial(node.bulk_receiver.forget, uid))
-        if held_from is None:
-            node.outgoing.down(uid)
+        self._forget(uid, Gone.REPLACED if held_from is None else Gone.HANDED_OVER)
         if held_from is None or not again.is_clean:
             failure = MeshFailure(
                 again.name or uid, (), f"{again.reason}; this message may or may not have been "
                 "handled before, later ones go to the new process", "proc", expected=True,
             )  # fmt: skip
             node.calls.down(uid, failure, held_from or node.calls.next_port())
-        for tell in self.on_peer_again:
+        for tell in self.on_again:
             tell(again)

@@ -1,50 +1,34 @@
-"""How a node notices that another process has ended.
+"""The failure detector: notices that another process has ended.
 
-On its own machine the kernel says so (a pidfd), at once and of the dead only. Of processes
-elsewhere it hears regularly; one that stays silent for too long is taken for dead.
+On its own machine the kernel reports an end (a pidfd), at once and only of a dead process.
+Processes elsewhere send heartbeats; one that stays silent for too long is taken for dead.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
 
 from monarch.config import settings
 from monarch.core.liveness import Liveness
-from monarch.net.loop import Loop
+from monarch.runtime.links.network import Gone, Network
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
-from monarch.wire.message import AnyMessage, Heartbeat, ProcDown
-
-__all__ = ["LifeLines"]
+from monarch.wire.message import Heartbeat, ProcDown
 
 
-class Network(Protocol):
-    """What is needed of the node."""
+class FailureDetector:
+    """The processes whose end matters here. One that falls silent is reported down to the node."""
 
-    loop: Loop
-    address: ProcAddress
-
-    @property
-    def uid(self) -> Uid: ...
-
-    def send(self, to: ProcAddress, message: AnyMessage) -> None: ...
-
-    def address_of(self, uid: Uid) -> ProcAddress: ...
-
-
-class LifeLines:
-    """The processes whose end matters here; ``lost`` is told of those that have fallen silent."""
-
-    def __init__(self, node: Network, lost: Callable[[ProcDown], None]) -> None:
+    def __init__(self, node: Network) -> None:
         self._node = node
-        self._lost = lost
         self._liveness = Liveness(
             settings().heartbeat_seconds, settings().heartbeat_timeout_seconds
         )
         self._pidfds: dict[Uid, tuple[int, int]] = {}  # its descriptor, and the process's number
         self._is_closed = False
+        node.on_gone.append(self._forget_gone)
+        node.handle(Heartbeat, self.on_heartbeat)
 
     def start(self) -> None:
         self._node.loop.call_later(settings().heartbeat_seconds, self._beat)
@@ -72,10 +56,10 @@ class LifeLines:
         """Its silence means nothing any more."""
         self._liveness.forget(uid)
 
-    def forget(self, uid: Uid) -> None:
-        """It is gone, or has left: watch it no more."""
-        self._liveness.forget(uid)
-        self._node.loop.call_soon(lambda: self._let_go(uid))
+    def _forget_gone(self, uid: Uid, how: Gone) -> None:
+        if how in (Gone.DOWN, Gone.LEFT):
+            self._liveness.forget(uid)
+            self._node.loop.call_soon(lambda: self._let_go(uid))
 
     def _watch_pid(self, uid: Uid, pid: int, gone: Callable[[], None]) -> bool:
         if not hasattr(os, "pidfd_open"):
@@ -128,7 +112,7 @@ class LifeLines:
         for uid in self._liveness.due(now):
             self._send_heartbeat(uid)
         for uid, seconds in self._liveness.lost(now):
-            self._lost(ProcDown(uid, f"nothing was heard of it for {seconds:.1f} s"))
+            self._node.report_down(ProcDown(uid, f"nothing was heard of it for {seconds:.1f} s"))
 
     def _send_heartbeat(self, uid: Uid) -> None:
         self._node.send(self._node.address_of(uid), Heartbeat(self._node.uid))

@@ -1,59 +1,133 @@
-"""Whom a process knows, where they are, and whose end it hears of."""
+"""The address book: the processes that a node knows, and where they are."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from monarch.errors import MeshFailure
 from monarch.net.transport import Connection
-from monarch.runtime.ends.life_lines import LifeLines
+from monarch.runtime.links.failure_detector import FailureDetector
+from monarch.runtime.links.network import Gone, Network
 from monarch.runtime.links.peer import Peer
-from monarch.runtime.links.peer_table import PeerTable
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope, OtherVersion, pack
-from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello, Introduce, ProcUp, Watch
-
-__all__ = ["Acquaintances"]
+from monarch.wire.message import PROTOCOL_VERSION, Hello, Introduce, ProcDown, ProcUp, Watch
 
 _MAX_INTRODUCED = 10_000
 _LINGER_SECONDS = 1.0
 
+_MAX_DEAD = 10_000
+"""How many dead processes are remembered, the last ones: more than the procs of the largest mesh,
+so that one that dies as a whole is known to its last member.
 
-class Network(Protocol):
-    """What is needed of the node."""
-
-    address: ProcAddress
-    lives: LifeLines
-
-    @property
-    def uid(self) -> Uid: ...
-
-    def handle(self, kind: type, handler: Callable[[Envelope], None]) -> None: ...
-
-    def send(self, to: ProcAddress, message: AnyMessage) -> None: ...
+To forget the older ones is safe. Whoever still refers to one meets it like a stranger, and so has
+its host agent asked (``AddressBook.meet``), which says that it is gone; a Hello of it that comes
+this late opens no connection. Hosts are never forgotten: their death is what tells those who attach
+again that they must, and there are only as many as there are addresses.
+"""
 
 
-class Acquaintances:
+class PeerTable:
+    """Peers by uid, and by the host that they are on. From any thread."""
+
+    def __init__(self) -> None:
+        self._peers: dict[Uid, Peer] = {}
+        self._dead: dict[Uid, Peer] = {}
+        # The living ones, as a host is lost with all of its own; a dictionary keeps their order.
+        self._on_host: dict[Uid, dict[Uid, None]] = {}
+        self._lock = threading.Lock()
+        self.get: Callable[[Uid], Peer | None] = self._peers.get
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def replace(self, address: ProcAddress) -> Peer:
+        """A new peer, whatever was known of an earlier process of that uid."""
+        with self._lock:
+            self._dead.pop(address.uid, None)
+            return self._add(address)
+
+    def _add(self, address: ProcAddress) -> Peer:
+        """Under the lock."""
+        self._leave_host(self._peers.get(address.uid))
+        peer = self._peers[address.uid] = Peer(address)
+        self._enter_host(address)
+        return peer
+
+    def _enter_host(self, address: ProcAddress) -> None:
+        if address.host_uid not in ("", address.uid):
+            self._on_host.setdefault(address.host_uid, {})[address.uid] = None
+
+    def _leave_host(self, peer: Peer | None) -> None:
+        if peer is None:
+            return
+        living = self._on_host.get(peer.address.host_uid, {})
+        living.pop(peer.address.uid, None)
+        if not living:
+            self._on_host.pop(peer.address.host_uid, None)
+
+    def find(self, address: ProcAddress) -> tuple[Peer, bool]:
+        """The peer of that uid, and whether it is new."""
+        with self._lock:
+            peer = self._peers.get(address.uid)
+            if peer is not None:
+                return peer, False
+            return self._add(address), True
+
+    def locate(self, peer: Peer, address: ProcAddress) -> None:
+        """It is known now where a peer is."""
+        with self._lock:
+            if self._peers.get(address.uid) is peer and peer.failure is None:
+                self._leave_host(peer)
+                peer.address = address
+                self._enter_host(address)
+
+    def pop(self, uid: Uid) -> Peer | None:
+        with self._lock:
+            self._dead.pop(uid, None)
+            peer = self._peers.pop(uid, None)
+            self._leave_host(peer)
+            return peer
+
+    def retire(self, uid: Uid) -> None:
+        """A peer is down: it may be forgotten when many others have died after it."""
+        with self._lock:
+            peer = self._peers.get(uid)
+            if peer is None or peer.failure is None:
+                return
+            self._leave_host(peer)
+            if _is_host(peer.address):
+                return
+            self._dead[uid] = peer
+            if len(self._dead) > _MAX_DEAD:
+                oldest = next(iter(self._dead))
+                del self._dead[oldest], self._peers[oldest]
+
+    def on_host(self, host: Uid) -> list[Uid]:
+        """The living procs of a host."""
+        with self._lock:
+            return list(self._on_host.get(host, ()))
+
+
+class AddressBook:
     """The processes that a node has met, and those that others told it of."""
 
-    def __init__(self, node: Network, connect: Callable[[str], Connection]) -> None:
+    def __init__(
+        self, node: Network, detector: FailureDetector, connect: Callable[[str], Connection]
+    ) -> None:
         self.peers = PeerTable()
-        # Who calls us may own what is here, and may be called back: its death matters.
+        # A caller may own what is here, and may be called back: its death matters.
         self.watches_callers = False
-        self.on_host_met: Callable[[ProcAddress], None] = lambda host: None
-        # A host that was lost is spoken to again.
-        self.on_sought_again: Callable[[Uid], None] = lambda uid: None
-        # A process that we speak to is of another version, which is its end for us; why.
-        self.on_unfit: Callable[[Uid, str], None] = lambda uid, reason: None
-        # A new process of a uid is to come.
-        self.on_expected: Callable[[Uid], None] = lambda uid: None
+        # Called for each host whose procs this process speaks to.
+        self.on_host_met: list[Callable[[ProcAddress], None]] = []
         self._node = node
+        self._detector = detector
         self._connect = connect
         self._introduced: dict[Uid, ProcAddress] = {}
         self._watched: set[Uid] = set()
         self._lock = threading.Lock()
+        node.on_gone.append(self._forget_gone)
         node.handle(Hello, self._on_hello)
         node.handle(Introduce, self._on_introduce)
         node.handle(ProcUp, self._on_proc_up)
@@ -84,10 +158,16 @@ class Acquaintances:
         Whatever was known of an earlier process of that uid is forgotten.
         """
         peer = self.peers.replace(address)
-        self.on_expected(address.uid)
+        for forget in self._node.on_gone:
+            forget(address.uid, Gone.EXPECTED)
         if address.host_uid not in ("", address.uid, self._node.uid):
-            self.on_host_met(_host_of(address))
+            self.host_met(_host_of(address))
         return peer
+
+    def host_met(self, host: ProcAddress) -> None:
+        """This process speaks to procs of a host."""
+        for tell in self.on_host_met:
+            tell(host)
 
     def meet(self, address: ProcAddress) -> Peer:
         """The peer at ``address``; one that is new is connected to, and its end heard of."""
@@ -119,16 +199,23 @@ class Acquaintances:
         """Its end has been told, or is of no interest."""
         self._watched.discard(uid)
 
-    def forget(self, uid: Uid) -> Peer | None:
-        """A process that has left in peace; the peer that it was."""
+    def mark_down(self, uid: Uid, failure: MeshFailure) -> bool:
+        """Note that a process is down, and why; false if that was known."""
+        peer, _ = self.peers.find(ProcAddress(uid))
+        if not peer.down(failure):
+            return False
         self._introduced.pop(uid, None)
-        self._watched.discard(uid)
-        return self.peers.pop(uid)
+        self.peers.retire(uid)
+        return True
 
-    def bury(self, uid: Uid) -> None:
-        """A process that is down."""
-        self._introduced.pop(uid, None)
-        self.peers.bury(uid)
+    def _forget_gone(self, uid: Uid, how: Gone) -> None:
+        if how in (Gone.DOWN, Gone.LEFT):
+            self._watched.discard(uid)
+        if how is Gone.LEFT:
+            self._introduced.pop(uid, None)
+            peer = self.peers.pop(uid)
+            if peer is not None:
+                peer.down(MeshFailure(uid, (), "left"))
 
     def _watch(self, address: ProcAddress) -> None:
         """Hear of a proc's death, from its host agent."""
@@ -140,10 +227,10 @@ class Acquaintances:
         if self.failure_of(host.uid) is not None:
             # Lost once; somebody who was given a proc on it may know that it is back. If it is not,
             # nobody answers for the proc, and only the silence tells.
-            self.on_sought_again(host.uid)
-            node.lives.expect(host.uid)
+            node.peer_left(host.uid)
+            self._detector.expect(host.uid)
         node.send(host, Watch(address.uid, node.address))
-        self.on_host_met(host)
+        self.host_met(host)
 
     def _open(self, peer: Peer, address: ProcAddress) -> None:
         url = self._choose_url(address)
@@ -184,7 +271,7 @@ class Acquaintances:
             connection.send(pack(Envelope(hello.proc.uid, refusal)))
             connection.close(_LINGER_SECONDS)
         if self.peers.get(hello.proc.uid) is not None:
-            self.on_unfit(hello.proc.uid, str(error))
+            self._node.report_down(ProcDown(hello.proc.uid, str(error)))
 
     def _on_introduce(self, envelope: Envelope) -> None:
         assert isinstance(envelope.message, Introduce)
@@ -197,3 +284,8 @@ class Acquaintances:
 
 def _host_of(proc: ProcAddress) -> ProcAddress:
     return ProcAddress(proc.host_uid, proc.host_urls, proc.machine)
+
+
+def _is_host(address: ProcAddress) -> bool:
+    """Whether a process is a host agent, or a client, which is one too; not a proc."""
+    return address.host_uid in ("", address.uid) and bool(address.urls)

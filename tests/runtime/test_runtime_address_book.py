@@ -10,8 +10,8 @@ import pytest
 
 from monarch.config import configured
 from monarch.errors import MeshFailure
-from monarch.runtime.links import peer_table
-from monarch.runtime.links.peer_table import PeerTable
+from monarch.runtime.links import address_book
+from monarch.runtime.links.address_book import PeerTable
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
@@ -23,7 +23,7 @@ MAX_DEAD = 5
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_table, "_MAX_DEAD", MAX_DEAD)
+    monkeypatch.setattr(address_book, "_MAX_DEAD", MAX_DEAD)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def node() -> Iterator[Callable[[str], Node]]:
 def die(table: PeerTable, address: ProcAddress) -> None:
     peer, _ = table.find(address)
     peer.down(MeshFailure(address.uid, (), "it was killed"))
-    table.bury(address.uid)
+    table.retire(address.uid)
 
 
 def proc(number: int) -> ProcAddress:
@@ -100,12 +100,14 @@ def test_a_peer_whose_host_is_learnt_later_is_lost_with_it(node: Any, tmp_path: 
     one, other = node("me"), node("p")
     other.listen(f"ipc://{tmp_path}/p")
     one.transmit(ProcAddress("p"), Envelope("p", Inspect(0, "me")))
-    assert one.known.peers.on_host("host") == []
-    one.known.peer_up(ProcAddress("p", other.address.urls, "", "host", ("ipc:///nowhere/host",)))
-    assert one.known.peers.on_host("host") == ["p"]
-    one.partings.peer_down(ProcDown("host", "it was switched off"))
+    assert one.address_book.peers.on_host("host") == []
+    one.address_book.peer_up(
+        ProcAddress("p", other.address.urls, "", "host", ("ipc:///nowhere/host",))
+    )
+    assert one.address_book.peers.on_host("host") == ["p"]
+    one.peer_down.report(ProcDown("host", "it was switched off"))
     assert "its host" in one.failure_of("p").reason
-    assert one.known.peers.on_host("host") == []
+    assert one.address_book.peers.on_host("host") == []
 
 
 class Untouchable(dict[str, Any]):
@@ -120,30 +122,30 @@ class Untouchable(dict[str, Any]):
 def test_a_death_looks_at_those_alone_whom_it_concerns(node: Any) -> None:
     one = node("me")
     for number in range(3):
-        one.known.expect(proc(number))
-    one.known.peers._peers = Untouchable(one.known.peers._peers)
-    one.known.peers.get = one.known.peers._peers.get
+        one.address_book.expect(proc(number))
+    one.address_book.peers._peers = Untouchable(one.address_book.peers._peers)
+    one.address_book.peers.get = one.address_book.peers._peers.get
     one.trees._routes = Untouchable()
-    one.partings.peer_down(ProcDown("p1", "it was killed"))
-    one.partings.peer_down(ProcDown("host", "it was switched off"))
+    one.peer_down.report(ProcDown("p1", "it was killed"))
+    one.peer_down.report(ProcDown("host", "it was switched off"))
     assert all(one.failure_of(f"p{number}") for number in range(3))
 
 
 def test_a_node_does_not_grow_with_those_that_die(node: Any) -> None:
     one = node("me")
     for number in range(100):
-        one.known.expect(proc(number))
-        one.partings.peer_down(ProcDown(f"p{number}", "it was killed"))
+        one.address_book.expect(proc(number))
+        one.peer_down.report(ProcDown(f"p{number}", "it was killed"))
     # And the host that is watched for them.
-    assert len(one.known.peers) <= MAX_DEAD + 1
-    assert not one.known._watched
+    assert len(one.address_book.peers) <= MAX_DEAD + 1
+    assert not one.address_book._watched
 
 
 def forgotten(one: Node, address: ProcAddress) -> None:
-    one.known.expect(address)
-    one.partings.peer_down(ProcDown(address.uid, "it was killed"))
+    one.address_book.expect(address)
+    one.peer_down.report(ProcDown(address.uid, "it was killed"))
     for number in range(MAX_DEAD):
-        one.partings.peer_down(ProcDown(f"other{number}", "it was killed too"))
+        one.peer_down.report(ProcDown(f"other{number}", "it was killed too"))
     assert one.failure_of(address.uid) is None
 
 
@@ -167,7 +169,7 @@ def test_who_asks_a_forgotten_one_hears_of_its_end_from_its_host(
     forgotten(one, dead)
     if late_hello:
         one.dispatch(Envelope("me", Hello(dead, PROTOCOL_VERSION)))
-        assert one.known.peers.get("p") is None
+        assert one.address_book.peers.get("p") is None
     outcome = one.request(dead, lambda port: Inspect(port, "me"))
     assert outcome.wait(20.0), "it waits for ever"
     assert outcome.value.is_down
@@ -198,9 +200,9 @@ def test_a_forgotten_one_of_a_lost_host_is_given_up_after_a_silence(tmp_path: Pa
         try:
             host = ProcAddress("host", (f"ipc://{tmp_path}/nobody",))
             dead = ProcAddress("p", (), "", host.uid, host.urls)
-            one.known.expect(host)
-            one.known.peer_up(host)
-            one.partings.peer_down(ProcDown("host", "it was switched off"))
+            one.address_book.expect(host)
+            one.address_book.peer_up(host)
+            one.peer_down.report(ProcDown("host", "it was switched off"))
             forgotten(one, dead)
             outcome = one.request(dead, lambda port: Inspect(port, "me"))
             assert outcome.wait(20.0), "it waits for ever"

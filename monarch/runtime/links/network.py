@@ -1,0 +1,62 @@
+"""What the parts of a node need of it, and of each other."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from monarch.core.call_table import CallTable, Sink
+from monarch.errors import MeshFailure
+from monarch.net.loop import Loop
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
+from monarch.wire.message import AnyMessage, ProcDown
+
+
+class Gone(enum.Enum):
+    """How a process has left the network, or why what was sent to it has lost its meaning."""
+
+    DOWN = "it has failed or ended, or a host was lost with it"
+    LEFT = "it lives on, and keeps what it holds; nothing more is sent to it"
+    EXPECTED = "a process of its uid is about to start"
+    REPLACED = "a new process of its uid has come; messages to the old one are lost"
+    HANDED_OVER = "a new process of its uid has come, and gets the messages that were kept"
+
+
+class Network(Protocol):
+    """The node, as its parts see it. ``on_gone`` is the membership registry: each part that
+    remembers uids registers what makes it forget one. Entries run on any thread."""
+
+    life: int
+    loop: Loop
+    calls: CallTable
+    address: ProcAddress
+    casting: threading.RLock
+    on_gone: list[Callable[[Uid, Gone], None]]
+
+    @property
+    def uid(self) -> Uid: ...
+
+    def handle(self, kind: type, handler: Callable[[Envelope], None]) -> None: ...
+
+    def open_port(self, sink: Sink, targets: list[Uid]) -> int: ...
+
+    def send(self, to: ProcAddress, message: AnyMessage) -> None: ...
+
+    def transmit(self, to: ProcAddress, envelope: Envelope) -> None: ...
+
+    def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]: ...
+
+    def receive(self, envelope: Envelope) -> None: ...
+
+    def dispatch(self, envelope: Envelope) -> None: ...
+
+    def failure_of(self, uid: Uid) -> MeshFailure | None: ...
+
+    def address_of(self, uid: Uid) -> ProcAddress: ...
+
+    def report_down(self, down: ProcDown) -> None: ...
+
+    def peer_left(self, uid: Uid) -> None: ...
