@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from collections.abc import Callable
 
 __all__ = ["as_bytes"]
 
@@ -37,7 +38,7 @@ def as_bytes(view: memoryview) -> bytes:
     return made
 
 
-def _find_madvise() -> ctypes._NamedFuncPointer | None:
+def _find_madvise() -> Callable[[int, int, int], object] | None:
     if not hasattr(mmap, "MADV_HUGEPAGE") or sys.implementation.name != "cpython":
         return None
     try:
