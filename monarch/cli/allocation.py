@@ -24,22 +24,11 @@ from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
 from monarch_sync.words import counted
 
-__all__ = ["apply", "host", "inspect_hosts", "kill", "status"]
-
 _POLL_SECONDS = 0.1
 
 
-@click.command()
-@click.argument("spec", required=False)
-@click.option("--file", "file", help="the project file [default: monarch.toml]")
-@click.option("--yes", "-y", is_flag=True, help="end what runs on hosts that are not wanted")
 def apply(spec: str | None, file: str | None, yes: bool) -> None:
-    """Bring the allocation up, or find it running.
-
-    SPEC names a job in Python, as MODULE.NAME; without it, monarch.toml says what is wanted.
-    Hosts of it that have ended are brought up again, and the others go on. One that is up and is
-    not what is wanted is ended first; where something runs on it, only if you agree.
-    """
+    """Bring up the job ``spec`` (MODULE.NAME), else the one of the project file, or find it up."""
     wanted = _named_job(spec) if spec else load_project(file).make_job()
     noted = noted_job()
     if noted is not None and noted.can_run(wanted) and noted.ending is None:
@@ -127,9 +116,8 @@ def _named_job(spec: str) -> JobTrait:
     return job
 
 
-@click.command()
 def status() -> None:
-    """Hosts, procs, and the generation of code that each host has."""
+    """Print a table of hosts and procs."""
     job = noted_job()
     found = {} if job is None else inspect_hosts(job)
     if job is None or not (job.is_running() or any("error" not in one for one in found.values())):
@@ -137,14 +125,8 @@ def status() -> None:
     _show(job, found)
 
 
-@click.command()
-@click.option("--yes", "-y", is_flag=True, help="do not ask, though something runs on it")
 def kill(yes: bool) -> None:
-    """End the allocation and all that runs on it.
-
-    At a terminal it asks first where a run is going on. A script is not asked: it is told what
-    was ended. Where none is up, it says so, and that is no error.
-    """
+    """End the allocation, asking first at a terminal where a run is going on."""
     job = noted_job()
     if job is None:
         say("no allocation is up for this folder: there is nothing to end")
@@ -157,13 +139,8 @@ def kill(yes: bool) -> None:
     say("ended")
 
 
-@click.command()
-@click.option("--address", required=True, help="tcp://HOST:PORT or ipc://PATH to listen at")
 def host(address: str) -> None:
-    """Be the host agent of this machine, until ended.
-
-    Beyond loopback the job's secret is needed, in MONARCH_JOB_SECRET.
-    """
+    """Serve as host agent at ``address`` until ended."""
     try:
         run_worker_loop_forever(address=address)
     except (OSError, ValueError) as error:

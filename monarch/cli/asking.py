@@ -16,8 +16,6 @@ from monarch.wire.address import ProcAddress
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Inspect
 
-__all__ = ["NOBODY_THERE", "ask_hosts"]
-
 NOBODY_THERE = "nobody listens there: its host agent has ended, or its machine"
 
 _SECONDS = 5.0

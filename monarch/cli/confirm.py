@@ -6,8 +6,6 @@ import sys
 
 import click
 
-__all__ = ["ask_before", "is_somebody_there"]
-
 
 def ask_before(question: str, is_agreed: bool) -> bool:
     """Whether a person agrees: by an option, or asked at a terminal; false where nobody can be

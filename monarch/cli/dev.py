@@ -8,38 +8,29 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
 
-from monarch.cli.allocation import apply
-from monarch.cli.run import run
 from monarch.cli.sync.keys import Keys
 from monarch.cli.sync.setting import find_project, workspace_of
 from monarch.cli.volume import louder, say
 from monarch.errors import JobError
 
-__all__ = ["dev"]
-
 _END_SECONDS = 10.0
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-@click.argument("arguments", nargs=-1, required=True, metavar="RECIPE [KEY=VALUE]...")
-@click.pass_context
-def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """Bring the hosts up, follow your saves, and run RECIPE, all in this terminal.
+def dev(apply: Callable[[], object], run: Callable[[], object]) -> None:
+    """Do ``apply``, then ``run`` beside a watch, both in this terminal.
 
-    It is `monarch apply`, `monarch sync --watch` and `monarch run` in one, with all options of the
-    last; lines of the watch begin with `sync`. Ctrl-C saves and stops the run, and ends the watch;
-    the hosts stay. On a terminal the keys of the watch work here, too: h tells which.
+    The watch ends with the run; the hosts stay. Keys that are pressed go to the watch.
     """
     workspace_of(find_project(None))
-    context.invoke(apply)
+    apply()
     with _watch() as watch:
         try:
-            run.main([*arguments, *context.args], "monarch run", standalone_mode=False)
+            run()
         except (KeyboardInterrupt, click.Abort):
             if watch.status:
                 what = f"the watch ended with status {watch.status}, and the run with it"

@@ -19,8 +19,6 @@ from monarch.cli.phases import spinner
 from monarch.cli.volume import is_quiet, is_verbose
 from monarch.runs import Display
 
-__all__ = ["LiveDisplay", "PlainDisplay", "bar_of", "cells_of", "run_display"]
-
 _LINE_EVERY = 20
 _BAR_WIDTH = 12
 _SHORT = {

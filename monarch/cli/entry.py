@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """The entry point of ``monarch``."""

@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["in_short", "show_hosts", "usage"]
-
 _NOTHING = "-"
 
 

@@ -13,8 +13,6 @@ from monarch.config_file.writer import to_commented_toml
 from monarch.errors import JobError
 from monarch.runs.whole_file import write_whole, writing
 
-__all__ = ["init"]
-
 _HOSTS = 2
 
 _TASK = '''"""What to train. Edit it while a run goes on, and save: all ranks take it up between
@@ -54,13 +52,10 @@ learning_rate = 0.004
 """
 
 
-@click.command()
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
-@click.option("--hosts", type=click.IntRange(min=1), help=f"how many hosts [default: {_HOSTS}]")
 def init(folder: Path | None, hosts: int | None) -> None:
-    """Begin a project: write a monarch.toml, a task to edit, and a config.
+    """Write the files of a new project into ``folder`` (None: here).
 
-    In FOLDER, or here. What is there already is left as it is, and nothing is written then.
+    Raises ``JobError``, and writes nothing, where one of them is there already.
     """
     folder = folder or Path()
     names = (PROJECT_FILE, "task.py", "ddp.toml")

@@ -21,8 +21,6 @@ from monarch_sync.entry import Entry
 from monarch_sync.large_files import reviewed_by
 from monarch_sync.words import byte_size, printable
 
-__all__ = ["LargeFiles", "NotSent"]
-
 KNOWN = Path(".monarch/large_files.json")
 _IGNORE_FILE = ".monarchignore"
 _MAX_SHOWN = 10

@@ -1,103 +1,21 @@
-"""``monarch``: the commands, and how their errors reach a person."""
+"""``monarch``: a command is run, and its errors reach a person."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import os
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
-from monarch import __version__
+from monarch.cli.commands import cli
 from monarch.cli.streams import Told, open_missing
 from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.terminal import Terminal
-from monarch.cli.volume import is_verbose, options, reset, with_volume
-from monarch.errors import JobError, MonarchError
-
-__all__ = ["cli", "main"]
+from monarch.cli.volume import is_verbose
+from monarch.errors import MonarchError
 
 _OUR_FOLDER = ".monarch"
-
-# In the order of the help: the module of each, under `monarch.cli`, and what the help says of it,
-# which is the beginning of what the command says of itself.
-_COMMANDS = {
-    "init": ("init", "Begin a project: write a monarch.toml, a task to edit, and a config."),
-    "apply": ("allocation", "Bring the allocation up, or find it running."),
-    "status": ("allocation", "Hosts, procs, and the generation of code that each host has."),
-    "kill": ("allocation", "End the allocation and all that runs on it."),
-    "dev": ("dev", "Bring the hosts up, follow your saves, and run RECIPE, all in this terminal."),
-    "sync": (
-        "sync.command",
-        "Bring the workspace to all hosts, and its code into what runs there.",
-    ),
-    "run": ("run", "Run RECIPE: a built-in name such as ddp, a Python file, or module:name."),
-    "sweep": ("sweep", "Run RECIPE once for each choice of values, and compare."),
-    "runs": ("runs", "Runs: what was run here, how it went, and how runs differ."),
-    "recipe": ("recipe", "Recipes: what there is, and how to make one your own."),
-    "host": ("allocation", "Be the host agent of this machine, until ended."),
-}
-
-
-class _Imported(Mapping[str, click.Command]):
-    """Each is imported when it is asked for: all together take longer than most take to run."""
-
-    def __getitem__(self, name: str) -> click.Command:
-        module = importlib.import_module(f"monarch.cli.{_COMMANDS[name][0]}")
-        return with_volume(getattr(module, name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_COMMANDS)
-
-    def __len__(self) -> int:
-        return len(_COMMANDS)
-
-
-class _Commands(click.Group):
-    """Lists them without importing them."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        reset()
-        return super().make_context(*args, **kwargs)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
-
-
-@click.group(
-    cls=_Commands,
-    commands=_Imported(),
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-@click.version_option(__version__, prog_name="monarch")
-def cli() -> None:
-    """Edit code here, run it there: an allocation that stays, code that follows your editor.
-
-    \b
-    monarch apply                bring the hosts of monarch.toml up
-    monarch sync --watch         keep their code equal to yours, in one terminal
-    monarch run ddp --config F   train, in another
-    monarch runs show            how it went
-    monarch dev ddp --config F   the first three, in one terminal
-    """
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise JobError(
-            "the folder that this terminal is in was deleted, or another one has its name now: "
-            "`cd` to it again"
-        ) from None
-
-
-cli.params += options()  # The commands of it get theirs when they are imported.
 
 
 def main() -> None:

@@ -10,8 +10,6 @@ import stat
 
 from monarch_sync import Workspace
 
-__all__ = ["exact_pattern", "without_own_output"]
-
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\*?[] !#"})
 
 

@@ -11,8 +11,6 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from monarch.cli.volume import is_quiet
 
-__all__ = ["phase", "spinner"]
-
 
 @contextmanager
 def phase(text: str) -> Iterator[Callable[[str], None]]:

@@ -25,8 +25,6 @@ from monarch.runtime.workspace.pushing.past import Past
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncReport, Workspace
 
-__all__ = ["Place", "count", "find_place"]
-
 _LOCAL_PROCS = 2
 # A training waits for them between two steps, when it is on a new generation.
 _NUM_ASKED = 3

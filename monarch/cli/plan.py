@@ -8,8 +8,6 @@ from typing import Any
 from monarch.cli.place import Place
 from monarch.runs.recipe import Recipe
 
-__all__ = ["plan_text"]
-
 
 def plan_text(recipe: Recipe, config: Any, place: Place) -> str:
     """Meshes and ranks, and what the recipe's own ``plan`` adds: parameters, memory."""

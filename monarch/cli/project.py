@@ -25,17 +25,6 @@ from monarch_sync.workspace import Workspace
 if TYPE_CHECKING:
     from monarch.job import JobTrait
 
-__all__ = [
-    "OWN_RUNS",
-    "PROJECT_FILE",
-    "Project",
-    "find_job",
-    "load_project",
-    "may_come_up",
-    "no_allocation",
-    "noted_job",
-]
-
 PROJECT_FILE = "monarch.toml"
 OWN_RUNS = "/runs/"  # the pattern for where `monarch run` keeps its runs
 _COMING_UP_SECONDS = 30.0

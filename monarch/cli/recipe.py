@@ -22,32 +22,17 @@ from monarch.runs.whole_file import write_whole, writing
 if TYPE_CHECKING:
     from monarch.runs.recipe import Recipe
 
-__all__ = ["outline_here", "preload_here", "recipe", "recipe_here"]
 
-
-@click.group()
-def recipe() -> None:
-    """Recipes: what there is, and how to make one your own."""
-
-
-@recipe.command("ls")
 def ls() -> None:
-    """List the recipes that are installed."""
+    """Print a table of the recipes that are installed."""
     known = built_in_recipes()
     width = max(map(len, known), default=0)
     for name, module in known.items():
         click.echo(f"{name:<{width}}  {summary_of(module)}")
 
 
-@recipe.command("show")
-@click.argument("name", metavar="RECIPE")
-@click.option("--toml", "is_toml", is_flag=True, help="only the config, as a file to begin with")
 def show(name: str, is_toml: bool) -> None:
-    """Show what a recipe does, and its config with all defaults.
-
-    What is printed after the description is a config file with what each key means; keys marked
-    (live) may change while a run goes on: edit the file that the run was given, and save.
-    """
+    """Print what a recipe does, and its config with all defaults."""
     found = outline_here(name) or recipe_here(name)
     if is_toml:
         click.echo(_config_file(found, name), nl=False)
@@ -57,15 +42,8 @@ def show(name: str, is_toml: bool) -> None:
     click.echo(to_commented_toml(_defaults(found)), nl=False)
 
 
-@recipe.command("cp")
-@click.argument("name", metavar="RECIPE")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="write over a file that is there")
 def cp(name: str, file: Path | None, force: bool) -> None:
-    """Copy a recipe to FILE, which runs as it is: `monarch run FILE`.
-
-    FILE is my_RECIPE.py if not given. One that ends with .toml gets the config instead.
-    """
+    """Copy a recipe, or its config, to ``file``."""
     found = recipe_here(name)
     target = file or Path(f"my_{found.name}.py")
     if target.exists() and not force:
@@ -88,15 +66,10 @@ def cp(name: str, file: Path | None, force: bool) -> None:
     say(f"    monarch run {target}")
 
 
-@recipe.command("validate")
-@click.argument("name", metavar="RECIPE")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--config", "config_file", help="a TOML file for the recipe")
-@click.option("--procs", type=click.IntRange(min=1), help="procs on each host")
 def validate(
     name: str, overrides: tuple[str, ...], config_file: str | None, procs: int | None
 ) -> None:
-    """Check a recipe and its config, without running it. Exits with 2 if something is wrong."""
+    """Check a recipe and its config, without running it."""
     found = outline_here(name) or recipe_here(name)
     loaded = load_config(found.config_class, config_file, overrides, os.environ)
     from monarch.cli.place import find_place  # Takes a while, which a mistake need not wait for.
@@ -106,15 +79,8 @@ def validate(
     say(f"{name} can run on {place.text}")
 
 
-@recipe.command("prepare")
-@click.argument("name")
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
 def prepare(name: str, folder: Path | None) -> None:
-    """Make what a recipe needs before it can run: data, a tokenizer, a config.
-
-    NAME is a recipe, or a recipe with a variant of it, as in titan-tiny. It goes into FOLDER,
-    which is NAME if not given.
-    """
+    """Have a recipe make what it needs before it can run."""
     whole, _, variant = name.partition("-")
     if name in built_in_recipes() or whole not in built_in_recipes():
         whole, variant = name, ""
@@ -134,16 +100,8 @@ def prepare(name: str, folder: Path | None) -> None:
     say(f"made {made or target}")
 
 
-@recipe.command("export")
-@click.argument("name", metavar="RECIPE")
-@click.argument("what", metavar="[RUN|CHECKPOINT]", default="latest")
-@click.argument("file", type=click.Path(path_type=Path), default=Path("model.safetensors"))
-@click.option("--force", is_flag=True, help="write over a file that is there")
 def export(name: str, what: str, file: Path, force: bool) -> None:
-    """Write the weights of a run to FILE, as plain safetensors.
-
-    Of a run they are the best where it kept these (extras.keep_best), else those it saved last.
-    """
+    """Write the weights of a run or a checkpoint, ``what``, to ``file``."""
     from monarch.runs.folder import find_run
 
     found = recipe_here(name)

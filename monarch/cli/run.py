@@ -47,42 +47,9 @@ from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncError
 
-__all__ = ["Order", "run", "run_recipe"]
-
 _INTERRUPTED_SECONDS = 1.0
 
 
-@click.command()
-@click.argument("recipe", required=False)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--config", "config_file", help="a TOML file for the recipe")
-@click.option(
-    "--procs",
-    type=click.IntRange(min=1),
-    help="procs on each host [default: 1, or 2 on a single host]",
-)
-@click.option(
-    "--attach/--local",
-    default=None,
-    help="on the allocation that is up [default, if one is], or on this machine alone",
-)
-@click.option("--plan", is_flag=True, help="only show meshes, ranks, parameters, memory")
-@click.option("--show-origin", is_flag=True, help="only show each value and where it is from")
-@click.option(
-    "--resume",
-    is_flag=False,
-    flag_value="latest",
-    metavar="[RUN]",
-    help="go on with a run, by its name or the beginning of it [default: the latest]",
-)
-@click.option("--new", is_flag=True, help="begin anew, though such a run was left unfinished")
-@click.option("--yes", "-y", is_flag=True, help="do not ask before large files are sent")
-@click.option(
-    "--on-edit-error",
-    type=click.Choice(["hold", "rollback", "end"]),
-    help="what to do where new code fails: wait for a mend [default in a terminal], go back to "
-    "the code that worked [default elsewhere], or end",
-)
 def run(
     recipe: str | None,
     overrides: tuple[str, ...],
@@ -96,17 +63,7 @@ def run(
     yes: bool,
     on_edit_error: OnEditError | None,
 ) -> None:
-    """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
-
-    Runs on the allocation that `monarch apply` brought up in this folder, else on this machine
-    alone. Sends the workspace of monarch.toml to the hosts first. Everything about the run is
-    kept in runs/NAME-STAMP. A run that was left unfinished goes on when the same command is
-    given again. Ctrl-C saves and stops; a second one stops at once.
-    """
-    if resume and new:
-        raise click.UsageError(
-            "--resume goes on with a run, and --new begins one: give one of them"
-        )
+    """Run ``recipe`` on the allocation, else on this machine alone, and tell how it ended."""
     if resume and "=" in resume:
         overrides, resume = (resume, *overrides), "latest"
     if resume and recipe and "=" in recipe:

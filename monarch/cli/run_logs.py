@@ -6,33 +6,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-import click
-
 from monarch.cli.sync.terminal import Terminal
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run
 from monarch.runs.printed import Line, Printed
 
-__all__ = ["logs"]
-
 _LOOK_SECONDS = 0.2
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 
 
-@click.command("logs")
-@click.argument("name", metavar="[RUN]", default="latest")
-@click.option("--follow", "-f", is_flag=True, help="go on until the run ends, or Ctrl-C")
-@click.option(
-    "--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="of this rank only"
-)
-@click.option(
-    "--tail", type=click.IntRange(min=0), metavar="N", help="only the last N of each rank"
-)
 def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> None:
-    """Show what the ranks of a run printed.
-
-    Lines of several ranks have the rank in front; those of one are as they were printed.
-    """
+    """Print what the ranks of a run printed; ``tail`` counts lines of each rank."""
     run = find_run(name)
     printed = Printed(run.path / "logs", ranks)
     shown = _Shown(is_of_one=len(ranks) == 1)

@@ -6,26 +6,15 @@ import os
 import shutil
 from collections.abc import Sequence
 
-import click
-
 from monarch.cli.confirm import ask_before
 from monarch.cli.volume import say
 from monarch.errors import JobError
 from monarch.runs.folder import RUNS, RunFolder, find_run, runs_in
 from monarch_sync.words import byte_size, counted
 
-__all__ = ["rm"]
 
-
-@click.command("rm")
-@click.argument("names", metavar="RUN...", nargs=-1, required=True)
-@click.option("--yes", "-y", is_flag=True, help="do not ask")
 def rm(names: tuple[str, ...], yes: bool) -> None:
-    """Take runs away, with their checkpoints, logs and reports.
-
-    Asks first at a terminal; elsewhere it needs --yes. A run that is going on stays, and so do all
-    others that were named beside it. The beginning of a name will do where only one run has it.
-    """
+    """Remove runs, once a person or ``yes`` agrees."""
     found = list(dict.fromkeys(_one_named(name) for name in names))
     if going := [run.name for run in found if run.running_pid is not None]:
         raise JobError(

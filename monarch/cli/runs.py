@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from monarch.cli.run_logs import logs
-from monarch.cli.run_rm import rm
 from monarch.cli.tables import in_columns, terminal_width
 from monarch.cli.volume import is_quiet
 from monarch.config_file.toml_text import TOMLDecodeError, loads
@@ -22,23 +20,11 @@ from monarch.runs.report import curve, figures, names_measured, worth_telling, w
 from monarch.runs.whole_file import write_whole, writing
 from monarch_sync.words import byte_size
 
-__all__ = ["comparison", "runs"]
-
 _MAX_NAME = 24
 
 
-@click.group()
-def runs() -> None:
-    """Runs: what was run here, how it went, and how runs differ.
-
-    A run is named by its folder, by its name, by the beginning of that (the last such run is
-    meant), or as latest.
-    """
-
-
-@runs.command("ls")
 def ls() -> None:
-    """List the runs of this folder, the last one at the end; with --quiet, their names."""
+    """Print a table of the runs of this folder, the last one at the end."""
     rows = [("run", "status", "step", "loss", "began", "size")]
     for run in runs_in():
         steps = run.metrics()
@@ -60,14 +46,8 @@ def ls() -> None:
     _echo_table(rows)
 
 
-runs.add_command(logs)
-runs.add_command(rm)
-
-
-@runs.command("show")
-@click.argument("name", metavar="[RUN]", default="latest")
 def show(name: str) -> None:
-    """Show how a run went: figures, what happened, and where its report is."""
+    """Print how a run went, and write its report."""
     run = find_run(name)
     steps, events = run.metrics(), run.events()
     click.echo(f"{run.name}: {run.status}")
@@ -89,25 +69,13 @@ def show(name: str) -> None:
     click.echo(str(report))
 
 
-@runs.command("compare")
-@click.argument("names", metavar="RUN RUN...", nargs=-1, required=True)
 def compare(names: tuple[str, ...]) -> None:
-    """Show where configs differ, and what came of it, side by side."""
-    if len(names) < 2:
-        raise click.UsageError("give two runs at least")
+    """Print a table of where configs differ, and of what came of it."""
     _echo_table(comparison([find_run(name) for name in names]))
 
 
-@runs.command("plot")
-@click.argument("names", metavar="[RUN]...", nargs=-1)
-@click.option("--metric", default="loss", show_default=True, help="what to draw")
-@click.option("--log", "is_log", is_flag=True, help="on a logarithmic scale")
-@click.option(
-    "--smooth", type=click.IntRange(min=1), default=1, metavar="N", help="the mean of N values"
-)
-@click.option("--svg", "file", type=click.Path(path_type=Path), help="draw into an SVG file")
 def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: Path | None) -> None:
-    """Draw one quantity of one or more runs over their steps."""
+    """Draw one quantity of runs over their steps, as text or into the SVG ``file``."""
     found = [find_run(name) for name in names or ("latest",)]
     lines = {run.name: smoothed(curve(run.metrics(), metric), smooth) for run in found}
     if not any(lines.values()):

@@ -11,9 +11,6 @@ from types import FrameType
 from monarch.runs import Record
 from monarch.runtime.ends.late_thread import run_aside
 
-__all__ = ["interrupt_kept", "stop_on_interrupt"]
-
-
 # Of a batch system that wants its machines back, and of a terminal that was closed.
 _REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 

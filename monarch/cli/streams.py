@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Told", "open_missing"]
-
 _WAYS_OUT = ("write", "flush")
 
 

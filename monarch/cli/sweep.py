@@ -32,23 +32,9 @@ from monarch.runs.folder import RunFolder, new_run
 from monarch.runs.recipe import Recipe
 from monarch.runs.session import RunSession
 
-__all__ = ["Slot", "best_of", "choices_of", "label_of", "slots_of", "sweep"]
-
-
 _BY = (("validation_loss", False), ("held_out_accuracy", True), ("loss", False))
 
 
-@click.command()
-@click.argument("name", metavar="RECIPE")
-@click.argument("overrides", nargs=-1, required=True, metavar="KEY=VALUE[,VALUE]...")
-@click.option("--config", "config_file", help="a TOML file for the recipe")
-@click.option("--procs", type=click.IntRange(min=1), help="procs on each host, shared by the runs")
-@click.option(
-    "--slices",
-    type=click.IntRange(min=1),
-    help="how many runs at a time [default: one a host]",
-)
-@click.option("--yes", "-y", is_flag=True, help="do not ask before large files are sent")
 def sweep(
     name: str,
     overrides: tuple[str, ...],
@@ -57,12 +43,7 @@ def sweep(
     slices: int | None,
     yes: bool,
 ) -> None:
-    """Run RECIPE once for each choice of values, and compare.
-
-    Keys with several values, as in learning_rate=1e-3,3e-3, are combined. The runs share the
-    mesh: each has some of the hosts, or, where there are fewer hosts than slices, some of a
-    host's procs. Each is a run of its own in runs/.
-    """
+    """Run recipe ``name`` once for each choice of values, and print a comparison."""
     check_free(noted_job())
     recipe = recipe_here(name)
     choices = choices_of(recipe.config_class, overrides)

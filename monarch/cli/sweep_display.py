@@ -16,8 +16,6 @@ from monarch.cli.display import bar_of, cells_of
 from monarch.cli.volume import is_quiet
 from monarch.runs import Display
 
-__all__ = ["SweepDisplay", "sweep_display"]
-
 _NUM_CELLS = 3  # numbers of each run that is going on
 
 

@@ -6,8 +6,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 
-__all__ = ["in_columns", "terminal_width"]
-
 _BETWEEN = "  "
 
 

@@ -15,8 +15,6 @@ from monarch.runs.folder import RUNS, runs_in
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
 
-__all__ = ["check_free", "in_use_text", "named", "users_of"]
-
 _WHO = re.compile(r"(?P<program>.*) \((?P<where>pid (?P<pid>\d+), user .*)\)", re.DOTALL)
 _PID = re.compile(r"pid (\d+), user ")
 

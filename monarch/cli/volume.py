@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import click
 
-__all__ = ["is_quiet", "is_verbose", "louder", "options", "reset", "say", "with_volume"]
-
 _QUIET, _VERBOSE = "quiet", "verbose"
 _said: set[str] = set()
 

@@ -17,8 +17,8 @@ import click
 import pytest
 
 from monarch.actor import shutdown_context
+from monarch.cli.commands import sync
 from monarch.cli.main import cli
-from monarch.cli.sync.command import sync
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runs.folder import RUNS, new_run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli.sync.command import sync
+from monarch.cli.commands import sync
 from monarch_sync import HostReport, Refusal, SyncReport
 
 DOCS = Path(__file__).parents[2] / "docs"

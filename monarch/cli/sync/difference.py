@@ -9,8 +9,6 @@ from monarch_sync import Manifest
 from monarch_sync.entry import Entry
 from monarch_sync.words import printable
 
-__all__ = ["differences"]
-
 _MAX_BYTES = 4 << 20
 
 Read = Callable[[Entry], bytes | None]

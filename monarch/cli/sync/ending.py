@@ -14,8 +14,6 @@ from typing import NoReturn
 
 from monarch.cli.sync.keys import restore_terminal
 
-__all__ = ["asked_to_end", "at_once_from_here"]
-
 _REQUESTS = (signal.SIGTERM, signal.SIGHUP)
 
 

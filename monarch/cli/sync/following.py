@@ -9,8 +9,6 @@ from pathlib import Path
 
 from monarch_sync import Watcher
 
-__all__ = ["Following"]
-
 
 class Following:
     """A watcher on a thread of its own, so that whoever waits for it can do other things too."""

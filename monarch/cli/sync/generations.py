@@ -8,37 +8,28 @@ from datetime import datetime
 
 import click
 
-from monarch.cli.sync.chosen import Chosen, errors, interruptions, json_too, silence, tell
 from monarch.cli.sync.difference import differences
+from monarch.cli.sync.options import SyncOptions
 from monarch.cli.sync.setting import find_project, whole_of
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import goal, timeline, timeline_lines
-from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor, visit
-from monarch.cli.sync.voice import JsonLines, Lines, Voice
+from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor, interruptions, visit
+from monarch.cli.sync.voice import JsonLines, Lines, Voice, errors, tell
 from monarch_sync import Scanner, Workspace
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
 from monarch_sync.scanning.scanner import Scan
 
-__all__ = ["compared", "diff", "go_back", "history", "rollback", "show_differences", "status"]
 
-
-class _Generation(click.IntRange):
-    name = "generation, which is a number"
-
-
-@click.command("status", short_help="Which host and which proc runs which generation.")
-@json_too
-@click.pass_obj
-def status(chosen: Chosen) -> None:
-    """Which host and which proc runs which generation, and what is stale."""
-    with errors(chosen):
+def status(options: SyncOptions) -> None:
+    """Print which host and which proc runs which generation."""
+    with errors(is_json=options.is_json):
         visitor = visit(partly=True)
         found = visitor.ask()
         procs, like_now = visitor.proc_generations(found), visitor.like_now(found)
         standing = standings(found, procs, like_now, visitor.name_of)
-    if chosen.is_json:
+    if options.is_json:
         hosts = [
             {
                 "host": one.host, "generation": one.generation, "digest": one.digest,
@@ -56,43 +47,27 @@ def status(chosen: Chosen) -> None:
     tell(status_lines(standing))
 
 
-@click.command("history")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="how many")
-@json_too
-@click.pass_obj
-def history(chosen: Chosen, limit: int) -> None:
-    """The generations that the hosts remember: when, who, what.
-
-    A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
-    """
-    with errors(chosen):
+def history(options: SyncOptions, limit: int) -> None:
+    """Print the generations that hosts remember, at most ``limit``."""
+    with errors(is_json=options.is_json):
         visitor = visit(partly=True)
         past = visitor.past(visitor.answering())
         rows = timeline(past.histories(limit))[:limit]
     now = datetime.now().astimezone()
-    if chosen.is_json:
+    if options.is_json:
         JsonLines().say("history", {"generations": [row.to_dict(now) for row in rows]})
         return
     if not rows:
         tell(["nothing was pushed yet: `monarch sync` brings your files to the hosts"])
         return
-    tell([*timeline_lines(rows, now, len(past.hosts), Terminal().width), *silence(visitor)])
+    tell([*timeline_lines(rows, now, len(past.hosts), Terminal().width), *visitor.silence()])
 
 
-@click.command("rollback")
-@click.argument("generation", required=False, type=_Generation(min=1))
-@click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
-@json_too
-@click.pass_obj
-def rollback(chosen: Chosen, generation: int | None, best_effort: bool) -> None:
-    """Have all hosts go back to a generation, or none of them.
-
-    Without GENERATION: to the state before the one that is there. What runs on the hosts reloads;
-    your own files stay as they are, so that `monarch sync` goes forward again.
-    """
-    voice: Voice = JsonLines() if chosen.is_json else Lines(Terminal())
-    with errors(chosen):
-        workspace = whole_of(find_project(chosen.file))
+def rollback(options: SyncOptions, generation: int | None, best_effort: bool) -> None:
+    """Have all hosts go back to ``generation``, or to the one before theirs."""
+    voice: Voice = JsonLines() if options.is_json else Lines(Terminal())
+    with errors(is_json=options.is_json):
+        workspace = whole_of(find_project(options.file))
         visitor = visit(partly=best_effort)
         with interruptions(visitor, voice):
             made = go_back(visitor, workspace, generation, voice, best_effort=best_effort)
@@ -126,21 +101,13 @@ def go_back(
     return report.generation if report.ok else 0
 
 
-@click.command("diff", short_help="How your files differ from what the hosts have or had.")
-@click.argument("generation", required=False, type=_Generation(min=1))
-@click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
-@json_too
-@click.pass_obj
-def diff(chosen: Chosen, generation: int | None, exit_code: bool) -> None:
-    """How your files differ from what the hosts have, or had as GENERATION.
-
-    Lines with a `-` are there, those with a `+` are yours.
-    """
-    with errors(chosen):
-        workspace = whole_of(find_project(chosen.file))
+def diff(options: SyncOptions, generation: int | None, exit_code: bool) -> None:
+    """Print how the author's files differ from ``generation``, or from what hosts have."""
+    with errors(is_json=options.is_json):
+        workspace = whole_of(find_project(options.file))
         visitor = visit(partly=True)
         scan, held_generation, found = compared(visitor, workspace, generation or 0)
-        if chosen.is_json:
+        if options.is_json:
             text = "\n".join(found)
             unread = [problem.__dict__ for problem in scan.problems if problem.is_unreadable]
             data = {
@@ -153,7 +120,7 @@ def diff(chosen: Chosen, generation: int | None, exit_code: bool) -> None:
     for problem in scan.problems:
         if problem.is_unreadable:
             click.echo(f"not compared: {problem}", err=True)
-    for line in silence(visitor):
+    for line in visitor.silence():
         click.echo(line, err=True)  # The rest can be given to `patch`.
     sys.exit(1 if exit_code and any_found else 0)
 

@@ -16,8 +16,6 @@ from monarch.wire.address import ProcAddress
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.message import Listen
 
-__all__ = ["Hearing"]
-
 _LISTEN_SECONDS = 20.0
 _PATIENCE_SECONDS = 10.0  # beyond that, for the answer
 _AGAIN_SECONDS = 2.0

@@ -15,8 +15,6 @@ from monarch.errors import MonarchError
 from monarch.runtime.workspace.packages.surroundings import Surroundings
 from monarch_sync import SyncError, Workspace
 
-__all__ = ["KEYS_HINT", "KeyCommands"]
-
 KEYS_HINT = "keys: r push again, b roll back, d diff, h help, q quit"
 _HELP = """\
 r  push again, all of it: what was refused is tried once more

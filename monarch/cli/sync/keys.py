@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["Keys", "restore_terminal"]
-
 _LOOK_SECONDS = 0.2
 _SEQUENCE = re.compile(r"\x1b(\[[\d;?]*[ -/]*[@-~]|O.|.)?")  # arrows and the like
 _before: list[Any] | None = None  # how the terminal is set when nobody listens

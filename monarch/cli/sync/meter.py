@@ -10,8 +10,6 @@ from monarch.cli.sync.terminal import Terminal
 from monarch_sync.progress import Progress
 from monarch_sync.words import byte_size, clipped, counted, took
 
-__all__ = ["Meter", "Source", "bar_line"]
-
 _PATIENCE_SECONDS = 0.5
 _EVERY_SECONDS = 0.1
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from monarch_sync import SyncReport
 from monarch_sync.report import Problem
 
-__all__ = ["News"]
-
 
 class News:
     """Is told of each push, and tells the new from what was told already."""

@@ -17,8 +17,6 @@ from monarch.wire.bulletin import Bulletin
 from monarch_sync import SyncError
 from monarch_sync.words import printable
 
-__all__ = ["Others"]
-
 
 class Others:
     """Pushes, rollbacks, runs and watches of others, on the allocation that is listened to.

@@ -12,16 +12,6 @@ from monarch_sync.messages import Held
 from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
 from monarch_sync.words import byte_size, counted, printable, some
 
-__all__ = [
-    "Change",
-    "Preview",
-    "first_sync",
-    "over_hosts",
-    "preview_lines",
-    "previews",
-    "why_refused",
-]
-
 
 class Change(NamedTuple):
     """One path that a push would change. ``num_bytes`` that would travel, before compression."""

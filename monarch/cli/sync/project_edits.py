@@ -11,8 +11,6 @@ from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch_sync import Workspace
 
-__all__ = ["SETTLE_SECONDS", "ProjectEdits"]
-
 SETTLE_SECONDS = 0.1  # so long a new project file stays as it is before it is believed
 
 

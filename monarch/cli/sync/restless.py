@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from monarch_sync.workspace import Folder, Workspace
 
-__all__ = ["LeaveOut", "RestlessFiles"]
-
 _NUM_PUSHES = 10
 _WITHIN_SECONDS = 60.0
 _MAX_CHANGED = 20  # in one push; more come of something else

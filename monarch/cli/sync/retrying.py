@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from monarch_sync import SyncReport
 
-__all__ = ["Retrying"]
-
 _FIRST_SECONDS = 2.0
 _LONGEST_SECONDS = 30.0
 _MAX_TAKEN_BACK = 3  # pushes that were shown already: each makes two generations

@@ -12,8 +12,6 @@ from monarch.job import DEFAULT_JOB_PATH
 from monarch.runtime.workspace.packages.surroundings import Surroundings
 from monarch_sync import Workspace
 
-__all__ = ["find_project", "whole_of", "workspace_of"]
-
 _EXAMPLE = """
     [job]
     hosts = { hosts = 2 }

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from monarch.cli.host_table import in_short
 from monarch_sync.words import counted, num_cells
 
-__all__ = ["Standing", "standings", "status_lines"]
-
 
 class Standing(NamedTuple):
     """A host, and what its procs run: names by generation, None for those that do not answer.

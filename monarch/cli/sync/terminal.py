@@ -13,8 +13,6 @@ import click
 
 from monarch_sync.words import clipped, plain, wrapped
 
-__all__ = ["Terminal"]
-
 _GLYPHS = "✓✗→×…"
 _ERASE = "\r\x1b[K"
 

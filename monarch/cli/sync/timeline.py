@@ -10,8 +10,6 @@ from monarch.errors import JobError
 from monarch_sync.messages import Told, ToldGeneration
 from monarch_sync.words import clipped, counted, num_cells, printable
 
-__all__ = ["Row", "goal", "like_now", "others_line", "timeline", "timeline_lines"]
-
 _MAX_NAMES = 3
 
 

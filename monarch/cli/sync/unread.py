@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from monarch_sync import Workspace
 from monarch_sync.words import printable
 
-__all__ = ["faults_in"]
-
 _MAX_FILES = 20  # as many as somebody edits at once
 _MAX_BYTES = 1 << 20
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from monarch.cli.asking import ask_hosts
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up, no_allocation, noted_job
+from monarch.cli.sync.ending import asked_to_end
 from monarch.cli.sync.keys import restore_terminal
 from monarch.cli.sync.timeline import like_now, others_line, timeline
 from monarch.cli.sync.unread import faults_in
@@ -31,8 +33,6 @@ from monarch.wire.message import Inspect, ProcDown
 from monarch_sync import SyncReport, Workspace
 from monarch_sync.progress import Progress, followed_by
 from monarch_sync.words import counted
-
-__all__ = ["WHOLE_HISTORY", "Visitor", "find_visitor", "visit"]
 
 WHOLE_HISTORY = 1000  # generations; hosts remember fewer
 
@@ -232,6 +232,10 @@ class Visitor:
         self.silent = {url: str(b["error"]) for url, b in found.items() if "error" in b}
         return found
 
+    def silence(self) -> list[str]:
+        """Which hosts gave no answer when they were last asked, and why."""
+        return [f"{self.name_of(url)}: {error}" for url, error in self.silent.items()]
+
     def _watch(self, host: ProcAddress, body: Mapping[str, Any]) -> None:
         """Notice when a host is lost, so that nobody waits for its answers."""
         pid = int(body["pid"])
@@ -297,6 +301,18 @@ def _bodies(asked: Mapping[_Key, Promise[Outcome]]) -> dict[_Key, dict[str, Any]
         else None
         for key, answer in asked.items()
     }
+
+
+@contextmanager
+def interruptions(visitor: Visitor, voice: Voice) -> Iterator[None]:
+    """End the program after Ctrl-C, and say which generation the hosts have: a push that is
+    interrupted has put everything back."""
+    with asked_to_end():
+        try:
+            yield
+        except KeyboardInterrupt:
+            voice.note("interrupted", f"interrupted; {visitor.generations()}", ok=False)
+            sys.exit(130)
 
 
 @contextmanager

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TextIO
 
 from monarch.cli.sync.meter import Meter, Source
 from monarch.cli.sync.terminal import Terminal
 from monarch.cli.volume import is_quiet, is_verbose
-from monarch_sync import SyncReport
+from monarch.config_file import ConfigError
+from monarch.errors import MonarchError
+from monarch_sync import SyncError, SyncReport
 from monarch_sync.report import problem_lines
 from monarch_sync.words import printable, some
-
-__all__ = ["JsonLines", "Lines", "Voice"]
 
 
 class Voice(Protocol):
@@ -137,3 +137,22 @@ class JsonLines:
 def listed(names: Sequence[object]) -> str:
     """Names from outside, fit for a line."""
     return ", ".join(printable(str(name)) for name in names)
+
+
+@contextmanager
+def errors(*, is_json: bool) -> Iterator[None]:
+    """Tell of errors of ours, which end the command, in the form that all else is told in."""
+    try:
+        yield
+    except (MonarchError, SyncError, ConfigError) as error:
+        if not is_json:
+            raise
+        JsonLines().failed(str(error))
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def tell(lines: Iterable[str]) -> None:
+    """Print lines for people."""
+    terminal = Terminal()
+    for line in lines:
+        terminal.prose(line)

@@ -32,8 +32,6 @@ from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
 from monarch_sync.scanning.identities import Identities
 from monarch_sync.words import printable
 
-__all__ = ["Watching"]
-
 _TICK_SECONDS = 1.0
 _LOOK_AGAIN_SECONDS = 5.0  # at what could not be read: nobody tells when a mount is back
 

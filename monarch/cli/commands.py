@@ -1,0 +1,482 @@
+"""The command line: every command with its arguments, its options and its help.
+
+What a command does is imported when it runs, so that help and mistakes need none of it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from monarch import __version__
+from monarch.cli.sync.options import SyncOptions, json_too
+from monarch.cli.volume import reset, with_volume
+from monarch.errors import JobError
+
+
+class _Commands(click.Group):
+    """Lists the commands in the order in which they stand here, each with a whole sentence."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        reset()
+        return super().make_context(*args, **kwargs)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()]
+            )
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="monarch")
+def cli() -> None:
+    """Edit code here, run it there: an allocation that stays, code that follows your editor.
+
+    \b
+    monarch apply                bring the hosts of monarch.toml up
+    monarch sync --watch         keep their code equal to yours, in one terminal
+    monarch run ddp --config F   train, in another
+    monarch runs show            how it went
+    monarch dev ddp --config F   the first three, in one terminal
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise JobError(
+            "the folder that this terminal is in was deleted, or another one has its name now: "
+            "`cd` to it again"
+        ) from None
+
+
+_config = click.option("--config", "config_file", help="a TOML file for the recipe")
+_project = click.option("--file", "file", help="the project file [default: monarch.toml]")
+_agreed_to_send = click.option(
+    "--yes", "-y", is_flag=True, help="do not ask before large files are sent"
+)
+_PATH = click.Path(path_type=Path)
+
+
+@cli.command()
+@click.argument("folder", required=False, type=_PATH)
+@click.option("--hosts", type=click.IntRange(min=1), help="how many hosts [default: 2]")
+def init(**given: Any) -> None:
+    """Begin a project: write a monarch.toml, a task to edit, and a config.
+
+    In FOLDER, or here. What is there already is left as it is, and nothing is written then.
+    """
+    from monarch.cli.init import init
+
+    init(**given)
+
+
+@cli.command()
+@click.argument("spec", required=False)
+@_project
+@click.option("--yes", "-y", is_flag=True, help="end what runs on hosts that are not wanted")
+def apply(**given: Any) -> None:
+    """Bring the allocation up, or find it running.
+
+    SPEC names a job in Python, as MODULE.NAME; without it, monarch.toml says what is wanted.
+    Hosts of it that have ended are brought up again, and the others go on. One that is up and is
+    not what is wanted is ended first; where something runs on it, only if you agree.
+    """
+    from monarch.cli.allocation import apply
+
+    apply(**given)
+
+
+@cli.command()
+def status() -> None:
+    """Hosts, procs, and the generation of code that each host has."""
+    from monarch.cli.allocation import status
+
+    status()
+
+
+@cli.command()
+@click.option("--yes", "-y", is_flag=True, help="do not ask, though something runs on it")
+def kill(**given: Any) -> None:
+    """End the allocation and all that runs on it.
+
+    At a terminal it asks first where a run is going on. A script is not asked: it is told what
+    was ended. Where none is up, it says so, and that is no error.
+    """
+    from monarch.cli.allocation import kill
+
+    kill(**given)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("arguments", nargs=-1, required=True, metavar="RECIPE [KEY=VALUE]...")
+@click.pass_context
+def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
+    """Bring the hosts up, follow your saves, and run RECIPE, all in this terminal.
+
+    It is `monarch apply`, `monarch sync --watch` and `monarch run` in one, with all options of the
+    last; lines of the watch begin with `sync`. Ctrl-C saves and stops the run, and ends the watch;
+    the hosts stay. On a terminal the keys of the watch work here, too: h tells which.
+    """
+    from monarch.cli.dev import dev
+
+    dev(
+        lambda: context.invoke(apply),
+        lambda: run.main([*arguments, *context.args], "monarch run", standalone_mode=False),
+    )
+
+
+@cli.group(invoke_without_command=True)
+@click.option("--watch", is_flag=True, help="go on, and push at every save")
+@click.option("--dry-run", is_flag=True, help="only say what would move")
+@click.option("--explain", "explained", metavar="PATH", help="say why a path is synced, or is not")
+@click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
+@click.option(
+    "--allow-empty", is_flag=True, help="empty a folder on the hosts, too, that is empty here"
+)
+@click.option(
+    "--env", is_flag=True, help="bring the packages of the lock file, too, for hosts to install"
+)
+@click.option("--json", "is_json", is_flag=True, help="an object a push, for programs")
+@click.option("--keys", "has_keys", is_flag=True, hidden=True, help="keys come by stdin")
+@_project
+@_agreed_to_send
+@click.pass_context
+def sync(context: click.Context, /, is_json: bool, file: str | None, **given: Any) -> None:
+    """Bring the workspace to all hosts, and its code into what runs there.
+
+    Live processes switch to the new code between the same two messages on every rank. Code that
+    does not compile, or does not run, changes nobody. Exits with 1 if the push was refused, with 3
+    if it was made without something that cannot be read here.
+    """
+    context.obj = SyncOptions(file, is_json)
+    if context.invoked_subcommand is not None:
+        del given["has_keys"]
+        if any(value not in (False, None) for value in given.values()):
+            raise click.UsageError("this option goes without a command behind it", context)
+        return
+    if sum((given["watch"], given["dry_run"], given["explained"] is not None)) > 1:
+        raise click.UsageError("choose one of --watch, --dry-run and --explain", context)
+    from monarch.cli.sync.command import sync
+
+    sync(context.obj, **given)
+
+
+class _Generation(click.IntRange):
+    name = "generation, which is a number"
+
+
+_generation = click.argument("generation", required=False, type=_Generation(min=1))
+
+
+@sync.command("status", short_help="Which host and which proc runs which generation.")
+@json_too
+@click.pass_obj
+def sync_status(options: SyncOptions) -> None:
+    """Which host and which proc runs which generation, and what is stale."""
+    from monarch.cli.sync.generations import status
+
+    status(options)
+
+
+@sync.command("history")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="how many")
+@json_too
+@click.pass_obj
+def sync_history(options: SyncOptions, limit: int) -> None:
+    """The generations that the hosts remember: when, who, what.
+
+    A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
+    """
+    from monarch.cli.sync.generations import history
+
+    history(options, limit)
+
+
+@sync.command("rollback")
+@_generation
+@click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
+@json_too
+@click.pass_obj
+def sync_rollback(options: SyncOptions, /, **given: Any) -> None:
+    """Have all hosts go back to a generation, or none of them.
+
+    Without GENERATION: to the state before the one that is there. What runs on the hosts reloads;
+    your own files stay as they are, so that `monarch sync` goes forward again.
+    """
+    from monarch.cli.sync.generations import rollback
+
+    rollback(options, **given)
+
+
+@sync.command("diff", short_help="How your files differ from what the hosts have or had.")
+@_generation
+@click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
+@json_too
+@click.pass_obj
+def sync_diff(options: SyncOptions, /, **given: Any) -> None:
+    """How your files differ from what the hosts have, or had as GENERATION.
+
+    Lines with a `-` are there, those with a `+` are yours.
+    """
+    from monarch.cli.sync.generations import diff
+
+    diff(options, **given)
+
+
+@cli.command()
+@click.argument("recipe", required=False)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@_config
+@click.option(
+    "--procs",
+    type=click.IntRange(min=1),
+    help="procs on each host [default: 1, or 2 on a single host]",
+)
+@click.option(
+    "--attach/--local",
+    default=None,
+    help="on the allocation that is up [default, if one is], or on this machine alone",
+)
+@click.option("--plan", is_flag=True, help="only show meshes, ranks, parameters, memory")
+@click.option("--show-origin", is_flag=True, help="only show each value and where it is from")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="latest",
+    metavar="[RUN]",
+    help="go on with a run, by its name or the beginning of it [default: the latest]",
+)
+@click.option("--new", is_flag=True, help="begin anew, though such a run was left unfinished")
+@_agreed_to_send
+@click.option(
+    "--on-edit-error",
+    type=click.Choice(["hold", "rollback", "end"]),
+    help="what to do where new code fails: wait for a mend [default in a terminal], go back to "
+    "the code that worked [default elsewhere], or end",
+)
+def run(**given: Any) -> None:
+    """Run RECIPE: a built-in name such as ddp, a Python file, or module:name.
+
+    Runs on the allocation that `monarch apply` brought up in this folder, else on this machine
+    alone. Sends the workspace of monarch.toml to the hosts first. Everything about the run is
+    kept in runs/NAME-STAMP. A run that was left unfinished goes on when the same command is
+    given again. Ctrl-C saves and stops; a second one stops at once.
+    """
+    if given["resume"] and given["new"]:
+        raise click.UsageError(
+            "--resume goes on with a run, and --new begins one: give one of them"
+        )
+    from monarch.cli.run import run
+
+    run(**given)
+
+
+@cli.command()
+@click.argument("name", metavar="RECIPE")
+@click.argument("overrides", nargs=-1, required=True, metavar="KEY=VALUE[,VALUE]...")
+@_config
+@click.option("--procs", type=click.IntRange(min=1), help="procs on each host, shared by the runs")
+@click.option(
+    "--slices",
+    type=click.IntRange(min=1),
+    help="how many runs at a time [default: one a host]",
+)
+@_agreed_to_send
+def sweep(**given: Any) -> None:
+    """Run RECIPE once for each choice of values, and compare.
+
+    Keys with several values, as in learning_rate=1e-3,3e-3, are combined. The runs share the
+    mesh: each has some of the hosts, or, where there are fewer hosts than slices, some of a
+    host's procs. Each is a run of its own in runs/.
+    """
+    from monarch.cli.sweep import sweep
+
+    sweep(**given)
+
+
+@cli.group()
+def runs() -> None:
+    """Runs: what was run here, how it went, and how runs differ.
+
+    A run is named by its folder, by its name, by the beginning of that (the last such run is
+    meant), or as latest.
+    """
+
+
+@runs.command("ls")
+def runs_ls() -> None:
+    """List the runs of this folder, the last one at the end; with --quiet, their names."""
+    from monarch.cli.runs import ls
+
+    ls()
+
+
+@runs.command("logs")
+@click.argument("name", metavar="[RUN]", default="latest")
+@click.option("--follow", "-f", is_flag=True, help="go on until the run ends, or Ctrl-C")
+@click.option(
+    "--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="of this rank only"
+)
+@click.option(
+    "--tail", type=click.IntRange(min=0), metavar="N", help="only the last N of each rank"
+)
+def runs_logs(**given: Any) -> None:
+    """Show what the ranks of a run printed.
+
+    Lines of several ranks have the rank in front; those of one are as they were printed.
+    """
+    from monarch.cli.run_logs import logs
+
+    logs(**given)
+
+
+@runs.command("rm")
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.option("--yes", "-y", is_flag=True, help="do not ask")
+def runs_rm(**given: Any) -> None:
+    """Take runs away, with their checkpoints, logs and reports.
+
+    Asks first at a terminal; elsewhere it needs --yes. A run that is going on stays, and so do all
+    others that were named beside it. The beginning of a name will do where only one run has it.
+    """
+    from monarch.cli.run_rm import rm
+
+    rm(**given)
+
+
+@runs.command("show")
+@click.argument("name", metavar="[RUN]", default="latest")
+def runs_show(name: str) -> None:
+    """Show how a run went: figures, what happened, and where its report is."""
+    from monarch.cli.runs import show
+
+    show(name)
+
+
+@runs.command("compare")
+@click.argument("names", metavar="RUN RUN...", nargs=-1, required=True)
+def runs_compare(names: tuple[str, ...]) -> None:
+    """Show where configs differ, and what came of it, side by side."""
+    if len(names) < 2:
+        raise click.UsageError("give two runs at least")
+    from monarch.cli.runs import compare
+
+    compare(names)
+
+
+@runs.command("plot")
+@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.option("--metric", default="loss", show_default=True, help="what to draw")
+@click.option("--log", "is_log", is_flag=True, help="on a logarithmic scale")
+@click.option(
+    "--smooth", type=click.IntRange(min=1), default=1, metavar="N", help="the mean of N values"
+)
+@click.option("--svg", "file", type=_PATH, help="draw into an SVG file")
+def runs_plot(**given: Any) -> None:
+    """Draw one quantity of one or more runs over their steps."""
+    from monarch.cli.runs import plot
+
+    plot(**given)
+
+
+@cli.group()
+def recipe() -> None:
+    """Recipes: what there is, and how to make one your own."""
+
+
+@recipe.command("ls")
+def recipe_ls() -> None:
+    """List the recipes that are installed."""
+    from monarch.cli.recipe import ls
+
+    ls()
+
+
+@recipe.command("show")
+@click.argument("name", metavar="RECIPE")
+@click.option("--toml", "is_toml", is_flag=True, help="only the config, as a file to begin with")
+def recipe_show(**given: Any) -> None:
+    """Show what a recipe does, and its config with all defaults.
+
+    What is printed after the description is a config file with what each key means; keys marked
+    (live) may change while a run goes on: edit the file that the run was given, and save.
+    """
+    from monarch.cli.recipe import show
+
+    show(**given)
+
+
+@recipe.command("cp")
+@click.argument("name", metavar="RECIPE")
+@click.argument("file", required=False, type=_PATH)
+@click.option("--force", is_flag=True, help="write over a file that is there")
+def recipe_cp(**given: Any) -> None:
+    """Copy a recipe to FILE, which runs as it is: `monarch run FILE`.
+
+    FILE is my_RECIPE.py if not given. One that ends with .toml gets the config instead.
+    """
+    from monarch.cli.recipe import cp
+
+    cp(**given)
+
+
+@recipe.command("validate")
+@click.argument("name", metavar="RECIPE")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@_config
+@click.option("--procs", type=click.IntRange(min=1), help="procs on each host")
+def recipe_validate(**given: Any) -> None:
+    """Check a recipe and its config, without running it. Exits with 2 if something is wrong."""
+    from monarch.cli.recipe import validate
+
+    validate(**given)
+
+
+@recipe.command("prepare")
+@click.argument("name")
+@click.argument("folder", required=False, type=_PATH)
+def recipe_prepare(**given: Any) -> None:
+    """Make what a recipe needs before it can run: data, a tokenizer, a config.
+
+    NAME is a recipe, or a recipe with a variant of it, as in titan-tiny. It goes into FOLDER,
+    which is NAME if not given.
+    """
+    from monarch.cli.recipe import prepare
+
+    prepare(**given)
+
+
+@recipe.command("export")
+@click.argument("name", metavar="RECIPE")
+@click.argument("what", metavar="[RUN|CHECKPOINT]", default="latest")
+@click.argument("file", type=_PATH, default=Path("model.safetensors"))
+@click.option("--force", is_flag=True, help="write over a file that is there")
+def recipe_export(**given: Any) -> None:
+    """Write the weights of a run to FILE, as plain safetensors.
+
+    Of a run they are the best where it kept these (extras.keep_best), else those it saved last.
+    """
+    from monarch.cli.recipe import export
+
+    export(**given)
+
+
+@cli.command()
+@click.option("--address", required=True, help="tcp://HOST:PORT or ipc://PATH to listen at")
+def host(address: str) -> None:
+    """Be the host agent of this machine, until ended.
+
+    Beyond loopback the job's secret is needed, in MONARCH_JOB_SECRET.
+    """
+    from monarch.cli.allocation import host
+
+    host(address)
+
+
+with_volume(cli)
