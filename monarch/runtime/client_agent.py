@@ -26,6 +26,7 @@ from monarch.runtime.hosts.directory import new_directory
 from monarch.runtime.hosts.given_workspaces import given_workspaces
 from monarch.runtime.hosts.host_agent import HostAgent
 from monarch.runtime.hosts.host_link import FindProcess, HostLink
+from monarch.runtime.hosts.hosted_workspace import NoWorkspace
 from monarch.runtime.hosts.launcher import Launcher, StartLauncher
 from monarch.runtime.node import Node
 from monarch.runtime.output.log_printer import LogPrinter
@@ -80,9 +81,13 @@ class ClientAgent(ProcAgent):
         node.replace_address(host_uid=node.uid, host_urls=node.address.urls)
         self.host = node.address
         self.code_states.is_root = True
-        self.host_agent = HostAgent(node, self.directory, start_launcher=start_launcher)
-        self.host_agent.follows_client = True
-        self.host_agent.client = lambda: node.address
+        self.host_agent = HostAgent(
+            node,
+            self.directory,
+            workspace=NoWorkspace(lambda: self.generation),
+            follows_client=True,
+            start_launcher=start_launcher,
+        )
         self.printer = LogPrinter(self._printed)
         node.peer_down.on_down.append(lambda uid, down: self.printer.forget(uid))
         self._leave_notebook = follow_cells(self.printer, self.flush_logs)
@@ -100,7 +105,6 @@ class ClientAgent(ProcAgent):
         node.handle(LogWindow, self._on_log_window)
         for kind in (Prepare, Switch, Step, Revert, Waiting, Bring):
             node.handle(kind, self._on_first_reload)
-        self.host_agent.generation = lambda: self.generation
         for name, spawn in _made_on_demand.items():
             self.on_demand(f"{node.uid}.{name}", functools.partial(spawn, self))
 

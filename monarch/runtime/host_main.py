@@ -21,8 +21,6 @@ from monarch.runtime.workspace.replica_agent import ReplicaAgent
 from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
 
-__all__ = ["main", "serve_host"]
-
 _log = logging.getLogger("monarch.host")
 
 
@@ -41,11 +39,11 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
     sys.setswitchinterval(settings().switch_interval_seconds)
     directory = new_directory(node.uid)
     over = threading.Event()
-    service = HostService(node, directory, name or _name_at(url), over.set)
-    agent = service.agent
+    name = name or _name_at(url)
+    workspace = ReplicaAgent(os.environ.get("WORKSPACE_DIR") or f"{directory}/workspace", name)
+    service = HostService(node, directory, name, over.set, workspace=workspace)
     if url.bind.startswith("tcp://"):
-        agent.bind_host = url.bind.removeprefix("tcp://").rpartition(":")[0]
-    replica = ReplicaAgent(agent, os.environ.get("WORKSPACE_DIR") or f"{directory}/workspace")
+        service.agent.bind_host = url.bind.removeprefix("tcp://").rpartition(":")[0]
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
@@ -53,7 +51,7 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
         service.open(url)
         over.wait()
     finally:
-        replica.close()
+        workspace.close()
         service.close()
         shutil.rmtree(directory, ignore_errors=True)
 

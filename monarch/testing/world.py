@@ -164,7 +164,9 @@ class World:
             del self._hosts[url.advertise]
             node.close()
 
-        service = HostService(node, self._directory, machine, over, self._launchers(machine))
+        service = HostService(
+            node, self._directory, machine, over, start_launcher=self._launchers(machine)
+        )
         service.open(url)
         self._hosts[url.advertise] = service
         return url.advertise

@@ -24,6 +24,7 @@ from monarch.runtime.hosts.exit_reason import ExitReasons
 from monarch.runtime.hosts.hang_watch import HangWatch
 from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.hosts.host_watch import HostWatch
+from monarch.runtime.hosts.hosted_workspace import HostedWorkspace, NoWorkspace
 from monarch.runtime.hosts.launcher import Launcher, MakesProcs, StartLauncher
 from monarch.runtime.hosts.proc_stops import ProcStops
 from monarch.runtime.hosts.proc_watchers import ProcWatchers
@@ -36,6 +37,7 @@ from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.runtime.procs.seen_imports import is_read_at_import
 from monarch.runtime.secret import SECRET_VARIABLES
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     Imported,
@@ -52,8 +54,6 @@ from monarch.wire.message import (
     Watch,
 )
 
-__all__ = ["HostAgent"]
-
 _log = logging.getLogger("monarch.host")
 
 _UID = re.compile(r"[A-Za-z0-9]+(\.[0-9]+)?")
@@ -67,30 +67,24 @@ class HostAgent:
         node: Node,
         directory: str,
         name: str = "",
+        *,
+        workspace: HostedWorkspace | None = None,
+        follows_client: bool = False,
         start_launcher: StartLauncher = Launcher,
     ) -> None:
         self.node = node
         self.name = name or socket.gethostname()
         self.directory = directory
         self.procs: dict[Uid, HostProc] = {}
-        self.workspace = ""
-        self.state_folder = ""  # of the replica
-        self.packages: Callable[[], dict[str, Any]] = dict
-        self.workspace_path: Callable[[], tuple[str, ...]] = lambda: ()
-        self.generation: Callable[[], int] = lambda: 0
-        self.workspace_digest: Callable[[], str] = lambda: ""
-        self.staged_bytes: Callable[[], int] = lambda: 0
-        self.workspace_moves: Callable[[], bool] = lambda: False
-        # Of the folder, where others may see the same: what it is, and whether we write it.
-        self.replica: Callable[[], tuple[str, bool]] = lambda: ("", False)
-        self.follows_client = False
+        self.workspace: HostedWorkspace = workspace or NoWorkspace()
+        self.follows_client = follows_client
+        self._guest: ProcAddress | None = None
         self.bind_host = "0.0.0.0"
         self.templates = Templates(
             lambda command: start_launcher(node.loop, self._on_forked, self._on_exited, command)
         )
         self._exits = ExitReasons()
-        self.client: Callable[[], ProcAddress | None] = lambda: None
-        self.logs = LogCourier(node, self.name, lambda: self.client())
+        self.logs = LogCourier(node, self.name, lambda: self.client)
         self.others = HostWatch(node)
         self.bulletins = Bulletins(node)
         self._replacements = Replacements(node, self.procs, self._end_to_replace)
@@ -105,6 +99,24 @@ class HostAgent:
         node.handle(Inspect, self._on_inspect)
         node.handle(ProcUp, self._on_proc_up)
         node.handle(Imported, self._on_imported)
+        self.workspace.serve(self)
+
+    @property
+    def client(self) -> ProcAddress | None:
+        """The client that this host serves: the one whose process this is, or an attached one."""
+        return self.node.address if self.follows_client else self._guest
+
+    def admit(self, client: ProcAddress | None) -> None:
+        """Serve an attached client from here on, or none."""
+        self._guest = client
+
+    def workspace_changed(self) -> None:
+        """The workspace has another state, or is at rest again."""
+        self.waiting.changed()
+
+    def publish(self, bulletin: Bulletin) -> None:
+        """Tell those who watch this host."""
+        self.bulletins.add(bulletin)
 
     def _on_spawn(self, envelope: Envelope) -> None:
         if not self.waiting.holds(envelope):
@@ -183,9 +195,9 @@ class HostAgent:
             labels=spawn.labels, sizes=spawn.sizes, owner=spawn.owner,
             owner_actor=spawn.owner_actor, host=self.node.address,
             listen=self._urls(spec.uid), secret=keys.secret.hex() if keys else "",
-            env=env, path=tuple(map(os.fsdecode, spawn.path)), workspace=self.workspace,
-            workspace_path=self.workspace_path(),
-            generation=spawn.generation or self.generation(),
+            env=env, path=tuple(map(os.fsdecode, spawn.path)), workspace=self.workspace.root,
+            workspace_path=self.workspace.import_folders(),
+            generation=spawn.generation or self.workspace.generation,
             directory=os.getcwd() if self.follows_client else "",
             root=spawn.root, bind=spec.bind, command=spawn.command, is_quiet=spawn.is_quiet,
             config=spawn.config, log_level=self.logs.level, insecure=self.node.is_insecure,
@@ -291,7 +303,7 @@ class HostAgent:
     def _replace(self, old: HostProc, code: int | None) -> None:
         """A proc has ended to make room for a new one of its uid."""
         # The files here are newer than they were at the spawn.
-        newest = max(old.spawn.generation, self.generation())
+        newest = max(old.spawn.generation, self.workspace.generation)
         spawn = msgspec.structs.replace(old.spawn, generation=newest)
         reason = f"it was replaced ({old.stop_reason})"
         self.watchers.given_way(old, ProcAgain(old.uid, old.label, reason, code == 0))
@@ -306,9 +318,8 @@ class HostAgent:
         return f"{self.directory}/{uid}.stacks"
 
     def _tell_client(self, text: str) -> None:
-        client = self.client()
-        if client is not None:
-            self.node.send(client, Notice(text))
+        if self.client is not None:
+            self.node.send(self.client, Notice(text))
 
     def _on_stop(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -339,19 +350,21 @@ class HostAgent:
 
     def describe(self, *, packages: bool = False) -> dict[str, Any]:
         """What runs here, for ``monarch status``; with ``packages`` also what is installed."""
-        body = self.packages() if packages else {}
-        is_there = os.path.isdir(self.workspace)  # else it has nothing, whatever it was told
+        workspace = self.workspace
+        body = workspace.packages() if packages else {}
+        is_there = os.path.isdir(workspace.root)  # else it has nothing, whatever it was told
+        replica, writes = workspace.replica
         return body | {
             "host": self.name,
             "pid": os.getpid(),
             "machine": self.node.address.machine,
-            "workspace": self.workspace,
-            "state": self.state_folder,
-            "generation": self.generation(),
-            "digest": self.workspace_digest() if is_there else "",
-            "staged_bytes": self.staged_bytes(),
-            "replica": self.replica()[0],
-            "writes": self.replica()[1],
+            "workspace": workspace.root,
+            "state": workspace.state_folder,
+            "generation": workspace.generation,
+            "digest": workspace.digest if is_there else "",
+            "staged_bytes": workspace.staged_bytes,
+            "replica": replica,
+            "writes": writes,
             "bulletins": self.bulletins.standing(),
             "procs": [
                 {"uid": p.uid, "name": p.label, "mesh": p.spawn.name,

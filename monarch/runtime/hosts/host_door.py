@@ -11,8 +11,6 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Attach, Detach, ProcDown
 
-__all__ = ["HostDoor"]
-
 
 class HostDoor:
     """Who the host's client is. Its procs are stopped when it leaves, dies, or is replaced.
@@ -25,7 +23,6 @@ class HostDoor:
         self._forget = forget
         self._node = agent.node
         self.client: Attach | None = None
-        agent.client = lambda: self.client.client if self.client else None
         self._node.handle(Attach, self._on_attach)
         self._node.handle(Detach, self._on_detach)
         self._node.peer_down.on_down.append(self._on_peer_down)
@@ -41,6 +38,7 @@ class HostDoor:
                 return
             self._see_off(holder.client.uid)
         self.client = attach
+        self._agent.admit(attach.client)
         node = self._node
         uid = attach.client.uid
         node.failure_detector.watch(attach.client, attach.pid, lambda: self._process_ended(uid))
@@ -48,9 +46,9 @@ class HostDoor:
             "machine": node.address.machine,
             "pid": os.getpid(),
             "host": self._agent.name,
-            "workspace": self._agent.workspace,
-            "generation": self._agent.generation(),
-            "digest": self._agent.workspace_digest(),
+            "workspace": self._agent.workspace.root,
+            "generation": self._agent.workspace.generation,
+            "digest": self._agent.workspace.digest,
         }
         node.answer(attach.client, attach.port, about)
 
@@ -69,6 +67,7 @@ class HostDoor:
         if self.client is None or self.client.client.uid != uid:
             return
         self.client = None
+        self._agent.admit(None)
         self._agent.stop(list(self._agent.procs), grace_seconds, "its client has left")
         self._agent.bulletins.forget(uid)
         self._node.peer_down.left(uid)

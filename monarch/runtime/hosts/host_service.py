@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 from monarch.runtime.hosts.host_agent import HostAgent
 from monarch.runtime.hosts.host_door import HostDoor
+from monarch.runtime.hosts.hosted_workspace import HostedWorkspace
 from monarch.runtime.hosts.launcher import Launcher, StartLauncher
 from monarch.runtime.hosts.relay import Relay
 from monarch.runtime.node import Node
 from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Inspect, Shutdown
-
-__all__ = ["HostService"]
 
 
 class HostService:
@@ -25,12 +24,16 @@ class HostService:
         directory: str,
         name: str,
         over: Callable[[], object],
+        *,
+        workspace: HostedWorkspace | None = None,
         start_launcher: StartLauncher = Launcher,
     ) -> None:
         self.node = node
         node.start()
         node.replace_address(host_uid=node.uid)
-        self.agent = HostAgent(node, directory, name, start_launcher)
+        self.agent = HostAgent(
+            node, directory, name, workspace=workspace, start_launcher=start_launcher
+        )
         self._door = HostDoor(self.agent, Relay(self.agent).forget)
         self._over = over
         node.handle(Shutdown, self._on_shutdown)

@@ -11,22 +11,19 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from monarch.runtime.answers import Outcome
+from monarch.runtime.hosts.hosted_workspace import HostedWorkspace
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Bring, SpawnProcs
 
-__all__ = ["WaitingSpawns"]
 
-
-class Host(Protocol):
+class SpawningHost(Protocol):
     """What is needed of the host agent."""
 
     node: Node
-    generation: Callable[[], int]
-    workspace_digest: Callable[[], str]
-    workspace_moves: Callable[[], bool]
+    workspace: HostedWorkspace
 
     @property
     def num_running(self) -> int: ...
@@ -39,7 +36,7 @@ class Host(Protocol):
 class WaitingSpawns:
     """Everything here runs on the node's I/O loop."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: SpawningHost) -> None:
         self._host = host
         self._orders: list[Envelope] = []
         self._asked: str = ""
@@ -64,7 +61,7 @@ class WaitingSpawns:
         self._orders = [e for e in self._orders if e not in due]
         for envelope in due:
             self._host.start_procs(envelope)
-        if self._orders and not self._host.workspace_moves() and not self._asked:
+        if self._orders and not self._host.workspace.is_moving and not self._asked:
             self._ask(_order(self._orders[0]))
 
     def drop(self, uids: Iterable[Uid]) -> None:
@@ -81,9 +78,9 @@ class WaitingSpawns:
 
     def _is_early(self, order: SpawnProcs) -> bool:
         host = self._host
-        if host.workspace_moves():
+        if host.workspace.is_moving:
             return True
-        return order.digest not in ("", host.workspace_digest()) and bool(host.workspace_digest())
+        return order.digest not in ("", host.workspace.digest) and bool(host.workspace.digest)
 
     def _ask(self, order: SpawnProcs) -> None:
         """Have the client bring the state that is wanted."""
@@ -93,7 +90,7 @@ class WaitingSpawns:
         answer = node.request(
             root,
             lambda port: Bring(
-                node.address, host.generation(), host.workspace_digest(), order.digest,
+                node.address, host.workspace.generation, host.workspace.digest, order.digest,
                 host.num_running, port, node.uid,
             ),
         )  # fmt: skip
@@ -105,7 +102,7 @@ class WaitingSpawns:
 
     def _answered(self, answer: Promise[Outcome]) -> None:
         wanted, self._asked = self._asked, ""
-        now = self._host.workspace_digest()
+        now = self._host.workspace.digest
         outcome = answer.value
         if outcome.body.get("digest") == now:
             # This is what the others have, too: somebody else has pushed it.

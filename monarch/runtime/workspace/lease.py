@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.runtime.hosts.hosted_workspace import WorkspaceHost
 from monarch.wire.address import Uid
 from monarch.wire.message import ProcDown
 
@@ -14,7 +14,7 @@ class Lease:
     that whoever owns the processes here can still finish it.
     """
 
-    def __init__(self, agent: HostAgent) -> None:
+    def __init__(self, agent: WorkspaceHost) -> None:
         self._agent = agent
         self._node = agent.node
         self._holder: Uid = ""
@@ -50,7 +50,7 @@ class Lease:
 
     def _is_client(self, sender: Uid) -> bool:
         """Our client is watched already, as are its procs here."""
-        client = self._agent.client()
+        client = self._agent.client
         return (client is not None and client.uid == sender) or sender in self._agent.procs
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from monarch.runtime.hosts.host_agent import HostAgent
+from monarch.runtime.hosts.hosted_workspace import WorkspaceHost
 from monarch.runtime.workspace.lease import Lease
 from monarch.runtime.workspace.packages.host_environment import (
     HostEnvironment,
@@ -56,14 +56,16 @@ _LOCK_AGAIN_SECONDS = 0.05
 
 
 class ReplicaAgent:
-    """Keeps one replica; disk work happens on a thread of its own, one message at a time."""
+    """Keeps one replica; disk work happens on a thread of its own, one message at a time.
 
-    def __init__(self, agent: HostAgent, root: str) -> None:
-        self._agent = agent
-        self._root = root
+    It is the ``HostedWorkspace`` of the agent that it serves.
+    """
+
+    def __init__(self, root: str, host_name: str) -> None:
+        self.root = root
+        self._host_name = host_name
         self._replica: Replica | None = None
         self._open(str(make_state_folder(root)))
-        self._lease = Lease(agent)
         # What was here before the last commit, to go back to.
         self._before: tuple[int, Manifest] | None = None
         # Of what is staged: files of packages, and where their content lies.
@@ -71,34 +73,52 @@ class ReplicaAgent:
         self._is_moving = False
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-replica", daemon=True)
+
+    def serve(self, host: WorkspaceHost) -> None:
+        """Answer the messages of pushes to this host, from here on."""
+        self._agent = host
+        self._lease = Lease(host)
         self._thread.start()
-        agent.workspace = root
-        agent.workspace_path = self.import_folders
-        agent.generation = lambda: self._state()[0]
-        agent.workspace_digest = lambda: self._state()[1]
-        agent.replica = lambda: (self._folder.id, self._replica is not None)
-        agent.staged_bytes = self._staged_bytes
-        agent.workspace_moves = lambda: self._is_moving
-        agent.packages = lambda: {
-            "python": python_tag(), "packages": installed(), "platforms": platforms(),
-        }  # fmt: skip
-        agent.node.handle(Sync, self._on_sync)
-        agent.node.handle(TakeBack, self._on_take_back)
-        agent.node.handle(Share, self._on_share)
+        host.node.handle(Sync, self._on_sync)
+        host.node.handle(TakeBack, self._on_take_back)
+        host.node.handle(Share, self._on_share)
+
+    @property
+    def generation(self) -> int:
+        return self._state()[0]
+
+    @property
+    def digest(self) -> str:
+        return self._state()[1]
+
+    @property
+    def staged_bytes(self) -> int:
+        return 0 if self._replica is None else self._replica.staged_bytes
+
+    @property
+    def is_moving(self) -> bool:
+        return self._is_moving
+
+    @property
+    def replica(self) -> tuple[str, bool]:
+        return self._folder.id, self._replica is not None
+
+    def packages(self) -> dict[str, object]:
+        return {"python": python_tag(), "packages": installed(), "platforms": platforms()}
 
     def _open(self, state: str) -> None:
         """Go by what a state folder knows, and write to it if no other host does."""
-        self._agent.state_folder = state
-        self._folder = SharedFolder(self._root, state)
-        self._environment = HostEnvironment(self._root, state)
+        self.state_folder = state
+        self._folder = SharedFolder(self.root, state)
+        self._environment = HostEnvironment(self.root, state)
         self._folders = _read_folders(state)
         self._write_if_free()
 
     def _follow_state_folder(self) -> None:
         """A host that sees our folder alone, not what lies beside it, may have begun another state
         inside: one folder has one state, so that is ours from now on."""
-        state = find_state_folder(self._root)
-        if state is None or str(state) == self._agent.state_folder:
+        state = find_state_folder(self.root)
+        if state is None or str(state) == self.state_folder:
             return
         if self._replica is not None:
             self._replica.settle()
@@ -111,7 +131,7 @@ class ReplicaAgent:
         deadline = time.monotonic() + patience_seconds
         while self._replica is None:
             try:
-                self._replica = Replica(self._root)
+                self._replica = Replica(self.root)
             except ReplicaBusy:
                 if time.monotonic() > deadline:
                     break
@@ -125,7 +145,7 @@ class ReplicaAgent:
         try:
             self._environment.follow()
         except UnfitEnvironment as error:
-            _log.warning("%s: %s", self._agent.name, error)
+            _log.warning("%s: %s", self._host_name, error)
             return str(error)
         return ""
 
@@ -136,14 +156,9 @@ class ReplicaAgent:
             return folder.generation, folder.digest
         return replica.generation, replica.manifest.digest.hex()
 
-    def _staged_bytes(self) -> int:
-        return 0 if self._replica is None else self._replica.staged_bytes
-
     def import_folders(self) -> tuple[str, ...]:
         """Where the workspace's folders have landed: what procs put in front of `sys.path`."""
-        agent = self._agent
-        places = (import_place(agent.workspace, agent.state_folder, f) for f in self._folders)
-        return tuple(places)
+        return tuple(import_place(self.root, self.state_folder, f) for f in self._folders)
 
     def _on_sync(self, envelope: Envelope) -> None:
         order = envelope.message
@@ -172,7 +187,7 @@ class ReplicaAgent:
         why = why or self._environment.why_unfit()
         if not why:
             self._use_folders(order.folders or ("",), is_writer=False)
-        self._agent.node.loop.call_soon(self._agent.waiting.changed)
+        self._agent.node.loop.call_soon(self._agent.workspace_changed)
         return why
 
     def _do(self, order: Share | TakeBack, work: Callable[[], str]) -> None:
@@ -219,12 +234,12 @@ class ReplicaAgent:
             _log.debug("generation %d: %s", answer.generation, type(answer).__name__)
         agent = self._agent
         body: dict[str, object] = {
-            "reply": encode(answer), "root": agent.workspace, "host": agent.name,
+            "reply": encode(answer), "root": self.root, "host": self._host_name,
         }  # fmt: skip
         if isinstance(answer, Staged):
             body["packages"] = self._packages
             # Whose processes are to change with the files; asked in every push, so not on its own.
-            body["client_address"] = agent.client()
+            body["client_address"] = agent.client
         node.answer(order.sender, order.port, body)
 
     def _turn_away(self, order: Sync, message: Message) -> Message | None:
@@ -281,7 +296,7 @@ class ReplicaAgent:
             },
         )  # fmt: skip
         with suppress(RuntimeError):  # The loop has ended.
-            self._agent.node.loop.call_soon(lambda: self._agent.bulletins.add(told))
+            self._agent.node.loop.call_soon(lambda: self._agent.publish(told))
 
     def _stage_environment(self, replica: Replica, staged: Staged) -> Message:
         """Get the packages ready that a staged state wants, or turn it away."""
@@ -298,7 +313,7 @@ class ReplicaAgent:
             if not is_writer:
                 return
             with suppress(OSError):  # Only a later start of this agent would miss it.
-                Path(_folders_file(self._agent.state_folder)).write_text(json.dumps(folders))
+                Path(_folders_file(self.state_folder)).write_text(json.dumps(folders))
 
     @contextmanager
     def _moving(self, is_moving: bool) -> Iterator[None]:
@@ -310,7 +325,7 @@ class ReplicaAgent:
             self._is_moving = False
             if is_moving:
                 with suppress(RuntimeError):  # The loop has ended.
-                    self._agent.node.loop.call_soon(self._agent.waiting.changed)
+                    self._agent.node.loop.call_soon(self._agent.workspace_changed)
 
     def _take_back(self, order: TakeBack) -> str:
         """Show again what was here before a generation; why not, if that cannot be."""
@@ -338,7 +353,7 @@ class ReplicaAgent:
             if not isinstance(answer, Staged | Committed):
                 replica.abort(stage.generation)
                 reason = answer.reason if isinstance(answer, Refused) else "old contents are gone"
-                return f"{self._agent.name}: {reason}"
+                return f"{self._host_name}: {reason}"
         return self._show_environment()
 
     def close(self) -> None:

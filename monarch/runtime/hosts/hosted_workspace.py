@@ -1,0 +1,88 @@
+"""The workspace that a host agent keeps for its procs, as the agent sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from monarch.runtime.node import Node
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.bulletin import Bulletin
+
+
+class WorkspaceHost(Protocol):
+    """What a workspace needs of its host agent."""
+
+    node: Node
+
+    @property
+    def procs(self) -> Mapping[Uid, object]: ...
+
+    @property
+    def client(self) -> ProcAddress | None: ...
+
+    def workspace_changed(self) -> None:
+        """The workspace has another state, or is at rest again. On the loop."""
+
+    def publish(self, bulletin: Bulletin) -> None:
+        """Tell those who watch the host. On the loop."""
+
+
+class HostedWorkspace(Protocol):
+    """A folder of code, and the packages that came along. Asked from any thread."""
+
+    root: str
+    """Its ``$WORKSPACE_DIR``; "" for none."""
+    state_folder: str
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def staged_bytes(self) -> int: ...
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether files change at this moment."""
+
+    @property
+    def replica(self) -> tuple[str, bool]:
+        """Which folder it is, where other hosts may see the same; and whether we write it."""
+
+    def import_folders(self) -> tuple[str, ...]:
+        """What procs put in front of ``sys.path``."""
+
+    def packages(self) -> dict[str, Any]:
+        """What is installed, for ``monarch status --packages``."""
+
+    def serve(self, host: WorkspaceHost) -> None:
+        """Answer the messages of pushes to this host, from here on."""
+
+
+class NoWorkspace:
+    """A host without a workspace; its procs begin at ``generation``, where that is given."""
+
+    root = ""
+    state_folder = ""
+    digest = ""
+    staged_bytes = 0
+    is_moving = False
+    replica = ("", False)
+
+    def __init__(self, generation: Callable[[], int] = lambda: 0) -> None:
+        self._generation = generation
+
+    @property
+    def generation(self) -> int:
+        return self._generation()
+
+    def import_folders(self) -> tuple[str, ...]:
+        return ()
+
+    def packages(self) -> dict[str, Any]:
+        return {}
+
+    def serve(self, host: WorkspaceHost) -> None: ...
