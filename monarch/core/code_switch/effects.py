@@ -8,20 +8,6 @@ from typing import NamedTuple
 
 from monarch.core.code_switch.table import Order
 
-__all__ = [
-    "Answer",
-    "AskProcs",
-    "Do",
-    "Effect",
-    "Look",
-    "Reason",
-    "Say",
-    "TakeOver",
-    "TellHeld",
-    "TellProcs",
-    "Work",
-]
-
 
 class Work(Enum):
     """What a participant does itself. What takes time is answered with ``did``."""
@@ -111,3 +97,8 @@ class TakeOver(NamedTuple):
 
 
 Effect = Do | AskProcs | TellProcs | Answer | Say | TellHeld | Look | TakeOver
+
+
+def answer_to(token: int, *reasons: Reason) -> list[Effect]:
+    """An answer, where anybody waits for one: ``token`` is 0 for an order that needs none."""
+    return [Answer(token, [(reason, "") for reason in reasons])] if token else []

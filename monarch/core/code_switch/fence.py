@@ -7,9 +7,19 @@ stands at it already, keeps the sender waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Fence"]
+from monarch.core.code_switch.effects import (
+    Do,
+    Effect,
+    Look,
+    Reason,
+    Say,
+    TellHeld,
+    Work,
+    answer_to,
+)
 
 _LOOK_SECONDS = 0.1
 
@@ -55,6 +65,25 @@ class Fence:
             return None
         return self.held_at + self.seconds
 
+    def answer(self, *reasons: Reason) -> list[Effect]:
+        """Answer whoever ordered it; for a second time, nothing."""
+        token, self.token = self.token, 0
+        return answer_to(token, *reasons)
+
+    def raise_here(self, number: int, uid: str) -> Effect:
+        """Have the actors of this process, which is ``uid``, come to it."""
+        self.own = number
+        if self.seconds is not None:
+            self.fenced.add(uid)
+        return Do(number, Work.RAISE_FENCE)
+
+    def close_gate(self, next_number: Callable[[], int]) -> list[Effect]:
+        """Have nobody spawned any longer, once."""
+        if self.gate:
+            return []
+        self.gate = next_number()
+        return [Do(self.gate, Work.CLOSE_GATE)]
+
     def sent(self, procs: Iterable[str]) -> bool:
         """Something was sent to these; whether it waits behind the fence. From any thread."""
         behind = self.fenced.intersection(procs)
@@ -66,5 +95,47 @@ class Fence:
         self._come.add(proc)
         return proc in self._sent
 
-    def looked(self, now: float) -> None:
+    def hold(self, now: float) -> list[Effect]:
+        """Somebody is held up by it from now on, if nobody was before."""
+        if self.held_at is not None:
+            return []
+        self.held_at = now
+        return [TellHeld(self.attempt)] if self.seconds is None else []
+
+    @property
+    def wakes_at(self) -> float:
+        """When to look whether it holds anybody up, and then, when it has done so for too long."""
+        if self.held_at is None:
+            return self.look_at
+        return math.inf if self.gives_up_at is None else self.gives_up_at
+
+    def tick(self, now: float) -> list[Effect]:
+        if self.held_at is not None or now < self.look_at:
+            return []
         self.look_at = now + _LOOK_SECONDS
+        return [Look()]
+
+
+class Telling:
+    """Tells people what a switch waits for: at each of ``after``, in seconds since its first fence,
+    and from then on in steps as long as the last of them."""
+
+    def __init__(self, after: Sequence[float]) -> None:
+        self._step = after[-1]
+        self._ahead = [*after]
+        self._began = math.inf
+
+    def begin(self, now: float) -> None:
+        """A fence is cast. Those after the first begin nothing."""
+        self._began = min(self._began, now)
+
+    @property
+    def wakes_at(self) -> float:
+        return self._began + self._ahead[0]
+
+    def tick(self, now: float) -> list[Effect]:
+        if now < self.wakes_at:
+            return []
+        waited = self._ahead.pop(0)
+        self._ahead = self._ahead or [waited + self._step]
+        return [Say(waited)]

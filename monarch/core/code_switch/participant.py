@@ -15,15 +15,14 @@ from monarch.core.code_switch.effects import (
     AskProcs,
     Do,
     Effect,
-    Look,
     Reason,
-    Say,
     TakeOver,
-    TellHeld,
     TellProcs,
     Work,
+    answer_to,
 )
-from monarch.core.code_switch.fence import Fence
+from monarch.core.code_switch.fence import Fence, Telling
+from monarch.core.code_switch.round import Round
 from monarch.core.code_switch.table import (
     PARTICIPANT,
     IllegalEvent,
@@ -34,32 +33,10 @@ from monarch.core.code_switch.table import (
     next_of,
 )
 
-__all__ = ["Participant"]
-
 _PREPARE_SECONDS = 300.0
 _PATCH_SECONDS = 120.0
 _REVERT_SECONDS = 15.0
 _TELL_SECONDS = (3.0, 10.0, 30.0)
-
-
-class _Round:
-    """An order that this process and its procs carry out."""
-
-    def __init__(self, order: Order, token: int, ends_at: float, seconds: float) -> None:
-        self.order = order
-        self.token = token
-        self.ends_at = ends_at
-        self.seconds = seconds
-        self.own: set[int] = set()
-        self.asked: dict[int, str] = {}
-        self.leaving: dict[int, str] = {}
-        self.vote = Vote.YES
-        self.reasons: list[tuple[Reason, str]] = []
-        self.halts_at: float | None = None
-
-    def add(self, vote: Vote) -> None:
-        if vote is Vote.NO or (vote is Vote.LATE and self.vote is Vote.YES):
-            self.vote = vote
 
 
 class Participant:
@@ -87,17 +64,14 @@ class Participant:
         self._prepared: set[str] = set()
         self._preparing: dict[int, str] = {}
         self._is_refused = False
-        self._round: _Round | None = None
-        self._lifting: tuple[int, float, float] | None = None
-        self._began = 0.0
-        self._tell_after: list[float] = []
+        self._round: Round | None = None
+        self._lifting: tuple[int, float] | None = None
+        self._told = Telling(_TELL_SECONDS)
 
     def accepts(self, sender: str) -> bool:
         """Whether ``prepare`` of this one would be obeyed."""
         is_again = sender == self.coordinator and self.phase is not Phase.REVERTING
         return self.phase is Phase.IDLE or is_again
-
-    # Orders.
 
     def prepare(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
         """Whoever asks first is obeyed. Where it begins anew, it has given up what was before."""
@@ -113,7 +87,7 @@ class Participant:
         self.coordinator, self.generation, self.num_lifted = sender, generation, 0
         self.replaced, self._prepared, self._is_refused = set(), set(), False
         self._preparing.clear()
-        self.fence, self._tell_after = None, []
+        self.fence, self._told = None, Telling(_TELL_SECONDS)
         turn = self._begin(Order.PREPARE, token, now, _PREPARE_SECONDS)
         effects += self._prepare_new(token)
         turn.own.add(self._next())
@@ -128,13 +102,12 @@ class Participant:
         if self._knows(sender, generation) and attempt <= self.num_lifted:
             return [Answer(token)]  # The word that it is lifted has overtaken it.
         self._expect(Order.FENCE, sender, generation)
-        if not self._tell_after:
-            self._began, self._tell_after = now, [*_TELL_SECONDS]
+        self._told.begin(now)
         fence = self.fence = Fence(attempt, token, seconds, now)
         if is_held:
             fence.held_at = now
         if seconds is None:
-            return [*self._raise(fence), *self._advance(now)]
+            return [fence.raise_here(self._next(), self._uid), *self._advance(now)]
         return self._advance(now)
 
     def lift(
@@ -143,10 +116,10 @@ class Participant:
         """All go on as before a fence, and who comes to it later passes."""
         fence = self.fence
         if not self._knows(sender, generation):
-            return self._answer(token)
+            return answer_to(token)
         self.num_lifted = max(self.num_lifted, attempt)
         if fence is None or fence.attempt != attempt:
-            return self._answer(token)
+            return answer_to(token)
         effects: list[Effect] = []
         if not fence.is_lifted:
             self._expect(Order.LIFT, sender, generation)
@@ -157,11 +130,10 @@ class Participant:
                 Do(0, Work.LIFT_FENCE),
             ]
             if fence.seconds is not None and fence.token:
-                effects += self._answer(fence.token, Reason.PROCS)
-                fence.token = 0
+                effects += fence.answer(Reason.PROCS)
         if not seconds or fence.is_passed:
-            return [*effects, *self._answer(token), *self._pass(fence)]
-        self._lifting = token, now + seconds, seconds
+            return [*effects, *answer_to(token), *self._pass(fence)]
+        self._lifting = token, now + seconds
         return effects
 
     def halt(
@@ -201,7 +173,7 @@ class Participant:
     def go(self, token: int, sender: str, generation: int) -> Sequence[Effect]:
         """It is decided: run the new code. Who gives way ends in an orderly way, on the old."""
         if not self._knows(sender, generation):
-            return self._answer(token)
+            return answer_to(token)
         self._expect(Order.GO, sender, generation)
         fenced = self._fenced()
         staying = [proc for proc in fenced if proc not in self.replaced]
@@ -215,7 +187,7 @@ class Participant:
     def revert(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
         """Run what ran before, also after ``go``."""
         if self.phase is not Phase.IDLE and not self._knows(sender, generation):
-            return self._answer(token)  # Another's, who came first, or of before: it is over.
+            return answer_to(token)  # Another's, who came first, or of before: it is over.
         effects = [*self._drop_orders()]
         self._go_to(Order.REVERT)
         self.coordinator, self.generation = sender, generation
@@ -224,30 +196,20 @@ class Participant:
         turn.own.add(self._next())
         return [*effects, Do(self._number, Work.REVERT, token, generation)]
 
-    # What happens.
-
     def did(self, number: int, vote: Vote, now: float) -> Sequence[Effect]:
         """Own work is done."""
         self._check(number)
         turn, fence = self._round, self.fence
         if fence is not None and number == fence.own and not fence.has_own_come:
             fence.has_own_come = True
-            held = self._hold(fence, now) if fence.came(self._uid) else []
+            held = fence.hold(now) if fence.came(self._uid) else []
             return [*held, *self._advance(now), *self._pass(fence)]
         if fence is not None and number == fence.gate:
             fence.is_gate_closed = True
             return self._advance(now)
         if turn is None or number not in turn.own:
             return []
-        turn.own.discard(number)
-        turn.add(vote)
-        if turn.order is Order.HALT and turn.halts_at is not None:
-            turn.halts_at = None
-            turn.own.add(self._next())
-            return [Do(self._number, Work.CATCH_UP, turn.token)]
-        if turn.order is Order.REVERT:
-            return [Do(0, Work.END), *self._check_round()]
-        return self._check_round()
+        return [*turn.did(number, vote), *self._check_round()]
 
     def voted(
         self, number: int, vote: Vote, now: float, *, gives_way: bool = False
@@ -267,29 +229,17 @@ class Participant:
         if fence is not None and number in fence.asked:
             proc = fence.asked.pop(number)
             self._is_refused |= vote is Vote.NO
-            held = self._hold(fence, now) if fence.came(proc) else []
+            held = fence.hold(now) if fence.came(proc) else []
             return [*held, *self._advance(now), *self._pass(fence)]
         if turn is None:
             return []
-        if number in turn.leaving:
-            turn.leaving.pop(number)
-            if not turn.leaving:
-                return [Do(next(iter(turn.own)), Work.PATCH, turn.token)]
-        elif number in turn.asked:
-            proc = turn.asked.pop(number)
-            turn.add(vote)
-            if gives_way and turn.order is Order.HALT and proc not in self.replaced:
-                # It has taken what was sent behind the fence, which is for the one after it.
-                self.replaced.add(proc)
-                turn.add(Vote.LATE)
-                turn.reasons.append((Reason.GIVES_WAY, proc))
-            return self._check_round()
-        return []
+        effects = turn.voted(number, vote, gives_way=gives_way, replaced=self.replaced)
+        return [*effects, *self._check_round()]
 
     def held(self, attempt: int, now: float) -> Sequence[Effect]:
         """A fence holds somebody up, of ours (``attempt`` 0) or of a process below."""
         fence = self.fence
-        return self._hold(fence, now) if fence and attempt in (0, fence.attempt) else []
+        return fence.hold(now) if fence and attempt in (0, fence.attempt) else []
 
     def author_gone(self, uid: str, now: float) -> Sequence[Effect]:
         """Whoever coordinates has died: what it has begun is ended here, and by nobody else."""
@@ -308,29 +258,15 @@ class Participant:
         effects: list[Effect] = []
         fence, turn = self.fence, self._round
         if fence is not None and self.phase is Phase.FENCING and fence.is_awaited:
-            if fence.held_at is None and now >= fence.look_at:
-                fence.looked(now)
-                effects.append(Look())
-            if self._tell_after and now >= self._began + self._tell_after[0]:
-                waited = self._tell_after.pop(0)
-                self._tell_after = self._tell_after or [waited + _TELL_SECONDS[-1]]
-                effects.append(Say(waited))
+            effects += fence.tick(now)
+            effects += self._told.tick(now)
             if fence.gives_up_at is not None and now >= fence.gives_up_at:
                 fence.is_late = True
-                effects += self._answer(fence.token, self._why_late(fence))
-                fence.token = 0
+                effects += fence.answer(self._why_late(fence))
         if self._lifting is not None and now >= self._lifting[1]:
-            token, _, _ = self._lifting
-            self._lifting = None
-            effects += self._answer(token, Reason.NOT_PASSED)
-        if turn is not None and turn.halts_at is not None and now >= turn.halts_at:
-            turn.halts_at = None
-            turn.own.clear()
-            turn.add(Vote.LATE)
-            turn.reasons.append((Reason.BUSY, ""))
-            effects += self._check_round()
-        elif turn is not None and now >= turn.ends_at:
-            effects += self._end_round(turn)
+            effects += self._end_lift(Reason.NOT_PASSED)
+        if turn is not None:
+            effects += [*turn.tick(now, self._preparing), *self._check_round()]
         return effects
 
     def wakes_at(self) -> float | None:
@@ -338,15 +274,11 @@ class Participant:
         times = []
         fence, turn = self.fence, self._round
         if fence is not None and self.phase is Phase.FENCING and fence.is_awaited:
-            times += [fence.look_at] if fence.held_at is None else []
-            times += [self._began + after for after in self._tell_after[:1]]
-            times += [fence.gives_up_at] if fence.gives_up_at is not None else []
+            times += [fence.wakes_at, self._told.wakes_at]
         times += [self._lifting[1]] if self._lifting is not None else []
         if turn is not None:
-            times.append(turn.ends_at if turn.halts_at is None else turn.halts_at)
+            times.append(turn.wakes_at)
         return min(times, default=None)
-
-    # How they are made up.
 
     def _knows(self, sender: str, generation: int) -> bool:
         is_it = sender == self.coordinator and generation == self.generation
@@ -372,8 +304,10 @@ class Participant:
         if not 0 < number <= self._number:
             raise IllegalEvent(f"nothing was asked under the number {number}")
 
-    def _begin(self, order: Order, token: int, now: float, seconds: float) -> _Round:
-        turn = self._round = _Round(order, token, now + seconds, seconds)
+    def _begin(self, order: Order, token: int, now: float, seconds: float) -> Round:
+        turn = self._round = Round(
+            order, token, ends_at=now + seconds, seconds=seconds, next_number=self._next
+        )
         return turn
 
     def _fenced(self) -> list[str]:
@@ -391,26 +325,11 @@ class Participant:
         attempt = self.fence.attempt if self.fence is not None else 0
         return [AskProcs(asked, order, token, attempt, seconds)] if asked else []
 
-    def _answer(self, token: int, *reasons: Reason) -> list[Effect]:
-        return [Answer(token, [(reason, "") for reason in reasons])] if token else []
-
     def _prepare_new(self, token: int) -> list[Effect]:
         """Have those get ready that have not been asked to yet."""
         new = [proc for proc in self._members() if proc not in self._prepared]
         self._prepared.update(new)
         return self._ask(self._preparing, Order.PREPARE, new, token)
-
-    def _raise(self, fence: Fence) -> list[Effect]:
-        fence.own = self._next()
-        if fence.seconds is not None:
-            fence.fenced.add(self._uid)
-        return [Do(fence.own, Work.RAISE_FENCE)]
-
-    def _hold(self, fence: Fence, now: float) -> list[Effect]:
-        if fence.held_at is not None:
-            return []
-        fence.held_at = now
-        return [TellHeld(fence.attempt)] if fence.seconds is None else []
 
     def _advance(self, now: float) -> list[Effect]:
         """Bring the fence to those who have yet to come to it, step by step."""
@@ -422,12 +341,11 @@ class Participant:
             effects += self._prepare_new(fence.token)
         if self._is_refused:
             fence.is_late = True
-            token, fence.token = fence.token, 0
-            return [*effects, *self._answer(token, Reason.REFUSED)]
+            return [*effects, *fence.answer(Reason.REFUSED)]
         if self._preparing:
             return effects
         if not fence.own:
-            return [*effects, *self._raise(fence)]
+            return [*effects, fence.raise_here(self._next(), self._uid)]
         if not fence.has_own_come:
             return effects
         late = [proc for proc in self._members() if proc not in fence.fenced]
@@ -437,13 +355,9 @@ class Participant:
         if fence.asked:
             return effects
         if not fence.is_gate_closed:
-            if not fence.gate:
-                fence.gate = self._next()
-                effects.append(Do(fence.gate, Work.CLOSE_GATE))
-            return effects
+            return [*effects, *fence.close_gate(self._next)]
         self._go_to(Said.ALL)
-        token, fence.token = fence.token, 0
-        return [*effects, *self._answer(token)]
+        return [*effects, *fence.answer()]
 
     def _why_late(self, fence: Fence) -> Reason:
         if self._preparing:
@@ -454,55 +368,29 @@ class Participant:
         """Answer who waits for all to come past a fence that was lifted, if they have."""
         if not (fence.is_lifted and fence.is_passed):
             return []
-        effects = self._answer(fence.token)
-        fence.token = 0
-        if self._lifting is not None:
-            token, _, _ = self._lifting
-            self._lifting = None
-            effects += self._answer(token)
-        return effects
+        return [*fence.answer(), *self._end_lift()]
+
+    def _end_lift(self, *reasons: Reason) -> list[Effect]:
+        lifting, self._lifting = self._lifting, None
+        return [] if lifting is None else answer_to(lifting[0], *reasons)
 
     def _check_round(self) -> list[Effect]:
         turn = self._round
-        if turn is None or turn.own or turn.asked or turn.leaving:
-            return []
-        if turn.order is Order.PREPARE and self._preparing:
+        if turn is None or turn.is_open or (turn.order is Order.PREPARE and self._preparing):
             return []
         self._round = None
         if turn.vote is Vote.YES or turn.order is Order.REVERT or turn.order is Order.PREPARE:
             self._go_to(Said.ALL)
-        if not turn.token:
-            return []
-        return [Answer(turn.token, turn.reasons, turn.seconds)]
-
-    def _end_round(self, turn: _Round) -> list[Effect]:
-        """Some have not answered in time."""
-        silent = [*turn.asked.values()]
-        if turn.order is Order.PREPARE:
-            silent += self._preparing.values()
-            self._preparing.clear()
-        turn.asked.clear()
-        effects: list[Effect] = []
-        if turn.leaving:
-            turn.leaving.clear()
-            effects.append(Do(next(iter(turn.own)), Work.PATCH, turn.token))
-        if silent and turn.order is not Order.REVERT:
-            turn.add(Vote.NO)
-            turn.reasons += [(Reason.SILENT, proc) for proc in silent]
-        turn.ends_at = float("inf")  # Own work comes to an end of its own.
-        return [*effects, *self._check_round()]
+        return turn.answer()
 
     def _drop_orders(self) -> list[Effect]:
         """What was asked before is answered: nobody waits for it any longer."""
         effects, fence = self._drop_round(), self.fence
         if fence is not None:
-            effects += self._answer(fence.token)
-            fence.token, fence.is_lifted = 0, True
-        if self._lifting is not None:
-            effects += self._answer(self._lifting[0])
-        self._lifting = None
-        return effects
+            effects += fence.answer()
+            fence.is_lifted = True
+        return [*effects, *self._end_lift()]
 
     def _drop_round(self) -> list[Effect]:
         turn, self._round = self._round, None
-        return [] if turn is None else self._answer(turn.token)
+        return [] if turn is None else answer_to(turn.token)

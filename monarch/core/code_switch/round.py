@@ -1,0 +1,116 @@
+"""One round of votes: an order that a participant and its procs carry out, and what they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from monarch.core.code_switch.effects import Answer, Do, Effect, Reason, Work
+from monarch.core.code_switch.table import Order, Vote
+
+
+class Round:
+    """The round of ``order``, which is answered under ``token`` when all have voted.
+
+    ``own`` are the numbers of the participant's own work, ``asked`` the procs that have yet to
+    vote, ``leaving`` those that have yet to go back before the others patch. ``halts_at`` is when
+    an actor that has not halted is late; ``ends_at`` is when a proc that has not voted votes no.
+    ``next_number`` numbers further work.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        token: int,
+        *,
+        ends_at: float,
+        seconds: float,
+        next_number: Callable[[], int],
+    ) -> None:
+        self.order = order
+        self.token = token
+        self.ends_at = ends_at
+        self.seconds = seconds
+        self.own: set[int] = set()
+        self.asked: dict[int, str] = {}
+        self.leaving: dict[int, str] = {}
+        self.halts_at: float | None = None
+        self.vote = Vote.YES
+        self._reasons: list[tuple[Reason, str]] = []
+        self._next_number = next_number
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.own or self.asked or self.leaving)
+
+    @property
+    def wakes_at(self) -> float:
+        """When ``tick`` is to be called."""
+        return self.ends_at if self.halts_at is None else self.halts_at
+
+    def answer(self) -> list[Effect]:
+        return [Answer(self.token, self._reasons, self.seconds)] if self.token else []
+
+    def add(self, vote: Vote) -> None:
+        """Count a vote. One ``NO`` outweighs all, one ``LATE`` every ``YES``."""
+        if vote is Vote.NO or (vote is Vote.LATE and self.vote is Vote.YES):
+            self.vote = vote
+
+    def did(self, number: int, vote: Vote) -> list[Effect]:
+        """A piece of own work is done."""
+        self.own.discard(number)
+        self.add(vote)
+        if self.order is Order.HALT and self.halts_at is not None:
+            self.halts_at = None
+            further = self._next_number()
+            self.own.add(further)
+            return [Do(further, Work.CATCH_UP, self.token)]
+        return [Do(0, Work.END)] if self.order is Order.REVERT else []
+
+    def voted(
+        self, number: int, vote: Vote, *, gives_way: bool, replaced: set[str]
+    ) -> list[Effect]:
+        """A proc has answered, or is gone. ``replaced`` are those that are known to give way."""
+        if number in self.leaving:
+            self.leaving.pop(number)
+            return [] if self.leaving else [self._patch()]
+        if number in self.asked:
+            proc = self.asked.pop(number)
+            self.add(vote)
+            if gives_way and self.order is Order.HALT and proc not in replaced:
+                # It has taken what was sent behind the fence, which is for the one after it.
+                replaced.add(proc)
+                self.add(Vote.LATE)
+                self._reasons.append((Reason.GIVES_WAY, proc))
+        return []
+
+    def tick(self, now: float, preparing: dict[int, str]) -> list[Effect]:
+        """Time has passed. ``preparing`` are the procs that have yet to prepare."""
+        if self.halts_at is not None:
+            if now >= self.halts_at:
+                self.halts_at = None
+                self.own.clear()
+                self.add(Vote.LATE)
+                self._reasons.append((Reason.BUSY, ""))
+            return []
+        return self._end(preparing) if now >= self.ends_at else []
+
+    def _end(self, preparing: dict[int, str]) -> list[Effect]:
+        """Wait no longer for the procs that have not answered."""
+        silent = [*self.asked.values()]
+        if self.order is Order.PREPARE:
+            silent += preparing.values()
+            preparing.clear()
+        self.asked.clear()
+        effects: list[Effect] = []
+        if self.leaving:
+            self.leaving.clear()
+            effects.append(self._patch())
+        if silent and self.order is not Order.REVERT:
+            self.add(Vote.NO)
+            self._reasons += [(Reason.SILENT, proc) for proc in silent]
+        self.ends_at = math.inf  # Own work comes to an end of its own.
+        return effects
+
+    def _patch(self) -> Effect:
+        return Do(next(iter(self.own)), Work.PATCH, self.token)
