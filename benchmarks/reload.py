@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from monarch_sync.reload import Reloader
+from monarch_reload import Reloader
 
 
 def module_text(number: int) -> str:

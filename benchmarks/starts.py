@@ -30,7 +30,7 @@ OTHERS = """
 import importlib, json, sys
 before = set(sys.modules)
 import monarch.actor
-ours = ("monarch", "monarch_sync")
+ours = ("monarch", "monarch_sync", "monarch_reload")
 names = [n for n in sys.modules if n not in before and n.partition(".")[0] not in ours]
 print("\\n".join(names))
 """

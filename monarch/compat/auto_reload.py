@@ -1,7 +1,7 @@
 """Monarch's reloader: loads changed modules of this process again, one by one, when asked to.
 
 Objects that live keep the code that they were made of, and one module that fails leaves the others
-half done. ``monarch_sync.reload.Reloader`` gives live objects the new code, of all modules or none.
+half done. ``monarch_reload.Reloader`` gives live objects the new code, of all modules or none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, ClassVar, NamedTuple
 
-from monarch_sync.reload.running_files import stat_of
+from monarch_reload.running_files import stat_of
 
 __all__ = ["AutoReloader", "SysAuditImportHook"]
 

@@ -66,7 +66,7 @@ from monarch_recipes.samples import Data, ReadingAhead, SampleOrder, batches, re
 from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part
-from monarch_sync.reload import ReloadReport, at_start
+from monarch_reload import ReloadReport, at_start
 from monarch_sync.words import counted
 
 # Imported once a host, ahead of its procs, which are forked from there and so begin in

@@ -85,7 +85,7 @@ from monarch_recipes.samples import Data, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
 from monarch_recipes.task import own_part, part
-from monarch_sync.reload import ReloadReport, at_start
+from monarch_reload import ReloadReport, at_start
 from monarch_sync.words import counted, some
 
 

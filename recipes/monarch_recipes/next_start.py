@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from monarch_recipes.checkpoint import optimizer_difference
-from monarch_sync.reload import ReloadReport
+from monarch_reload import ReloadReport
 
 __all__ = ["Builders", "NextStart", "tell_of_next_start"]
 

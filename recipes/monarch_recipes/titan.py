@@ -35,7 +35,7 @@ from monarch_recipes.titan_config import TitanConfig, check_config, in_folder, w
 from monarch_recipes.titan_plan import plan
 from monarch_recipes.titan_tiny import prepare
 from monarch_recipes.titan_training import Setup, StepResult, Training
-from monarch_sync.reload import ReloadReport
+from monarch_reload import ReloadReport
 
 __all__ = ["PRELOAD", "Driver", "Outcome", "TitanTrainer", "check", "plan", "prepare", "run"]
 

@@ -14,7 +14,7 @@ from monarch.runs.words import in_words
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.titan_api import DATASETS
 from monarch_recipes.titan_config import TitanConfig, look_up_model, with_values
-from monarch_sync.reload import ReloadReport, at_start
+from monarch_reload import ReloadReport, at_start
 
 __all__ = ["TitanNextStart"]
 

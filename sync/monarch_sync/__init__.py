@@ -1,4 +1,4 @@
-"""Keeps folders on many machines equal, and reloads what changed. Knows no actors.
+"""Keeps folders on many machines equal. Knows no actors.
 
     from monarch_sync import Replica, Workspace, sync_local
 
@@ -7,7 +7,7 @@
     print(report)
 
 Over a network, a ``Push`` for each host makes the messages that its ``Replica`` answers; whoever
-uses this package carries them. ``monarch_sync.reload`` changes the code of a running process.
+uses this package carries them. ``monarch_reload`` changes the code of a running process.
 
 What to open, by what is to be changed:
 

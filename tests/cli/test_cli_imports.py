@@ -20,7 +20,7 @@ finally:
     print("\\n".join(sys.modules), file=open("modules", "w"))
 """
 RUNTIME = ("asyncio", "zmq", "cloudpickle", "monarch.actor", "monarch.runtime.node")
-RELOAD = ("monarch_sync.reload", "monarch_sync.watching", "monarch_sync.replicas")
+RELOAD = ("monarch_reload", "monarch_sync.watching", "monarch_sync.replicas")
 HEAVY = ("torch", "numpy", "monarch_recipes.ddp", "rich", *RUNTIME, *RELOAD)
 # What `monarch --help` imports of ours.
 DECLARING = {

@@ -12,7 +12,7 @@ from torch import nn
 
 from monarch_recipes.checkpoint import Checkpoint, CheckpointMisfit, check_model, check_optimizer
 from monarch_recipes.next_start import Builders, NextStart, tell_of_next_start
-from monarch_sync.reload import ReloadReport
+from monarch_reload import ReloadReport
 
 
 def _small() -> nn.Module:

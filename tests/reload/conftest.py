@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from monarch_sync.reload import Prepared, Reloader, ReloadError, ReloadReport
+from monarch_reload import Prepared, Reloader, ReloadError, ReloadReport
 
 from .matrix_cases import Case, ask
 

@@ -13,7 +13,7 @@ import weakref
 
 import pytest
 
-from monarch_sync.reload import NeedsRespawn, Reloader, ReloadError
+from monarch_reload import NeedsRespawn, Reloader, ReloadError
 
 from .conftest import Project
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync.reload import NeedsRespawn, Reloader, ReloadError, source
+from monarch_reload import NeedsRespawn, Reloader, ReloadError
+from monarch_reload.source import source
 
 from .conftest import Project
 

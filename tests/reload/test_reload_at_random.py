@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from monarch_sync.reload import Reloader, ReloadError
+from monarch_reload import Reloader, ReloadError
 
 from .random_programs import MODULES, Program
 

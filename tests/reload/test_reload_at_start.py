@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-import monarch_sync.reload
+import monarch_reload
 
 from .conftest import Project
 
 
 def test_a_marked_function_counts_from_the_next_start(project: Project) -> None:
     module = project.load("starting", "def build(n=1):\n    return 1\ndef other():\n    return 1\n")
-    assert monarch_sync.reload.at_start(module.build) is module.build
+    assert monarch_reload.at_start(module.build) is module.build
     report = project.edit("starting", "def build(n=1):\n    return 2\ndef other():\n    return 2\n")
     assert report.at_start == ["starting.build"]
     assert report.warnings == ["starting.build counts from the next start of the run"]
@@ -53,11 +53,11 @@ def test_a_module_of_torch_that_is_made_otherwise_from_now_on(project: Project) 
 
 
 def test_what_cannot_be_marked_is_given_back() -> None:
-    assert monarch_sync.reload.at_start(len) is len
+    assert monarch_reload.at_start(len) is len
 
 
 _HELPED = """
-    from monarch_sync.reload import at_start
+    from monarch_reload import at_start
     WIDTH = 3
     STEPS = 5
     def size():
@@ -127,7 +127,7 @@ def test_what_a_step_may_call_is_no_helper_of_the_start(project: Project, more: 
 def test_helpers_in_other_modules(project: Project) -> None:
     project.load("start_sizes", "def size():\n    return 1\ndef other():\n    return 1\n")
     user = """
-        from monarch_sync.reload import at_start
+        from monarch_reload import at_start
         import torch_like_thing as t
         from start_sizes import size, other
         @at_start

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from monarch_sync.reload import Reloader, ReloadError
+from monarch_reload import Reloader, ReloadError
 
 from .conftest import Project
 

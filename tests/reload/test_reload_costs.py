@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from monarch_sync.reload.reach import Reach
-from monarch_sync.reload.statements import Statement
+from monarch_reload.plan.propagation import Reach
+from monarch_reload.source.statements import Statement
 
 from .conftest import Project
 
@@ -79,7 +79,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> _Work:
     counter = _Work()
     for owner in _owners():
         for name, value in list(vars(owner).items()):
-            own = type(value) is FunctionType and value.__module__.startswith("monarch_sync.reload")
+            own = type(value) is FunctionType and value.__module__.startswith("monarch_reload")
             if own and not name.startswith("__"):
                 monkeypatch.setattr(owner, name, counter.counted(value))
 
@@ -94,7 +94,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> _Work:
 def _owners() -> Iterator[Any]:
     """The modules of the reloader, and their classes."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("monarch_sync.reload."):
+        if name.startswith("monarch_reload."):
             yield module
             yield from (
                 value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch_sync.reload import ReloadError
+from monarch_reload import ReloadError
 
 from .conftest import Project
 

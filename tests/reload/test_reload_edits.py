@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from monarch_sync.reload import NeedsRespawn, ReloadError
+from monarch_reload import NeedsRespawn, ReloadError
 
 from . import (
     edits_of_definitions,
@@ -202,7 +202,7 @@ def test_an_operator_of_torch_is_refused_by_name(project: Project) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from monarch_sync.reload import Reloader
+from monarch_reload import Reloader
 import part_mod
 from part_mod import STEP
 MADE = []

@@ -1,4 +1,4 @@
-"""`%load_ext monarch_sync.reload`, with the calls of IPython that it needs, and with IPython."""
+"""`%load_ext monarch_reload`, with the calls of IPython that it needs, and with IPython."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from monarch_sync.reload import load_ipython_extension, unload_ipython_extension
-from monarch_sync.reload.extension import project_roots
+from monarch_reload import load_ipython_extension, unload_ipython_extension
+from monarch_reload.ipython import project_roots
 
 from .conftest import Project
 
@@ -150,7 +150,7 @@ def test_in_ipython(
         from traitlets.config import Config
 
         shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
-        shell.run_cell("%load_ext monarch_sync.reload")
+        shell.run_cell("%load_ext monarch_reload")
         try:
             project.write("cell_mod", "def f():\n    return 1\n")
             shell.run_cell("import cell_mod")
@@ -161,7 +161,7 @@ def test_in_ipython(
             shell.run_cell("%monarch_reload off")
             assert "off" in capsys.readouterr().out
         finally:
-            shell.run_cell("%unload_ext monarch_sync.reload")
+            shell.run_cell("%unload_ext monarch_reload")
 
 
 def test_roots_are_neither_installed_nor_standard() -> None:

@@ -16,7 +16,7 @@ import threading
 
 import pytest
 
-from monarch_sync.reload import ReloadError
+from monarch_reload import ReloadError
 
 from .conftest import Project
 
@@ -168,7 +168,7 @@ def test_exit_handlers_run_once_at_the_end(project: Project) -> None:
     import sys
     sys.path.insert(0, sys.argv[1])
     from pathlib import Path
-    from monarch_sync.reload import Reloader, ReloadError
+    from monarch_reload import Reloader, ReloadError
     reloader = Reloader([sys.argv[1]])
     path = Path(sys.argv[1], "bye_mod.py")
     text = "import atexit\\nX = 1\\n@atexit.register\\ndef bye():\\n    print('bye', X)\\n"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from monarch_sync.reload import ReloadError
+from monarch_reload import ReloadError
 
 from .conftest import Project
 

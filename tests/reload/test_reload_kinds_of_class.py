@@ -9,7 +9,7 @@ import typing
 
 import pytest
 
-from monarch_sync.reload import NeedsRespawn
+from monarch_reload import NeedsRespawn
 
 from .conftest import Project
 
@@ -625,7 +625,7 @@ def test_class_renamed(project: Project) -> None:
 
 
 def test_class_removed_that_another_module_took_is_refused(project: Project) -> None:
-    from monarch_sync.reload import ReloadError
+    from monarch_reload import ReloadError
 
     module = project.load("kind_mod", "class A:\n    pass\nx = 1\n")
     user = project.load("user_mod", "from kind_mod import A\nclass B(A):\n    pass\n")

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from monarch_sync.reload import NeedsRespawn, ReloadError
+from monarch_reload import NeedsRespawn, ReloadError
 
 from .conftest import Project
 

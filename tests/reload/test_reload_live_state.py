@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from monarch_sync.reload import ReloadError
-from monarch_sync.reload.differences import Difference, Glance, is_same
-from monarch_sync.reload.turns import Turns
+from monarch_reload import ReloadError
+from monarch_reload.live.differences import Difference, Glance, is_same
+from monarch_reload.thread_switches import Turns
 from tests.reload.conftest import Project
 
 STATE = """

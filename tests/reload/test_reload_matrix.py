@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from monarch_sync.reload import ReloadError
+from monarch_reload import ReloadError
 from tests.reload.matrix_cases import CASES, Case, ask
 
 from .conftest import Project

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monarch_sync.reload import ReloadError
+from monarch_reload import ReloadError
 from tests.reload.conftest import Project
 
 HUB = """

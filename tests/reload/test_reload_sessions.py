@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from monarch_sync.reload import NeedsRespawn, ReloadError
+from monarch_reload import NeedsRespawn, ReloadError
 
 from .conftest import Project
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import monarch_sync.reload.budget as budget
-from monarch_sync.reload import NeedsRespawn, ReloadError
-from monarch_sync.reload.adopt import Adoption
-from monarch_sync.reload.source import Source
+import monarch_reload.trial.budget as budget
+from monarch_reload import NeedsRespawn, ReloadError
+from monarch_reload.adopt import Adoption
+from monarch_reload.source.source import Source
 
 from .conftest import Project
 

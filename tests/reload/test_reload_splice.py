@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import monarch_sync.reload
-from monarch_sync.reload.source import Source
-from monarch_sync.reload.splice import spliced
+import monarch_reload
+from monarch_reload.source.source import Source
+from monarch_reload.source.splice import spliced
 
-_FILES = sorted(Path(monarch_sync.reload.__file__).parent.glob("*.py"))
+_FILES = sorted(Path(monarch_reload.__file__).parent.rglob("*.py"))
 _LINES = (
     "global os", "x = 1", "from __future__ import annotations", "if a:", "else:", "    pass",
     "@foo", "'''", '"""', "(", "]", "x = 1; y = 2", "y = 1 \\", "# c", "", "def f(a=1):",

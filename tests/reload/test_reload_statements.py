@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monarch_sync.reload.alignment import align
-from monarch_sync.reload.graph import Kind, ModuleEdit
-from monarch_sync.reload.names import Use, names_of
-from monarch_sync.reload.plan import make_plan
-from monarch_sync.reload.statements import Statement, statements_of
+from monarch_reload.plan.graph import Kind, ModuleEdit
+from monarch_reload.plan.plan import make_plan
+from monarch_reload.source.alignment import align
+from monarch_reload.source.names import Use, names_of
+from monarch_reload.source.statements import Statement, statements_of
 
 from .conftest import Project
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from monarch_sync.reload import NeedsRespawn
+from monarch_reload import NeedsRespawn
 
 from .conftest import Project, walk
 from .matrix_cases import Case, Step

@@ -10,7 +10,7 @@ import traceback
 
 import pytest
 
-from monarch_sync.reload import Reloader, ReloadError, ReloadReport
+from monarch_reload import Reloader, ReloadError, ReloadReport
 
 from .conftest import Project
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from monarch_sync.reload.turns import Turns, longer_turns
+from monarch_reload.thread_switches import Turns, longer_turns
 
 
 def test_who_ran_while_we_let_go_for_a_moment_is_noticed() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch_sync.reload.misfit_calls import Definitions, misfit_calls
-from monarch_sync.reload.unbound_names import unbound_names
+from monarch_reload.plan.misfit_calls import Definitions, misfit_calls
+from monarch_reload.plan.unbound_names import unbound_names
 
 from .conftest import Project
 

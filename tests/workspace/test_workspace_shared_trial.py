@@ -10,8 +10,8 @@ import pytest
 
 import monarch.runtime.workspace.shared_trial as shared_trial
 from monarch.runtime.workspace.shared_trial import SharedTrial
-from monarch_sync.reload import ReloadError
-from monarch_sync.reload.spare import NewState
+from monarch_reload import ReloadError
+from monarch_reload.trial.spare import NewState
 
 STATE = NewState({"/p/a.py": b"A = 1 / 0\n"}, [("a", "/p/a.py")], ["/p"])
 REFUSED = ReloadError("ZeroDivisionError", phase="run", path="/p/a.py", line=1, text="A = 1 / 0")

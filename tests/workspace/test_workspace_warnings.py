@@ -9,7 +9,7 @@ from tests.workspace.conftest import Project
 
 TRAINER = """
 from monarch.actor import Actor, endpoint
-from monarch_sync.reload import at_start
+from monarch_reload import at_start
 
 
 def build(width):

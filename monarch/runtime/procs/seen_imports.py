@@ -17,7 +17,7 @@ __all__ = ["SeenImports", "drop_hidden", "in_installed", "is_read_at_import"]
 _LOOKS = (0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 5.0, 8.0)
 _MAX_DEPTH = 2  # `torch._dynamo`, but not all that is below
 _MAX_NAMES = 500
-_OURS = ("monarch", "monarch_sync", "monarch_recipes")
+_OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
 # Libraries read these when they are loaded: what was set before an import must be, here too.
 _READ_AT_IMPORT = (
     "BLIS_", "CUBLAS_", "CUDA_", "GOMP_", "GOTO_", "HF_", "HIP_", "KMP_", "LD_", "MKL_", "NCCL_",

@@ -17,7 +17,7 @@ __all__ = ["ImportedTexts"]
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
-_OURS = frozenset({"monarch", "monarch_sync"})
+_OURS = frozenset({"monarch", "monarch_sync", "monarch_reload"})
 
 
 class ImportedTexts:

@@ -16,7 +16,7 @@ from monarch.runtime.workspace.preparing import Preparing, Step
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.reload_words import ReloadWords
 from monarch.wire.address import Uid
-from monarch_sync.reload import CONFIG_SUFFIXES, ReloadError
+from monarch_reload import CONFIG_SUFFIXES, ReloadError
 
 __all__ = ["LocalReload"]
 

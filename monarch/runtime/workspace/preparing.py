@@ -17,7 +17,7 @@ from monarch.runtime.workspace.shared_trial import SharedTrial
 from monarch.wire.address import Uid, machine_id
 from monarch.wire.by_value import load_afresh, stand_for
 from monarch.wire.host_code import HostCode
-from monarch_sync.reload import (
+from monarch_reload import (
     CONFIG_SUFFIXES,
     Action,
     ClassUpgrade,

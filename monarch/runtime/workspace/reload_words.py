@@ -8,7 +8,7 @@ from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.preparing import Step
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
-from monarch_sync.reload import NeedsRespawn, ReloadError, ReloadReport
+from monarch_reload import NeedsRespawn, ReloadError, ReloadReport
 
 __all__ = ["ReloadWords"]
 

@@ -17,8 +17,8 @@ import sys
 import time
 
 from monarch.config import runtime_dir
-from monarch_sync.reload import ReloadError
-from monarch_sync.reload.spare import NewState, Spare, import_in_subprocess
+from monarch_reload import ReloadError
+from monarch_reload.trial.spare import NewState, Spare, import_in_subprocess
 
 __all__ = ["SharedTrial"]
 

@@ -1,0 +1,68 @@
+"""Reload changed modules in a running process: prepare, commit, abort.
+
+    reloader = Reloader(["/path/to/project"])
+    report = reloader.reload(["model.py"])  # or reload(): whatever changed on disk
+    print(report)                           # a table; report.undo() goes back
+
+or in two steps, with texts that need not be on disk yet:
+
+    prepared = reloader.prepare({"/path/to/project/model.py": b"..."})
+    report = prepared.commit()              # or prepared.abort()
+
+In IPython and notebooks, `%load_ext monarch_reload` does it before each cell.
+
+Live objects take the new code in place, top-level statements that did not change keep what
+they bound, and new code that fails leaves the old code whole.
+
+How an edit gets there:
+
+    source        the text that each module runs, and the text that it shall run (`source.source`)
+    statements    both as lists of top-level statements (`source.statements`)
+    alignment     which new statement comes from which old one (`source.alignment`)
+    marks         what an edited name does to those who use it; repeated until no mark is new
+                  (`plan.dirty_marks`, `plan.propagation`); the marked statements are the plan
+    trial run     the plan runs in a namespace laid over the live one (`trial.stage`); what it does
+                  to live objects meanwhile is taken back and noted (`trial.side_effects`)
+    adopt         what was made is matched with the live objects, as a list of flips (`adopt`)
+    undo log      a commit carries the flips out; each can be put back (`undo_log`)
+
+Arrows between the rooms point down: trial, plan, live, source; below all of them is `kinds`.
+
+What to open, by what is to be changed:
+
+- which live object a definition made, and what goes on in which: `adopt.py`, `successors.py`
+- a module that becomes a package: `reshaping.py`; config files: `data_files.py`
+- what an object is, without waking it: `kinds.py`
+- whether other threads ran meanwhile: `thread_switches.py`
+- what a reload comes to: `verdicts.py`, `report.py`, `errors.py`
+- which edits count only when a run begins again: `at_start.py`; whether that could go on from a
+  checkpoint: `monarch_recipes/next_start.py`, `monarch_recipes/titan_next_start.py`
+- a class that came by value: `upgrade.py`
+- reload in a notebook: `ipython.py`
+"""
+
+from monarch_reload.at_start import at_start
+from monarch_reload.data_files import SUFFIXES as CONFIG_SUFFIXES
+from monarch_reload.errors import NeedsRespawn, ReloadError
+from monarch_reload.ipython import load_ipython_extension, unload_ipython_extension
+from monarch_reload.prepared import Mode, Prepared
+from monarch_reload.reloader import Reloader
+from monarch_reload.report import ReloadReport, Verdict
+from monarch_reload.undo_log import Action
+from monarch_reload.upgrade import ClassUpgrade
+
+__all__ = [
+    "CONFIG_SUFFIXES",
+    "Action",
+    "ClassUpgrade",
+    "Mode",
+    "NeedsRespawn",
+    "Prepared",
+    "ReloadError",
+    "ReloadReport",
+    "Reloader",
+    "Verdict",
+    "at_start",
+    "load_ipython_extension",
+    "unload_ipython_extension",
+]

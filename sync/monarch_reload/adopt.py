@@ -1,0 +1,379 @@
+"""Turns what was staged into flips: live objects take new insides, the rest is bound anew."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from monarch_reload.kinds import is_a
+from monarch_reload.live.classes import ClassPatch, why_not_in_place
+from monarch_reload.live.live_functions import Functions
+from monarch_reload.live.patch import FunctionPatch, made_alike, moved_alike, wrapped_in
+from monarch_reload.live.registrars import taken_away
+from monarch_reload.live.settle import rehome, replace_inside, sort_in_again
+from monarch_reload.live.staged_module import StagedModule
+from monarch_reload.plan.dirty_marks import ModulePlan, Plan
+from monarch_reload.plan.edits import LiveModule, kind_of
+from monarch_reload.plan.graph import Kind, ModuleEdit
+from monarch_reload.source.source import Source
+from monarch_reload.source.statements import Statement
+from monarch_reload.successors import (
+    has_another_heir,
+    is_decorated_anew,
+    made_by,
+    registers_itself,
+    was_one_of_several,
+)
+from monarch_reload.trial.stage import Stage
+from monarch_reload.undo_log import MISSING, Flip, Item
+
+
+class Adoption:
+    """The flips of all modules of a plan, and what they patch."""
+
+    def __init__(self, stage: Stage, functions: FunctionPatch) -> None:
+        self._stage = stage
+        self.functions = functions
+        self.classes = ClassPatch(functions, self._made_here)
+        self.bindings: list[Flip] = []
+        self.deleted: Mapping[str, Source] = {}  # what modules without a file run
+        self.moved: list[str] = []  # classes, by where they are now
+        self._edits: dict[str, ModuleEdit] = {}
+        self._displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
+        self.gone: list[Any] = []  # decorated definitions that are in no source any more
+        self.undecorated: list[tuple[Any, list[Any]]] = []  # with what decorated them
+        self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
+
+    def adopt(self, plan: Plan, live: Mapping[str, LiveModule]) -> None:
+        """`live` are the edited modules."""
+        for twin, instance in self._stage.disguises.pairs:
+            self.functions.pair(twin, instance)
+        for thing in self._stage.made.values():
+            if type(thing) is StagedModule:
+                self.functions.pair(thing, thing.__reload_module__)
+        self._edits = {name: one.edit for name, one in plan.modules.items()}
+        values: list[tuple[dict[str, Any], str, Any]] = []
+        for name, module_plan in plan.modules.items():
+            values += self._module(name, module_plan, live.get(name))
+        for namespace, key, value in values:
+            # Only now is it known for every staged object which live one it stands for.
+            value = _with_live_items(value, self.functions.live_of)
+            before = namespace.get(key, MISSING)
+            if before is not value:
+                self.bindings.append(Item(namespace, key, value))
+                self._displaced[id(value)] = value, before
+
+    def before_of(self, value: Any) -> Any:
+        """The object that had the name of this one; numbers and texts are no objects of a name."""
+        _, before = self._displaced.get(id(value), (value, MISSING))
+        return MISSING if Kind.DATA in (kind_of(value), kind_of(before)) else before
+
+    def _module(
+        self, name: str, plan: ModulePlan, module: LiveModule | None
+    ) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        live_names = vars(sys.modules[name])
+        staged = self._stage.namespaces.get(name, {})
+        self.classes.refused = self.refused.setdefault(name, {})
+        edit = plan.edit
+        definitions = {}
+        left = self._left_alone(name, edit)
+        lasting = {
+            bound: i for i, one in enumerate(edit.new) for bound in one.binds - left.get(i, set())
+        }
+        strangers: set[str] = set()  # what the live module has under the name is another's
+        for index in sorted(plan.run | plan.twin):
+            statement = edit.new[index]
+            origin = edit.alignment.source_of(index)
+            old = None if origin is None else edit.old[origin]
+            if old is not None and index in plan.run and statement.is_definition:
+                lost = list(taken_away(old, statement, live_names))
+                if lost:
+                    self.undecorated.append((live_names.get(old.name or ""), lost))
+                    self.undecorated += [(one, lost) for one in made_by(old, module)]
+            if old is not None and old.is_function and module is not None:
+                for before, after in self._where_held(module, plan, index, old):
+                    if index in plan.run:
+                        self.functions.function(before, after)
+                    else:
+                        self.functions.pair(after, before)
+            stranger = statement.is_definition and has_another_heir(
+                edit, statement, origin, {i for i, bound in left.items() if statement.name in bound}
+            )
+            if stranger and module is not None and old is not None:
+                self._same_place(module, old, self._stage.defined.get((name, index)))
+            names: Iterable[str] = sorted(statement.binds - left.get(index, set()))
+            if "*" in statement.binds:
+                names = [n for n in staged if n[:2] != "__" and lasting.get(n, -1) < index]
+                names = [name for name in names if name not in definitions]
+            for bound in names:
+                if statement.is_definition and lasting[bound] > index:
+                    continue  # hidden by a later one of the same name
+                definitions[bound] = index, statement
+                (strangers.add if stranger else strangers.discard)(bound)
+        for bound, (index, statement) in definitions.items():
+            live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
+            if bound in edit.keep and live is not MISSING:
+                continue
+            if index in plan.run:
+                self.classes.changed = plan.forced_by[index]
+                yield (
+                    live_names,
+                    bound,
+                    value
+                    if bound in strangers
+                    else self._merged(
+                        live,
+                        value,
+                        edit.live_definition(index),
+                        statement,
+                        bound in statement.defines,
+                    ),
+                )
+            elif live is not value and self._made_here(value):
+                self.functions.pair(value, live)
+        yield from self._bound_unseen(name, edit, live_names)
+        for bound in edit.gone - staged.keys():  # what a star import brings is not gone
+            yield live_names, bound, MISSING
+        for index, old in enumerate(edit.old):
+            if old.name in edit.gone:
+                if registers_itself(old, live_names.get(old.name)):
+                    self.gone += [live_names.get(old.name), *made_by(old, module)]
+            elif old.is_function and was_one_of_several(edit, index):
+                found = made_by(old, module)
+                self.gone += [one for one in found if registers_itself(old, one)]
+
+    def _left_alone(self, name: str, edit: ModuleEdit) -> Mapping[int, set[str]]:
+        """Names that statements may bind and left to definitions above them."""
+        above: set[str] = set()
+        found: dict[int, set[str]] = {}
+        for index, statement in enumerate(edit.new):
+            left = above & self._stage.left_alone.get((name, index), set())
+            if left:
+                found[index] = left
+            above |= statement.defines
+        return found
+
+    def _same_place(self, module: LiveModule, old: Statement, value: Any) -> None:
+        """The live function is found by where it stands, not by its name."""
+        assert old.name is not None
+        found = module.functions.get((old.name, old.first), [])
+        if len(found) == 1 and type(value) is FunctionType and made_alike(found[0], value):
+            self.functions.function(found[0], value)
+
+    def _where_held(
+        self, module: LiveModule, plan: ModulePlan, index: int, old: Statement
+    ) -> Iterator[tuple[FunctionType, FunctionType]]:
+        """Live and staged functions of a definition, and what wraps them: registries hold them."""
+        new = plan.edit.new[index]
+        place = new.name or "", new.first
+        for live in module.hidden_of(old) if index in plan.run else module.functions_of(old):
+            made = self._made.at_top_level(self._stage.namespaces[module.name])
+            for staged in made.get(place, ()):
+                yield live, staged
+                for wrapper in module.wrappers_of(live):
+                    alike = (w for w in self._made.wrappers_of(staged) if made_alike(wrapper, w))
+                    yield from ((wrapper, one) for one in alike)
+
+    @functools.cached_property
+    def _made(self) -> Functions:
+        return Functions(self._stage.made.values())
+
+    def _bound_unseen(
+        self, name: str, edit: ModuleEdit, live_names: dict[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        """What `exec`, `globals()` and `global` statements bound in the staged namespace."""
+        staged = self._stage.namespaces.get(name, {})
+        seen = {bound for statement in edit.new for bound in statement.binds}
+        assigned = self._stage.assigned.get(name, set())
+        for bound in assigned - staged.keys() - edit.keep:
+            yield live_names, bound, MISSING
+        for bound, value in staged.items():
+            live = live_names.get(bound, MISSING)
+            if bound == "__builtins__" or value is live:
+                continue
+            if bound not in assigned and (bound in seen or "*" in seen):
+                continue
+            if bound not in edit.keep and not bound.startswith("__annot"):
+                yield live_names, bound, self._merged(live, value, None, None, True)
+
+    def _merged(
+        self, live: Any, value: Any, old: Statement | None, new: Statement | None, defined: bool
+    ) -> Any:
+        if live is MISSING or value is MISSING or live is value or not self._made_here(value):
+            return value
+        if (moved_alike(live, value) or self._is_renamed(live, value)) and self._has_left(live):
+            return self._moved(live, value)
+        if is_a(live, FunctionType) and is_a(value, FunctionType):
+            in_place = defined or value.__name__ == "<lambda>"
+            if in_place and made_alike(live, value):
+                return self.functions.function(live, value)
+            if old is not None and new is not None and is_decorated_anew(live, value, old, new):
+                self.functions.forward(live, value)
+        elif is_a(live, type) and is_a(value, type):
+            if defined and made_alike(live, value):
+                self.classes.patch(live, value, old, new)
+                return live
+        elif defined and not (is_a(live, type) or is_a(value, type)):
+            return self._rewrapped(live, value)
+        return value
+
+    def _moved(self, live: Any, value: Any) -> Any:
+        """The live definition goes on in the module, or under the name, where it stands now."""
+        if is_a(live, FunctionType):
+            return self.functions.function(live, value)
+        if id(value) not in self.functions.twins:
+            self.moved.append(f"{value.__module__}.{value.__qualname__}")
+            new = None
+            if live.__module__ == value.__module__:
+                new = next(s for s in self._edits[live.__module__].new if s.name == value.__name__)
+            self.classes.patch(live, value, self._statement_of(live), new)
+        return live
+
+    def _is_renamed(self, live: Any, value: Any) -> bool:
+        """Whether the old name stands for a new definition: `Trainer = FastTrainer`."""
+        if not any(is_a(live, kind) and is_a(value, kind) for kind in (FunctionType, type)):
+            return False
+        edit = self._edits.get(live.__module__)
+        if edit is None or live.__module__ != value.__module__:
+            return False
+        before, after = (
+            {name for statement in statements for name in statement.defines}
+            for statements in (edit.old, edit.new)
+        )
+        is_new = live.__qualname__ in before and value.__qualname__ in after - before
+        kind = self.functions.live_of(type(value))
+        return is_new and (is_a(live, FunctionType) or why_not_in_place(live, value, kind) is None)
+
+    def _statement_of(self, live: type) -> Statement | None:
+        """The one that defined a class that has left."""
+        statements: Sequence[Statement] = ()
+        if live.__module__ not in self.deleted:
+            statements = self._edits[live.__module__].old
+        else:
+            with contextlib.suppress(SyntaxError, ValueError):  # broken before we first looked
+                statements = self.deleted[live.__module__].statements
+        return next((s for s in statements if s.is_class and s.name == live.__qualname__), None)
+
+    def _has_left(self, live: Any) -> bool:
+        """Whether a function or class is defined no longer where it was."""
+        edit = self._edits.get(live.__module__)
+        return live.__module__ in self.deleted or (
+            edit is not None and not any(live.__qualname__ in s.defines for s in edit.new)
+        )
+
+    def _rewrapped(self, live: Any, value: Any) -> Any:
+        """Of two wrappers of one function the one to bind; who holds the old one follows."""
+        befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
+        afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
+        pairs = ((one, other) for one in befores for other in afters if made_alike(one, other))
+        before, after = next(pairs, (None, None))
+        if before is None or after is None:
+            return value
+        if type(live) is type(value) and _same_cache(live, value):
+            if self.functions.function(before, after) is before:
+                self.functions.pair(value, live)
+                return live
+        elif type(live) is type(value) and _calls_python(live):
+            # Who holds the old wrapper goes through it already.
+            self.functions.function(before, after)
+        elif callable(value):
+            self.functions.forward(before, value)
+        return value
+
+    def _made_here(self, value: Any) -> bool:
+        return self._stage.made.get(id(value)) is value
+
+    def settle(self) -> None:
+        """Everything that staged code made now belongs to the live modules.
+
+        Functions look names up in the live module, instances are of the live class, and
+        whoever holds a staged twin holds the live object. All of it is new and reachable
+        only through new bindings, so there is nothing to undo.
+        """
+        homes = {
+            id(namespace): vars(sys.modules[name])
+            for name, namespace in self._stage.namespaces.items()
+        }
+        twins = self.functions.twins
+        own = {id(value) for value in self._stage.namespaces.values()}
+        for thing in self._stage.made.values() if twins else ():
+            if issubclass(type(thing), type):
+                # Attributes of classes change through the class, which has caches to drop.
+                own |= {id(part) for part in gc.get_referents(thing) if type(part) in (dict, tuple)}
+        tuples: set[int] = set()
+        for thing in self._stage.made.values():
+            if type(thing) is FunctionType:
+                home = homes.get(id(thing.__globals__))
+                if home is not None:
+                    rehome(thing, home)
+                elif getattr(thing, "__builtins__", None) is self._stage.builtins:
+                    rehome(thing, thing.__globals__)
+            elif id(type(thing)) in twins:
+                setter = type.__setattr__ if issubclass(type(thing), type) else object.__setattr__
+                try:
+                    setter(thing, "__class__", twins[id(type(thing))][1])
+                except TypeError:
+                    pass  # of a class that only a respawn can change
+            if not twins or id(thing) in own:
+                continue
+            if issubclass(type(thing), type) or any(
+                id(part) in twins for part in gc.get_referents(thing)
+            ):
+                replace_inside(thing, twins)
+                if type(thing) is tuple:
+                    tuples.add(id(thing))
+        for thing in self._stage.made.values() if tuples else ():
+            if id(thing) not in own:
+                sort_in_again(thing, tuples)
+
+    def forget_twins(self) -> None:
+        """Staged classes leave the lists of subclasses that their bases keep.
+
+        Staged functions say for whom they stood, so that nobody takes them for definitions.
+        """
+        for staged, live in self.functions.twins.values():
+            if is_a(staged, type) and staged is not live:
+                _detach(staged)
+            elif is_a(staged, FunctionType) and staged is not live:
+                staged.__dict__["__wrapped__"] = live
+
+    def forget_all(self) -> None:
+        """After an abort, the new classes go as well."""
+        self.forget_twins()
+        modules = {*self._stage.namespaces, *self._stage.imported}
+        for thing in self._stage.made.values() if self._stage.made_is_exact else ():
+            if issubclass(type(thing), type) and thing.__module__ in modules:
+                _detach(thing)
+        self._stage.made.clear()
+
+
+class _Detached:
+    pass
+
+
+def _detach(cls: type) -> None:
+    try:
+        cls.__bases__ = (_Detached,)
+    except TypeError:
+        pass  # it goes when it is collected
+
+
+def _calls_python(wrapper: Any) -> bool:
+    return is_a(type(wrapper).__call__, FunctionType)
+
+
+def _same_cache(live: Any, value: Any) -> bool:
+    parameters = getattr(live, "cache_parameters", None)
+    return parameters is not None and bool(parameters() == value.cache_parameters())
+
+
+def _with_live_items(value: Any, live_of: Callable[[Any], Any]) -> Any:
+    value = live_of(value)
+    if type(value) is tuple and any(live_of(item) is not item for item in value):
+        return tuple(live_of(item) for item in value)
+    return value

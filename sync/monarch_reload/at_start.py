@@ -1,0 +1,108 @@
+"""Functions that only count when a run begins: new code in them changes nothing before that."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
+
+from monarch_reload.kinds import is_a
+from monarch_reload.plan.start_helpers import StartHelpers
+from monarch_reload.source.source import Source
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__reload_at_start__"
+
+
+def at_start(function: F) -> F:
+    """Mark a function that is called once, when a run begins, as what builds the model.
+
+    A push of an edit says that it counts from the next start. Gives the function back.
+    """
+    with contextlib.suppress(AttributeError, TypeError):
+        setattr(function, _MARK, True)
+    return function
+
+
+def counts_from_next_start(function: FunctionType) -> bool:
+    """Whether it is marked so, or makes modules of torch, which are there by now."""
+    if getattr(function, _MARK, False) is True:
+        return True
+    path, _, name = function.__qualname__.rpartition(".")
+    if name != "__init__" or "<locals>" in path:
+        return False
+    owner: Any = sys.modules.get(function.__module__)
+    for part in path.split("."):
+        owner = vars(owner).get(part) if hasattr(owner, "__dict__") else None
+    return isinstance(owner, type) and makes_torch_modules(owner)
+
+
+def makes_torch_modules(cls: type) -> bool:
+    """Whether it is a class of them."""
+    torch: Any = sys.modules.get("torch.nn")
+    return torch is not None and issubclass(cls, torch.Module)
+
+
+def helpers_of_the_start(
+    sources: Mapping[str, Source],
+    functions: Collection[tuple[str, str]],
+    values: Collection[tuple[str, str]],
+) -> Iterator[str]:
+    """Those of some functions and values, by module and name, that only such functions take.
+
+    `sources` are the modules of the workspace, as they will be.
+    """
+
+    if not any(map(_has_marked, sources)):
+        return
+
+    def counts(module: str, name: str) -> bool:
+        found = _found(module, name)
+        return type(found) is FunctionType and counts_from_next_start(found)
+
+    helpers = StartHelpers(sources, counts)
+    for module, name in functions:
+        if helpers.is_helper(module, name) and not _is_part(name, sources):
+            yield f"{module}.{name}"
+    for module, name in values:
+        if helpers.is_setting(module, name) and not _is_part(name, sources):
+            yield f"{module}.{name}"
+
+
+def _has_marked(module: str) -> bool:
+    """Whether a live module defines any such function: else its text need not be read."""
+    live = sys.modules.get(module)
+    # `vars` would import a lazy one.
+    namespace = object.__getattribute__(live, "__dict__") if type(live) is ModuleType else {}
+    for thing in list(namespace.values()):
+        parts = list(vars(thing).values()) if is_a(thing, type) else [thing]
+        for part in parts:
+            if type(part) is FunctionType and counts_from_next_start(part):
+                return True
+    return False
+
+
+def _found(module: str, qualname: str) -> object:
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        is_open = type(found) is ModuleType or is_a(found, type)
+        found = vars(found).get(part) if is_open else None
+    return found
+
+
+def _is_part(name: str, ours: Collection[str]) -> bool:
+    """Whether somebody beyond the workspace who marks functions may take one of that name from a
+    module that he is given, as recipes do."""
+    for known, module in list(sys.modules.items()):
+        is_marking = type(module) is ModuleType and vars(module).get("at_start") is at_start
+        if not is_marking or known in ours or module.__name__ == __name__:
+            continue
+        text = "".join(linecache.getlines(str(vars(module).get("__file__"))))
+        if name in vars(module) or re.search(rf"""["']{re.escape(name)}["']""", text):
+            return True
+    return False

@@ -1,0 +1,180 @@
+"""What a reload that changed nothing says about why."""
+
+from __future__ import annotations
+
+import linecache
+import traceback as traceback_module
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from monarch_reload.report import Verdict
+
+Phase = Literal["compile", "run", "commit"]
+
+
+class ReloadError(Exception):
+    """The new code was refused; the process still runs the old code, whole.
+
+    `errors` holds the single refusals where there were several, one per file; `verdicts` what
+    only a new process could take, where that is the reason.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        phase: Phase,
+        path: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        text: str | None = None,
+        traceback: str = "",
+        errors: Sequence[ReloadError] = (),
+        verdicts: Sequence[Verdict] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.phase: Phase = phase
+        self.path = path
+        self.line = line
+        self.column = column
+        self.text = text
+        self.traceback = traceback
+        self.errors = tuple(errors)
+        self.verdicts = tuple(verdicts)
+
+    @classmethod
+    def of_syntax(cls, error: Exception, path: str, source: bytes = b"") -> ReloadError:
+        """From what `compile` raised; but for SyntaxError, a null byte or too deep a nesting.
+
+        The line is taken from `source`: `compile` may have read it from the file as it is on
+        disk, which need not hold this text yet.
+        """
+        if not isinstance(error, SyntaxError):
+            return cls(f"{type(error).__name__}: {error}", phase="compile", path=path)
+        return cls(
+            f"{type(error).__name__}: {error.msg}",
+            phase="compile",
+            path=path,
+            line=error.lineno,
+            column=error.offset,
+            text=_line(path, error.lineno, {path: source}) or (error.text or "").rstrip("\n"),
+            traceback="".join(traceback_module.format_exception_only(type(error), error)),
+        )
+
+    @classmethod
+    def of_exception(
+        cls,
+        error: BaseException,
+        phase: Phase,
+        path: str | None = None,
+        sources: Mapping[str, bytes] | None = None,
+    ) -> ReloadError:
+        """From what new code raised; the place is the deepest frame in `path`, else the deepest.
+
+        `sources` are the texts being tried: the file on disk may not hold them yet.
+        """
+        own, deepest = None, None
+        below = _without_reloader(error.__traceback__)
+        for frame in traceback_module.extract_tb(below):
+            deepest = frame
+            if frame.filename == path:
+                own = frame
+        place = own or deepest
+        filename = place.filename if place else path
+        line = place.lineno if place else None
+        return cls(
+            f"{type(error).__name__}: {error}",
+            phase=phase,
+            path=filename,
+            line=line,
+            text=_line(filename, line, sources or {}),
+            traceback="".join(traceback_module.format_exception(type(error), error, below)),
+        )
+
+    @classmethod
+    def of_many(cls, errors: Sequence[ReloadError]) -> ReloadError:
+        """One error for all; the first one's place stands for the whole."""
+        if len(errors) == 1:
+            return errors[0]
+        first = errors[0]
+        return cls(
+            first.message,
+            phase=first.phase,
+            path=first.path,
+            line=first.line,
+            column=first.column,
+            text=first.text,
+            traceback="\n".join(error.traceback for error in errors),
+            errors=errors,
+        )
+
+    def __str__(self) -> str:
+        places = self.errors or (self,)
+        return "\n".join([*(error._place() for error in places), "Nothing changed."])
+
+    def _place(self) -> str:
+        lines = []
+        if self.path is not None:
+            lines.append(self.path if self.line is None else f"{self.path}:{self.line}")
+        if self.text:
+            stripped = self.text.lstrip()
+            lines.append(f"    {stripped}")
+            if self.column:
+                caret = max(self.column - 1 - (len(self.text) - len(stripped)), 0)
+                lines.append("    " + " " * caret + "^")
+        lines.append(self.message)
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: value for name, value in self.__dict__.items() if name != "message"}
+        return _rebuilt, (type(self), self.message, fields)
+
+
+class NeedsRespawn(ReloadError):
+    """The new code is fine, but a running process cannot take it; restart to run it."""
+
+    @classmethod
+    def of_verdicts(cls, verdicts: Sequence[Verdict]) -> NeedsRespawn:
+        """From the verdicts that ask for a new process, at least one."""
+        by_reason: dict[str, list[str]] = {}
+        for verdict in verdicts:
+            by_reason.setdefault(verdict.reason, []).append(verdict.module)
+        reasons = (
+            f"{_listed(modules)} cannot be patched in place: {why}"
+            for why, modules in by_reason.items()
+        )
+        return cls("\n".join(reasons), phase="run", path=verdicts[0].path, verdicts=verdicts)
+
+
+def _listed(modules: Sequence[str]) -> str:
+    more = len(modules) - _MOST_LISTED
+    return ", ".join(modules[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+_MOST_LISTED = 3
+
+
+def _rebuilt(cls: type[ReloadError], message: str, fields: dict[str, Any]) -> ReloadError:
+    return cls(message, **{k: v for k, v in fields.items() if not k.startswith("__")})
+
+
+def _without_reloader(traceback: TracebackType | None) -> TracebackType | None:
+    """The part below our own frames: the user's code is what the user wants to see."""
+    while (
+        traceback is not None
+        and traceback.tb_next is not None
+        and traceback.tb_frame.f_globals.get("__name__", "").startswith(__package__ or "")
+    ):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _line(path: str | None, line: int | None, sources: Mapping[str, bytes]) -> str | None:
+    if path is None or line is None:
+        return None
+    if path in sources:
+        lines = sources[path].decode("utf-8", "replace").splitlines()
+        return lines[line - 1] if 0 < line <= len(lines) else None
+    return linecache.getline(path, line).rstrip("\n") or None

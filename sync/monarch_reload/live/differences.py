@@ -1,0 +1,221 @@
+"""What happened to a list, deque, dict or set between two looks at it. Pure.
+
+A difference is applied entry by entry, to what the container holds by then: what others did to
+it meanwhile stays, and in its order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from types import MappingProxyType
+from typing import Any
+
+from monarch_reload.undo_log import MISSING
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two containers of a kind hold the same objects in the same order.
+
+    Hardly ever does another thread run meanwhile: all of it is one call after another of C code.
+    """
+    try:
+        if len(one) != len(other) or not all(map(operator.is_, one, other)):
+            return False
+        return not isinstance(one, dict) or all(map(operator.is_, one.values(), other.values()))
+    except RuntimeError:
+        return False  # it has changed under our hands
+
+
+class Glance:
+    """Whether any of many containers holds something else than at the last glance.
+
+    Much faster than a look at each. Mapping proxies are welcome, too.
+    """
+
+    def __init__(self, containers: Iterable[Any]) -> None:
+        kinds: dict[type, list[Any]] = {dict: [], MappingProxyType: [], object: []}
+        for one in containers:
+            kinds[next(kind for kind in kinds if isinstance(one, kind))].append(one)
+        dicts, proxies, others = kinds.values()
+        values = *map(dict.values, dicts), *map(MappingProxyType.values, proxies)
+        self._all = (*dicts, *proxies, *others, *values)
+        # Who has looked at each by now did so at different moments: all are looked at once more.
+        self._seen: tuple[Any, ...] = ()
+
+    def has_changed(self) -> bool:
+        # As in `is_same`.
+        try:
+            is_same = sum(map(len, self._all)) == len(self._seen) and all(
+                map(operator.is_, self._seen, chain.from_iterable(self._all))
+            )
+        except RuntimeError:
+            is_same = False
+        if not is_same:
+            self._seen = self._content()
+        return not is_same
+
+    def _content(self) -> tuple[Any, ...]:
+        while True:
+            with contextlib.suppress(RuntimeError):  # it changed under our hands
+                return tuple(chain.from_iterable(self._all))
+
+
+def _begins_with(one: Any, other: Any) -> bool:
+    if isinstance(one, set) or not all(map(operator.is_, one, other)):
+        return False
+    return not isinstance(one, dict) or all(map(operator.is_, one.values(), other.values()))
+
+
+def refill(container: Any, content: Any) -> None:
+    if isinstance(container, list):
+        container[:] = content
+        return
+    container.clear()
+    if isinstance(container, dict):
+        _put(container, content)
+    elif isinstance(container, set):
+        container.update(content)
+    else:
+        container.extend(content)
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """`gone` and `put` are of the container's kind, lists for a deque.
+
+    In lists, what was put stands where the gone entries stood, at `start`.
+    """
+
+    gone: Any
+    put: Any
+    start: int = 0
+    at_end: bool = False
+    order: Sequence[Any] = ()  # of the keys afterwards
+    replaced: Any = None  # what the keys that were put held before
+
+    @classmethod
+    def between(cls, before: Any, after: Any) -> Difference | None:
+        if is_same(before, after):
+            return None
+        if len(after) > len(before) and _begins_with(after, before):
+            return cls._more(before, after)
+        if isinstance(before, dict):
+            gone = {key: value for key, value in before.items() if key not in after}
+            put = {k: v for k, v in after.items() if before.get(k, MISSING) is not v}
+            replaced = {key: before[key] for key in put if key in before}
+            return cls(gone, put, order=list(after), replaced=replaced)
+        if isinstance(before, set):
+            return cls(before - after, after - before) if before != after else None
+        old, new = list(before), list(after)
+        start = _num_same(old, new)
+        tail = _num_same(old[start:][::-1], new[start:][::-1])
+        end = len(old) - tail
+        return cls(old[start:end], new[start : len(new) - tail], start, start == len(old))
+
+    @classmethod
+    def _more(cls, before: Any, after: Any) -> Difference:
+        num = len(before)
+        if isinstance(before, dict):
+            put = dict(islice(after.items(), num, None))
+            return cls({}, put, order=list(after), replaced={})
+        return cls([], list(islice(after, num, None)), num, True)
+
+    def without(self, is_left_out: Callable[[Any], bool]) -> Difference:
+        """Less the entries put of which that is true."""
+        if isinstance(self.put, dict):
+            return replace(self, put={k: v for k, v in self.put.items() if not is_left_out(v)})
+        return replace(self, put=type(self.put)(v for v in self.put if not is_left_out(v)))
+
+    def apply(self, container: Any, over_others: bool = True) -> None:
+        """Not `over_others`: a key that holds something else than it did is left alone."""
+        if isinstance(container, dict):
+            for key, value in self.gone.items():
+                if over_others or container.get(key) is value:
+                    container.pop(key, None)
+            for key, value in self.put.items():
+                before = MISSING if self.replaced is None else self.replaced.get(key, MISSING)
+                if over_others or container.get(key, MISSING) is before:
+                    container[key] = value
+            keys = list(container)
+            if keys != self.order and container.keys() == set(self.order):
+                refill(container, {key: container[key] for key in self.order})
+        elif isinstance(container, set):
+            container -= self.gone
+            container |= self.put
+        elif self.gone:
+            self._replace(container)
+        elif self.put:
+            insert(container, self.put, None if self.at_end else self.start)
+
+    def _replace(self, container: Any) -> None:
+        now, size = list(container), len(self.gone)
+        places = [
+            place
+            for place in range(len(now) - size + 1)
+            if now[place] is self.gone[0]
+            and all(map(operator.is_, now[place : place + size], self.gone))
+        ]
+        if places:
+            place = min(places, key=lambda one: abs(one - self.start))
+            _set_slice(container, place, place + size, self.put)
+            return
+        # Others were at work in between.
+        stay, known = {id(entry) for entry in self.put}, {id(entry) for entry in self.gone}
+        for entry in self.gone:
+            if id(entry) not in stay:
+                drop(container, entry)
+        insert(container, [entry for entry in self.put if id(entry) not in known], None)
+
+
+def drop(container: Any, entry: Any) -> None:
+    """Take the first occurrence of that very object out of a list, if it is there."""
+    for place, one in enumerate(list(container)):
+        if one is entry:
+            del container[place]
+            return
+
+
+def insert(container: Any, entries: list[Any], place: int | None) -> None:
+    """Into a list, at its end where no place is given."""
+    if place is None or place >= len(container):
+        container.extend(entries)
+    else:
+        _set_slice(container, place, place, entries)
+
+
+def _put(container: Any, content: Any) -> None:
+    # A Counter's `update` adds.
+    for key, value in content.items():
+        container[key] = value
+
+
+def _set_slice(container: Any, start: int, stop: int, entries: list[Any]) -> None:
+    if isinstance(container, deque):
+        room = container.maxlen is None or container.maxlen >= len(container) + len(entries)
+        if not room:
+            now = list(container)
+            now[start:stop] = entries
+            refill(container, now)
+            return
+        # Entry by entry: what others put at its ends meanwhile stays.
+        for _ in range(stop - start):
+            del container[start]
+        for place, entry in enumerate(entries, start):
+            container.insert(place, entry)
+    else:
+        container[start:stop] = entries
+
+
+def _num_same(one: list[Any], other: list[Any]) -> int:
+    """How many entries both begin with."""
+    num = 0
+    for a, b in zip(one, other, strict=False):
+        if a is not b:
+            break
+        num += 1
+    return num

@@ -1,0 +1,95 @@
+"""Lambdas in top-level statements: edited, they take their new code wherever they are held.
+
+Running the statement again would make another scheduler, or register another hook.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+from types import CodeType, FunctionType
+
+from monarch_reload.live.closures import pairs_of
+from monarch_reload.live.live_functions import Functions
+from monarch_reload.live.patch import same_behaviour
+from monarch_reload.source.source import Source
+from monarch_reload.source.statements import Statement
+from monarch_reload.undo_log import Attribute
+
+
+class Lambdas:
+    """The living lambdas of a file, and those of the source that it runs."""
+
+    def __init__(self, running: Source) -> None:
+        self._running = running
+
+    @cached_property
+    def _functions(self) -> Mapping[CodeType, Sequence[FunctionType]]:
+        found = defaultdict(list)
+        for function in Functions.living().in_file(self._running.path):
+            if function.__code__.co_name == "<lambda>":
+                found[function.__code__].append(function)
+        return found
+
+    @cached_property
+    def _living(self) -> Mapping[Hashable, Sequence[CodeType]]:
+        return _by_likeness(self._functions)
+
+    @cached_property
+    def _written(self) -> Mapping[Hashable, Sequence[CodeType]]:
+        return _by_likeness(_lambdas(self._running.code))
+
+    def new_code_for(self, before: Statement, after: Statement) -> list[Attribute] | None:
+        """Flips for the living lambdas of a statement of which nothing else changed.
+
+        None where a lambda is not to be found, or is not to be told from another one.
+        """
+        old = _compiled(before, self._running.path)
+        inner = pairs_of(old, _compiled(after, self._running.path))
+        # Up to Python 3.11 a comprehension is a function as well, which nobody holds.
+        pairs = [pair for pair in inner if pair[0].co_name == "<lambda>"]
+        lambdas = _lambdas(old)
+        if len(set(lambdas)) < len(lambdas) or not pairs:
+            return None
+        flips: list[Attribute] = []
+        for one, new in pairs:
+            holders = list(self._functions.get(one, ()))
+            if not holders and len(_same(one, self._written)) == 1:
+                # It stood in another line when it was made.
+                same = _same(one, self._living)
+                holders = [function for code in same for function in self._functions[code]]
+            if not holders:
+                return None
+            flips += [Attribute(function, "__code__", new) for function in holders]
+        return flips
+
+
+def _by_likeness(codes: Iterable[CodeType]) -> Mapping[Hashable, Sequence[CodeType]]:
+    found = defaultdict(list)
+    for code in codes:
+        found[_likeness(code)].append(code)
+    return found
+
+
+def _likeness(code: CodeType) -> Hashable:
+    """Alike for codes of the same behaviour, and for few others."""
+    plain = (one for one in code.co_consts if not isinstance(one, CodeType))
+    return code.co_code, code.co_names, tuple(map(repr, plain))
+
+
+def _same(code: CodeType, among: Mapping[Hashable, Sequence[CodeType]]) -> list[CodeType]:
+    return [other for other in among.get(_likeness(code), ()) if same_behaviour(code, other)]
+
+
+def _compiled(statement: Statement, path: str) -> CodeType:
+    body: list[ast.stmt] = [statement.placed]
+    code: CodeType = compile(ast.Module(body, []), path, "exec", dont_inherit=True)
+    return code
+
+
+def _lambdas(code: CodeType) -> Sequence[CodeType]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    nested = [one for constant in inner for one in _lambdas(constant)]
+    return [one for one in inner if one.co_name == "<lambda>"] + nested

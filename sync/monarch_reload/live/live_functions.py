@@ -1,0 +1,53 @@
+"""Functions to which their names do not lead: decorators have put them into registries."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from types import FunctionType
+from typing import Any
+
+from monarch_reload.undo_log import contents_of
+
+Place = tuple[str, int]  # the name of a definition, and its first line
+
+
+class Functions:
+    """Some functions, by where they were defined and by what they close over."""
+
+    def __init__(self, things: Iterable[Any]) -> None:
+        self._all = [thing for thing in things if type(thing) is FunctionType]
+
+    @classmethod
+    def living(cls) -> Functions:
+        """All that there are, wherever they are held. Looks at every object."""
+        return cls(gc.get_objects())
+
+    def in_file(self, path: str) -> Iterator[FunctionType]:
+        return (one for one in self._all if one.__code__.co_filename == path)
+
+    def at_top_level(self, namespace: Mapping[str, Any]) -> Mapping[Place, list[FunctionType]]:
+        """What the top level of a module has defined that has these globals."""
+        found: defaultdict[Place, list[FunctionType]] = defaultdict(list)
+        for function in self._all:
+            code = function.__code__
+            defines = function.__qualname__ == code.co_name and "__wrapped__" not in vars(function)
+            if function.__globals__ is namespace and defines:
+                found[code.co_name, code.co_firstlineno].append(function)
+        return found
+
+    def wrappers_of(self, function: FunctionType) -> list[FunctionType]:
+        """Those that close over it."""
+        return self._by_contents.get(id(function), [])
+
+    @cached_property
+    def _by_contents(self) -> Mapping[int, list[FunctionType]]:
+        found: defaultdict[int, list[FunctionType]] = defaultdict(list)
+        for function in self._all:
+            for cell in function.__closure__ or ():
+                contents = contents_of(cell)
+                if type(contents) is FunctionType:
+                    found[id(contents)].append(function)
+        return found

@@ -1,0 +1,305 @@
+"""New code into live functions. Everything here yields flips and touches nothing."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from monarch_reload.kinds import is_a
+from monarch_reload.live.settle import rehome
+from monarch_reload.undo_log import MISSING, Attribute, Cell, Flip, contents_of
+
+_CARRIED = (
+    "__defaults__",
+    "__kwdefaults__",
+    "__annotations__",
+    "__doc__",
+    "__name__",
+    "__qualname__",
+    "__module__",
+)
+
+
+def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[Any]:
+    """The value and the functions, classes and wrappers inside it that belong to `module`.
+
+    Follows what wraps functions: descriptors, closures, `functools`, dispatch tables.
+    """
+    seen = set() if seen is None else seen
+    kind = type(value)  # not isinstance: lazy objects wake up when asked for their __class__
+    if id(value) in seen or issubclass(kind, (ModuleType, str, int, float, type(None))):
+        return
+    seen.add(id(value))
+    if issubclass(kind, type):
+        if value.__module__ != module:
+            return
+        yield value
+        inside = list(value.__dict__.values())
+    elif callable(value) or issubclass(kind, _DESCRIPTORS) or _wraps_function(value):
+        yield value
+        inside = [] if is_compiled(value) else list(_inside(value))
+    elif issubclass(kind, dict) and dict.__len__(value) < 1000:
+        inside = list(dict.values(value))  # its class may have a `values` that loads something
+    elif issubclass(kind, types.MappingProxyType) and len(value) < 1000:
+        inside = list(value.values())
+    else:
+        return
+    for part in inside:
+        yield from parts_of(part, module, seen)
+
+
+def is_compiled(value: Any) -> bool:
+    """Whether a compiler made it: it runs copies of code that was there at the time."""
+    return type(value).__module__.startswith(_COMPILERS)
+
+
+def _wraps_function(value: Any) -> bool:
+    """Whether it is what a decorator made of a function, and says so."""
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return False
+    return type(own) is dict and type(own.get("__wrapped__")) is FunctionType
+
+
+_DESCRIPTORS = (
+    property,
+    classmethod,
+    staticmethod,
+    functools.cached_property,
+    functools.partialmethod,
+    functools.singledispatchmethod,
+)
+# What they make of a function no longer runs its code object: only making it again helps.
+_COMPILERS = ("torch.jit", "torch._C", "numba", "triton", "jax")
+_WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_property)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if is_a(value, FunctionType):
+        for cell in value.__closure__ or ():
+            contents = contents_of(cell)
+            if callable(contents) or is_a(contents, (dict, *_DESCRIPTORS)):
+                yield contents
+        yield value.__dict__.get("__wrapped__")
+    elif is_a(value, property):
+        yield from (value.fget, value.fset, value.fdel)
+    elif is_a(value, (classmethod, staticmethod, types.MethodType)):
+        yield value.__func__
+    elif is_a(value, _WITH_FUNC):
+        yield value.func
+    elif is_a(value, functools.singledispatchmethod):
+        yield from (value.dispatcher, value.func)
+    else:
+        yield from wrapped_in(value)
+
+
+def wrapped_in(value: Any) -> Iterator[FunctionType]:
+    """The functions of an object that a decorator made: they sit in its attributes."""
+    held: list[Any] = []
+    with contextlib.suppress(AttributeError):
+        held.append(object.__getattribute__(value, "__wrapped__"))  # may be a slot
+    with contextlib.suppress(AttributeError):
+        own = object.__getattribute__(value, "__dict__")
+        held += own.values() if len(own) < 50 else ()
+    yield from (one for one in held if is_a(one, FunctionType))
+
+
+def wraps(value: Any, qualname: str) -> bool:
+    """Whether it is a function of that name, or made of it by decorators."""
+    parts = parts_of(value, getattr(value, "__module__", None) or "")
+    return any(is_a(part, FunctionType) and part.__qualname__ == qualname for part in parts)
+
+
+def same_behaviour(one: CodeType, other: CodeType) -> bool:
+    """Equal but for where the code stands in the file."""
+    return (
+        one.co_code == other.co_code
+        and one.co_names == other.co_names
+        and one.co_varnames == other.co_varnames
+        and _call(one) == _call(other)
+        and one.co_freevars == other.co_freevars
+        and len(one.co_consts) == len(other.co_consts)
+        and all(map(_same_constant, one.co_consts, other.co_consts))
+    )
+
+
+def _call(code: CodeType) -> tuple[Any, ...]:
+    """What the instructions do not say: how arguments come, and which `try` they stand in."""
+    kinds = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    return kinds, counts, getattr(code, "co_exceptiontable", None)  # not in Python 3.10
+
+
+def _same_constant(one: Any, other: Any) -> bool:
+    if isinstance(one, CodeType) and isinstance(other, CodeType):
+        return same_behaviour(one, other)
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+class FunctionPatch:
+    """Patches functions and remembers which staged object stands for which live one."""
+
+    def __init__(self) -> None:
+        self.twins: dict[int, tuple[Any, Any]] = {}  # id(staged) -> (staged, live)
+        self.flips: list[Flip] = []
+        self.patched: list[FunctionType] = []
+
+    def pair(self, staged: Any, live: Any) -> None:
+        self.twins[id(staged)] = (staged, live)
+
+    def live_of(self, value: Any) -> Any:
+        return self.twins[id(value)][1] if id(value) in self.twins else value
+
+    def function(self, live: FunctionType, staged: FunctionType) -> FunctionType:
+        """The function to bind: the live one, or the staged one where layouts differ."""
+        if live is staged or id(staged) in self.twins:
+            return self.live_of(staged)  # type: ignore[no-any-return]
+        old, new = live.__code__, staged.__code__
+        if old.co_freevars != new.co_freevars:
+            self.forward(live, staged)
+            return staged
+        self.pair(staged, live)
+        if not same_behaviour(old, new):
+            self.patched.append(live)
+        if old is not new:
+            self.flips.append(Attribute(live, "__code__", new))
+        home: str = staged.__globals__.get("__name__", "")
+        if home in sys.modules and home != live.__globals__.get("__name__"):
+            self.flips.append(Home(live, home))
+        for name in _CARRIED:
+            value = getattr(staged, name)
+            if getattr(live, name) is not value:
+                self.flips.append(Attribute(live, name, value))
+        for freevar, cell, fresh in zip(
+            new.co_freevars, live.__closure__ or (), staged.__closure__ or (), strict=True
+        ):
+            if freevar != "__class__":
+                self._cell(cell, fresh)
+        self._attributes(live, staged)
+        return live
+
+    def _cell(self, cell: CellType, fresh: CellType) -> None:
+        before, after = contents_of(cell), contents_of(fresh)
+        if before is after or after is MISSING:
+            return
+        after = self._heir(before, after)
+        if after is not before:
+            self.flips.append(Cell(cell, after))
+
+    def _attributes(self, live: FunctionType, staged: FunctionType) -> None:
+        for name, value in staged.__dict__.items():
+            before = live.__dict__.get(name, MISSING)
+            value = self._heir(before, value)
+            if value is not before:
+                self.flips.append(Attribute(live, name, value))
+
+    def _heir(self, live: Any, staged: Any) -> Any:
+        """What to hold where the live function holds `live`. Classes are patched elsewhere."""
+        if is_a(staged, FunctionType) and made_alike(live, staged):
+            return self.function(live, staged)
+        return self.live_of(staged)
+
+    def forward(self, live: FunctionType, staged: Callable[..., Any]) -> None:
+        """Whoever stored the old function calls the new one through it.
+
+        Python cannot give a function code with other closure variables, as when a method
+        starts to use `super()`.
+        """
+        self.patched.append(live)
+        self.flips += [
+            Attribute(live, "__code__", _forwarding_code(live.__code__, staged)),
+            Attribute(live, "__defaults__", None),
+            Attribute(live, "__kwdefaults__", None),
+            Attribute(live, "__wrapped__", staged),
+            Attribute(live, "__doc__", staged.__doc__),
+        ]
+
+
+def made_alike(live: Any, staged: Any) -> bool:
+    """Whether two functions or classes come from one definition, before and after the edit."""
+    return bool(
+        any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
+        and live.__qualname__ == staged.__qualname__
+        and live.__module__ == staged.__module__
+    )
+
+
+def moved_alike(live: Any, staged: Any) -> bool:
+    """Whether two functions or classes have one name, in different modules."""
+    return bool(
+        any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
+        and live.__qualname__ == staged.__qualname__
+        and live.__module__ != staged.__module__
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """A function looks its globals up in another module from now on."""
+
+    function: FunctionType
+    module: str
+
+    def apply(self) -> Callable[[], None]:
+        before = self.function.__globals__
+        rehome(self.function, vars(sys.modules[self.module]))
+        return lambda: rehome(self.function, before)
+
+
+_TARGET = "<the function that replaced this one>"
+_BODIES = {
+    "function": "def {name}(*args, **kwargs): target = {target!r}; return target(*args, **kwargs)",
+    "coroutine": "async def {name}(*args, **kwargs):"
+    " target = {target!r}; return await target(*args, **kwargs)",
+    "generator": "def {name}(*args, **kwargs):"
+    " target = {target!r}; return (yield from target(*args, **kwargs))",
+    "async generator": "async def {name}(*args, **kwargs):\n"
+    "  target = {target!r}\n  async for item in target(*args, **kwargs): yield item",
+}
+
+
+def _forwarding_code(old: CodeType, target: Callable[..., Any]) -> CodeType:
+    if inspect.isasyncgenfunction(target):
+        kind = "async generator"
+    elif inspect.iscoroutinefunction(target):
+        kind = "coroutine"
+    else:
+        kind = "generator" if inspect.isgeneratorfunction(target) else "function"
+    inner = ast.parse(_BODIES[kind].format(name="forward", target=_TARGET)).body[0]
+    assert isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))
+    free = list(old.co_freevars)
+    if free:
+        # Never runs; the names must be read somewhere to be free variables of the code.
+        reads: list[ast.stmt] = [
+            ast.Expr(
+                ast.Lambda(
+                    args=ast.arguments([], [], None, [], [], None, []),
+                    body=ast.Tuple([ast.Name(name, ast.Load()) for name in free], ast.Load()),
+                )
+            )
+        ]
+        inner.body[-1:-1] = reads
+    outer = ast.parse("def outer(): pass").body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [
+        *(ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free),
+        inner,
+    ]
+    tree = ast.fix_missing_locations(ast.Module([outer], []))
+    code = _nested(compile(tree, old.co_filename, "exec", dont_inherit=True), "outer")
+    code = _nested(code, "forward")
+    constants = tuple(target if constant == _TARGET else constant for constant in code.co_consts)
+    return code.replace(co_consts=constants, co_name=old.co_name, co_firstlineno=old.co_firstlineno)
+
+
+def _nested(code: CodeType, name: str) -> CodeType:
+    return next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name)

@@ -1,0 +1,55 @@
+"""Decorators that register what they decorate, and where they do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from monarch_reload.kinds import is_a
+from monarch_reload.live.holders import held_by
+from monarch_reload.source.spelling import dotted
+from monarch_reload.source.statements import Statement
+
+
+def taken_away(old: Statement, new: Statement, namespace: Mapping[str, Any]) -> Iterator[Any]:
+    """What decorates a definition no longer: the decorators, or the objects that they are of."""
+    for name in _decorators(old) - _decorators(new):
+        found: Any = None
+        inside = namespace
+        for part in name.split("."):
+            found = inside.get(part)
+            if not issubclass(type(found), ModuleType):
+                break
+            inside = vars(found)
+        if found is not None:
+            yield found
+
+
+def _decorators(statement: Statement) -> set[str]:
+    nodes = getattr(statement.node, "decorator_list", ())
+    names = (dotted(node.func if isinstance(node, ast.Call) else node) for node in nodes)
+    return {name for name in names if name is not None}
+
+
+def reached(registrar: Any) -> Iterator[Any]:
+    """The objects that a decorator can put something into."""
+    if type(registrar) is MethodType:
+        registrar = registrar.__self__
+    values = held_by(registrar)
+    if type(registrar) is FunctionType:
+        named = (registrar.__globals__.get(name) for name in _names_in(registrar.__code__))
+        values += [value for value in named if not is_a(value, ModuleType)]
+    for value in values:
+        yield value
+        for inner in held_by(value):
+            yield inner
+            yield from held_by(inner)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)

@@ -1,0 +1,153 @@
+"""Containers of our modules in which definitions register themselves.
+
+Lists, deques, dicts and sets that are held at the top level of our modules, in class bodies, in
+instances and closures; small ones inside all of these, and the tables of `singledispatch`.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import singledispatchmethod
+from types import FunctionType, MappingProxyType, ModuleType
+from typing import Any
+
+from monarch_reload.live.differences import Difference, drop
+from monarch_reload.live.holders import held_by
+from monarch_reload.undo_log import Action
+
+_CONTAINERS = frozenset({dict, list, set, OrderedDict, defaultdict, Counter, deque})
+_KINDS = _CONTAINERS | {FunctionType, singledispatchmethod}
+_TOO_BIG_TO_HOLD_BACK = 10_000
+_TOO_BIG_TO_LOOK_INTO = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Registry:
+    """`refresh` is called after every change of the container.
+
+    `outer` is the container that this one lies in, as in `handlers["start"].append(f)`.
+    `is_of_others`: it belongs to an installed package, which may keep more in it than definitions.
+    """
+
+    container: Any
+    refresh: Callable[[], None] = lambda: None
+    outer: Any = None
+    is_of_others: bool = False
+
+    @property
+    def family(self) -> int:
+        return id(self.container if self.outer is None else self.outer)
+
+    def names(self, ids: Collection[int]) -> bool:
+        held = self.container.values() if isinstance(self.container, dict) else self.container
+        return any(names(entry, ids) for entry in list(held))
+
+
+def parts_of_entry(value: Any) -> tuple[Any, ...]:
+    """What an entry speaks of: `(priority, function)` of the function, too."""
+    return (*value,) if type(value) is tuple else (value,)
+
+
+def names(entry: Any, ids: Collection[int]) -> bool:
+    return any(id(part) in ids for part in parts_of_entry(entry))
+
+
+def take_out(container: Any, ids: Collection[int]) -> None:
+    """Entries of definitions, by their ids."""
+    if isinstance(container, dict):
+        for key in [key for key, value in list(container.items()) if names(value, ids)]:
+            del container[key]
+        return
+    found = [(place, entry) for place, entry in enumerate(list(container)) if names(entry, ids)]
+    for place, entry in reversed(found):
+        if isinstance(container, set):
+            container.discard(entry)
+        elif place < len(container) and container[place] is entry:
+            del container[place]
+        else:  # others were at work in between
+            drop(container, entry)
+
+
+def change(registry: Registry, edit: Callable[[Any], None]) -> Callable[[], None]:
+    """Do to the container what `edit` does to a copy of it; the result undoes it.
+
+    Neither takes along what other threads do to the container meanwhile.
+    """
+    before = registry.container.copy()
+    after = before.copy()
+    edit(after)
+    there, back = Difference.between(before, after), Difference.between(after, before)
+    if there is None or back is None:
+        return lambda: None
+    there.apply(registry.container)
+    registry.refresh()
+
+    def undo() -> None:
+        back.apply(registry.container, over_others=False)
+        registry.refresh()
+
+    return undo
+
+
+def unregister(known: Iterable[Registry], ids: Collection[int]) -> Iterator[Action]:
+    """Takes definitions (by their ids) out of registries."""
+    for registry in known if ids else ():
+        if registry.names(ids):
+            yield without(registry, ids)
+
+
+def without(registry: Registry, ids: Collection[int]) -> Action:
+    return Action(lambda: change(registry, lambda container: take_out(container, ids)))
+
+
+def registries(held: Iterable[Any]) -> Iterable[Registry]:
+    """In what `holders` gives, and in instances of others that are held there."""
+    found: dict[int, Registry] = {}
+    held = list(held)
+    ours = set(map(id, held))
+    for holder in held:
+        for value in held_by(holder):
+            if type(value) is FunctionType and not value.__dict__:
+                continue
+            if type(value) in _KINDS:
+                _note(found, value, False)
+            elif _is_instance(value) and id(value) not in ours:
+                for inner in held_by(value):
+                    if type(inner) in _KINDS:
+                        _note(found, inner, True)
+    return found.values()
+
+
+def _note(found: dict[int, Registry], value: Any, is_of_others: bool) -> None:
+    registry = _registry(value, is_of_others)
+    if registry is None or len(registry.container) > _TOO_BIG_TO_HOLD_BACK:
+        return
+    found.setdefault(id(registry.container), registry)
+    if isinstance(value, dict) and len(value) <= _TOO_BIG_TO_LOOK_INTO:
+        for part in list(value.values()):
+            if type(part) in _CONTAINERS and len(part) <= _TOO_BIG_TO_LOOK_INTO:
+                found.setdefault(id(part), Registry(part, outer=value, is_of_others=is_of_others))
+
+
+def _is_instance(value: Any) -> bool:
+    kind = type(value)
+    return bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, (type, ModuleType))
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def _registry(value: Any, is_of_others: bool) -> Registry | None:
+    if type(value) in _CONTAINERS:
+        return Registry(value, is_of_others=is_of_others)
+    dispatcher = value.dispatcher if type(value) is singledispatchmethod else value
+    if type(dispatcher) is not FunctionType or "_clear_cache" not in dispatcher.__dict__:
+        return None
+    table = dispatcher.__dict__.get("registry")
+    if type(table) is not MappingProxyType:
+        return None
+    (container,) = gc.get_referents(table)
+    return Registry(container, dispatcher.__dict__["_clear_cache"])

@@ -1,0 +1,42 @@
+"""What staged code sees of a module."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, Protocol
+
+from monarch_reload.kinds import own_names
+from monarch_reload.undo_log import MISSING
+
+
+class Attributes(Protocol):
+    """Of the modules as they will be. `assign` with MISSING deletes."""
+
+    def attribute(self, module: ModuleType, name: str) -> Any: ...
+
+    def assign(self, module: ModuleType, name: str, value: Any) -> None: ...
+
+
+class StagedModule(ModuleType):
+    """A module as it will be after the commit."""
+
+    def __init__(self, module: ModuleType, attributes: Attributes) -> None:
+        super().__init__(own_names(module)["__name__"])
+        own = object.__getattribute__(self, "__dict__")
+        own["__reload_module__"] = module
+        own["__reload_attributes__"] = attributes
+
+    def __getattribute__(self, name: str) -> Any:
+        own = object.__getattribute__(self, "__dict__")
+        if name in ("__class__", "__reload_module__"):
+            return object.__getattribute__(self, name)
+        return own["__reload_attributes__"].attribute(own["__reload_module__"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = object.__getattribute__(self, "__dict__")
+        own["__reload_attributes__"].assign(own["__reload_module__"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if not hasattr(self, name):
+            raise AttributeError(name)
+        self.__setattr__(name, MISSING)

@@ -1,0 +1,134 @@
+"""Definitions that are reached by way of containers: `TABLE["a"]()`, `[f() for f in STEPS]`."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+from monarch_reload.kinds import own_names
+from monarch_reload.live.patch import parts_of
+from monarch_reload.undo_log import MISSING
+
+_MAPPINGS = frozenset({dict, OrderedDict, defaultdict, MappingProxyType})
+_CONTAINERS = _MAPPINGS | {list, tuple, set, frozenset, deque}
+_TOO_BIG_TO_LOOK_INTO = 256
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None), ModuleType})
+_DEEPEST = 3
+_LAMBDA = "<lambda>"
+_HEAP_TYPE = 1 << 9
+
+
+@dataclass(frozen=True)
+class Held:
+    """A top-level function or class; `is_instance`: an instance of the class, or its `member`."""
+
+    module: str
+    name: str
+    is_instance: bool = False
+    member: str = ""
+
+
+class Tables(Mapping[str, frozenset[Held]]):
+    """What the containers of a module hold, by their dotted names there."""
+
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self._namespace = namespace
+        self._found: dict[str, frozenset[Held]] = {}
+
+    def __getitem__(self, name: str) -> frozenset[Held]:
+        if name not in self._found:
+            self._found[name] = frozenset(held_in(_value_of(name, self._namespace)))
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._namespace)
+
+    def __len__(self) -> int:
+        return len(self._namespace)
+
+
+def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str], set[str]]:
+    """By module and name of a definition, the modules whose containers hold it."""
+    # Most of what modules hold they share: the builtins above all, which each of them has.
+    values: dict[int, tuple[Any, set[str]]] = {}
+    for name, module in modules:
+        for value in list(vars(module).values()):
+            if type(value) in _PLAIN or (type(value) is FunctionType and not value.__dict__):
+                continue
+            values.setdefault(id(value), (value, set()))[1].add(name)
+    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for value, names in values.values():
+        for held in held_in(value):
+            found[held.module, held.name] |= names
+    return found
+
+
+def held_in(value: Any) -> Iterator[Held]:
+    """Of a container, a registry, a dispatcher or a `partial`."""
+    kind = type(value)
+    if kind is FunctionType:
+        registry = value.__dict__.get("registry")
+        if type(registry) is MappingProxyType:
+            yield from _entries(registry, 0)
+    elif kind in _CONTAINERS or kind is functools.partial:
+        yield from _entries(value, 0)
+    elif issubclass(kind, type):
+        for part in list(value.__dict__.values()) if value.__flags__ & _HEAP_TYPE else ():
+            if type(part) in _CONTAINERS:
+                yield from _entries(part, 1)
+    elif kind.__flags__ & _HEAP_TYPE and not issubclass(kind, ModuleType):
+        for part in list(own_names(value).values()):
+            if type(part) in _CONTAINERS:
+                yield from _entries(part, 1)
+
+
+def _entries(value: Any, depth: int) -> Iterator[Held]:
+    kind = type(value)
+    if kind in _CONTAINERS:
+        if len(value) <= _TOO_BIG_TO_LOOK_INTO and depth < _DEEPEST:
+            for entry in list(value.values() if kind in _MAPPINGS else value):
+                if type(entry) not in _PLAIN:
+                    yield from _entries(entry, depth + 1)
+    elif kind is functools.partial:
+        yield from _entries(value.func, depth + 1)
+    elif kind is FunctionType:
+        is_plain = not (value.__closure__ or value.__dict__)
+        for part in (value,) if is_plain else parts_of(value, ""):
+            if type(part) is FunctionType:
+                yield from _functions(part)
+    elif kind is MethodType:
+        owner = value.__self__
+        cls = owner if issubclass(type(owner), type) else type(owner)
+        yield Held(cls.__module__, cls.__qualname__, True, value.__func__.__name__)
+    elif issubclass(kind, type):
+        yield Held(value.__module__, value.__qualname__)
+    elif kind.__flags__ & _HEAP_TYPE:
+        yield Held(kind.__module__, kind.__qualname__, True)
+
+
+def _functions(function: FunctionType) -> Iterator[Held]:
+    """A function by its name, or whatever made it."""
+    module, name = function.__module__ or "", function.__qualname__
+    if name != _LAMBDA:
+        yield Held(module, name.partition(".")[0])
+        return
+    for bound, value in list(function.__globals__.items()):
+        if value is function:
+            yield Held(module, bound)
+
+
+def _value_of(name: str, namespace: Mapping[str, Any]) -> Any:
+    """Without waking anybody: plain attributes only."""
+    head, *rest = name.split(".")
+    value = namespace.get(head, MISSING)
+    for part in rest:
+        places: list[Mapping[str, Any]] = [own_names(value)]
+        if not issubclass(type(value), ModuleType):
+            cls = value if issubclass(type(value), type) else type(value)
+            places = [*places, *(vars(base) for base in cls.__mro__)]
+        value = next((place[part] for place in places if part in place), MISSING)
+    return value

@@ -1,0 +1,141 @@
+"""Attributes and items of live objects to which top-level statements assign.
+
+`config.rate = 5` changes an object that runs on, so a staged one is taken back and repeated by
+the commit.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+from monarch_reload.live.staged_module import StagedModule
+from monarch_reload.source.spelling import FunctionNode
+from monarch_reload.undo_log import MISSING, Action
+
+
+def targets_of(node: ast.AST) -> Iterator[ast.Attribute | ast.Subscript]:
+    """The attribute and item targets of what runs when the statement runs."""
+    if isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
+        return
+    if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from targets_of(child)
+
+
+class Target:
+    """One attribute or item of one object, and what was there before staged code ran."""
+
+    def __init__(self, owner: Any, key: Any, is_item: bool) -> None:
+        self._owner, self._key, self._is_item = owner, key, is_item
+        self._before = self._after = self.read()
+
+    @classmethod
+    def find(
+        cls, node: ast.Attribute | ast.Subscript, namespace: Mapping[str, Any]
+    ) -> Target | None:
+        """None where the object cannot be told without running code."""
+        owner = value_of(node.value, namespace)
+        if owner is MISSING or type(owner) is StagedModule:
+            return None
+        if isinstance(node, ast.Attribute):
+            return cls(owner, node.attr, False)
+        key = value_of(node.slice, namespace)
+        if key is MISSING or not hasattr(type(owner), "__delitem__"):
+            return None
+        return cls(owner, key, True)
+
+    @property
+    def place(self) -> Hashable:
+        """The same for targets that are one."""
+        key = self._key if _has_hash(self._key) else repr(self._key)
+        return id(self._owner), self._is_item, key
+
+    def on_live(self, live_of: Callable[[Any], Any]) -> Target:
+        return Target(live_of(self._owner), self._key, self._is_item)
+
+    def read(self) -> Any:
+        try:
+            if self._is_item:
+                return self._owner[self._key]
+            if isinstance(self._owner, type):
+                return self._owner.__dict__.get(self._key, MISSING)
+            kept_by = inspect.getattr_static(type(self._owner), self._key, None)
+            if hasattr(type(kept_by), "__set__"):  # a property or a slot
+                return getattr(self._owner, self._key)
+            return getattr(self._owner, "__dict__", {}).get(self._key, MISSING)
+        except Exception:
+            return MISSING  # there is none, or it cannot be asked for
+
+    def write(self, value: Any) -> None:
+        if value is MISSING and self._is_item:
+            del self._owner[self._key]
+        elif value is MISSING:
+            delattr(self._owner, self._key)
+        elif self._is_item:
+            self._owner[self._key] = value
+        else:
+            setattr(self._owner, self._key, value)
+
+    def was_assigned(self) -> None:
+        self._after = self.read()
+
+    def take_out(self) -> HeldStore | None:
+        """Put back what was there; the result can repeat the assignment.
+
+        What running code has assigned since then stays.
+        """
+        if self._after is self._before:
+            return None
+        now = self.read()
+        # An environment variable is another string each time.
+        if now is self._after or (type(now) is str and now == self._after):
+            self.write(self._before)
+        return HeldStore(self, self._before, self._after)
+
+
+class HeldStore:
+    """An assignment that staged code made to a live object."""
+
+    def __init__(self, target: Target, before: Any, after: Any) -> None:
+        self._target, self._before, self._after = target, before, after
+
+    def flip(self, live_of: Callable[[Any], Any]) -> Action:
+        def do() -> Callable[[], None]:
+            # A staged twin may have been assigned to, in the place of a live object.
+            target = self._target.on_live(live_of)
+            before = target.read()
+            target.write(live_of(self._after))
+            return lambda: target.write(before)
+
+        return Action(do)
+
+
+def _has_hash(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:  # a slice, a list of indices
+        return False
+    return True
+
+
+def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+    """A name, constant, or chain of plain attributes and constant items; else MISSING."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return namespace.get(node.id, MISSING)
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        owner = value_of(node.value, namespace)
+        if owner is MISSING:
+            return MISSING
+        try:
+            if isinstance(node, ast.Attribute):
+                return getattr(owner, node.attr)
+            return owner[value_of(node.slice, namespace)]
+        except Exception:
+            return MISSING  # the statement itself will say so
+    return MISSING

@@ -1,0 +1,156 @@
+"""What an edit will trip over when it is run: names that nowhere exist, calls that do not fit."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import CodeType, FunctionType
+
+from monarch_reload.kinds import is_a
+from monarch_reload.plan.graph import ModuleEdit, imports_of
+from monarch_reload.plan.misfit_calls import Definitions, Function, misfit_calls
+from monarch_reload.plan.unbound_names import may_be_unbound, unbound_names
+from monarch_reload.source.alignment import changed_functions
+from monarch_reload.source.source import Source
+from monarch_reload.source.spelling import FunctionNode
+from monarch_reload.source.statements import Statement
+
+Namespaces = Callable[[str], Mapping[str, object]]
+Sources = Callable[[str], Source | None]
+
+
+@dataclass(frozen=True)
+class CodeWarning:
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+class CodeWarnings:
+    """Of one edited module. `sources` are of all modules, as they will be; `namespaces` what they
+    have by now."""
+
+    def __init__(
+        self, edit: ModuleEdit, source: Source, sources: Sources, namespaces: Namespaces
+    ) -> None:
+        self._edit = edit
+        self._source = source
+        self._sources = sources
+        self._namespaces = namespaces
+
+    def __iter__(self) -> Iterator[CodeWarning]:
+        changed = list(self._changed())
+        for line, name in sorted(set(self._unbound(changed))):
+            yield CodeWarning(self._source.path, line, f"name {name!r} is not defined")
+        for statement in changed:
+            calls = misfit_calls(statement.node, self._candidate, self._is_overridden)
+            for one in calls:
+                if one.owner is not None or self._is_sure(one.called):
+                    line = one.line + statement.moved_by
+                    yield CodeWarning(self._source.path, line, str(one))
+
+    def _changed(self) -> Iterator[Statement]:
+        """Definitions at the top level that are new or edited."""
+        for index, statement in enumerate(self._edit.new):
+            if statement.is_definition and index not in self._edit.alignment.same:
+                yield statement
+
+    def _edited(self, statement: Statement) -> Iterator[Statement]:
+        """What of a definition is new: of a class perhaps one method."""
+        index = self._edit.new.index(statement)
+        origin = self._edit.alignment.narrow.get(index)
+        if origin is None:
+            yield statement
+        else:
+            yield from (after for _, after in changed_functions(self._edit.old[origin], statement))
+
+    def _unbound(self, changed: list[Statement]) -> Iterator[tuple[int, str]]:
+        known = {*self._namespaces(self._edit.name)} - self._edit.gone
+        known |= {name for statement in self._edit.new for name in statement.binds}
+        for statement in changed:
+            for part in self._edited(statement):
+                lines = range(part.first, part.last + 1)
+                found = (code for code in self._codes_in(lines) if may_be_unbound(code, known))
+                if next(found, None) is not None:
+                    told = unbound_names(self._source.code, self._source.tree, known)
+                    yield from ((line, name) for line, name in told if line in lines)
+
+    def _codes_in(self, lines: range) -> Iterator[CodeType]:
+        codes = self._source.codes
+        return (codes[place] for place in list(codes) if place[1] in lines)
+
+    def _candidate(self, name: str) -> Function | None:
+        return self._function(name, self._edit.name)
+
+    def _function(self, dotted: str, module: str) -> Function | None:
+        """The function of the workspace that has the name; of another module by one import."""
+        source = self._sources(module)
+        root, _, rest = dotted.partition(".")
+        if source is None:
+            return None
+        for statement in reversed(source.statements):
+            if root not in statement.binds:
+                continue
+            if statement.is_function and not rest and not statement.is_decorated:
+                return self._live(statement, module)
+            if not statement.is_import or module != self._edit.name:
+                return None
+            for bound, (owner, inner) in imports_of(statement, self._edit.package):
+                if bound == root and inner is not None and not rest:
+                    return self._function(inner, owner)
+                if bound == root and rest and "." not in rest:
+                    return self._function(rest, owner if inner is None else f"{owner}.{inner}")
+        return None
+
+    def _live(self, statement: Statement, module: str) -> Function | None:
+        """The function, unless somebody has put another in its place."""
+        assert isinstance(statement.node, FunctionNode)
+        live = self._namespaces(module).get(statement.node.name)
+        if live is not None and not is_a(live, FunctionType):
+            return None
+        code = live.__code__ if isinstance(live, FunctionType) else None
+        if code is not None and code.co_name != statement.node.name:
+            return None
+        return statement.node
+
+    def _is_sure(self, dotted: str) -> bool:
+        """Whether nothing but one statement at the top level may bind the name, on either side."""
+        root, _, rest = dotted.partition(".")
+        if self._own.function(root) is not None:
+            return not rest
+        if not self._own.is_imported(root):
+            return False
+        for statement in self._edit.new:
+            for bound, (owner, inner) in imports_of(statement, self._edit.package):
+                if bound == root:
+                    whole = owner if inner is None or not rest else f"{owner}.{inner}"
+                    source = self._sources(whole)
+                    name = rest or inner or ""
+                    return source is not None and _definitions(source).function(name) is not None
+        return False
+
+    @cached_property
+    def _own(self) -> Definitions:
+        return _definitions(self._source)
+
+    def _is_overridden(self, cls: str, method: str) -> bool:
+        live = self._namespaces(self._edit.name).get(cls)
+        if not isinstance(live, type):
+            return any(method in ast.dump(one) for one in self._own.subclassed.get(cls, ()))
+        return any(method in vars(one) for one in _subclasses(live))
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    known: list[type] = type.__subclasses__(cls)
+    for one in known:
+        yield one
+        yield from _subclasses(one)
+
+
+def _definitions(source: Source) -> Definitions:
+    return Definitions([statement.node for statement in source.statements])

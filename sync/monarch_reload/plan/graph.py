@@ -1,0 +1,302 @@
+"""Who takes which names from whom. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+from monarch_reload.live.tables import Held
+from monarch_reload.source.alignment import Alignment
+from monarch_reload.source.spelling import ABSOLUTE, root_of
+from monarch_reload.source.statements import Statement
+
+# Where an imported name comes from: a module, and its name there, or None for the module itself.
+Origin = tuple[str, str | None]
+
+
+class Kind(Enum):
+    """What a name of a running module holds."""
+
+    FUNCTION = "function"
+    CLASS = "class"
+    METACLASS = "metaclass"
+    DATA = "data"  # a number, a text or the like: nothing with a life of its own
+    ROWS = "rows"  # a small list, dict or set of data, which running code may have added to
+    OTHER = "other"
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleEdit:
+    """One module, edited or not, with what its names hold in this process."""
+
+    name: str
+    package: str  # what relative imports start from
+    old: Sequence[Statement]
+    new: Sequence[Statement]
+    alignment: Alignment
+    kinds: Mapping[str, Kind]
+    keep: frozenset[str] = frozenset()
+    rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
+    compiled: frozenset[str] = frozenset()  # names of what a compiler made
+    is_script: bool = False  # it is `__main__`, whose main guard has run
+    is_program: bool = False  # its top level is still running, as that of a plain script does
+    types: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    """Of names that hold instances: the module and name of their class and of its bases."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Of names that hold modules: which ones."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Of names that an `if` or `try` imports from several places: where they come from."""
+
+    tables: Mapping[str, frozenset[Held]] = field(default_factory=dict)
+    """By dotted names of containers, what they hold."""
+
+    exports_others: bool = False  # a star import of it will bring other names
+
+    def names_module(self, name: str, module: str) -> bool:
+        """Whether a name may stand for a module, as far as can be seen from what it holds."""
+        return name not in self.kinds or self.modules.get(name) == module
+
+    def is_compiled(self, statement: Statement) -> bool:
+        """Whether a compiler made what it binds: it reads all that its functions read."""
+        return not statement.is_class and not statement.binds.isdisjoint(self.compiled)
+
+    def never_runs(self, statement: Statement) -> bool:
+        """What a program does it does once."""
+        return (self.is_script and statement.is_main_guard) or (
+            self.is_program and not statement.is_harmless
+        )
+
+    @cached_property
+    def binders(self) -> Mapping[str, Sequence[int]]:
+        """By name, the new statements that bind it."""
+        found = defaultdict(list)
+        for index, statement in enumerate(self.new):
+            for name in statement.binds:
+                found[name].append(index)
+        return found
+
+    @cached_property
+    def last_binders(self) -> Mapping[str, int]:
+        """By name, the old statement that bound it last."""
+        return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
+
+    def live_definition(self, index: int) -> Statement | None:
+        """The old statement that made what a new one will take the place of.
+
+        Where a name is defined twice, that is not the one that the new one comes from.
+        """
+        statement = self.new[index]
+        origin = self.alignment.source_of(index)
+        if statement.is_definition and origin is not None:
+            name = statement.name or ""
+            origin = self.last_binders.get(name, origin)
+            if self.old[origin].name != name:  # a branch that was not taken, perhaps
+                definers = (i for i, one in enumerate(self.old) if one.name == name)
+                origin = max(definers, default=origin)
+        return None if origin is None else self.old[origin]
+
+    @cached_property
+    def gone(self) -> frozenset[str]:
+        before = {name for statement in self.old for name in statement.binds}
+        return frozenset(before - {name for s in self.new for name in s.binds} - self.keep - {"*"})
+
+    @cached_property
+    def gone_definitions(self) -> frozenset[str]:
+        before, after = (
+            {defined for statement in statements for defined in statement.defines}
+            for statements in (self.old, self.new)
+        )
+        return frozenset(before - after)
+
+    @cached_property
+    def displaced(self) -> frozenset[str]:
+        """Names whose last binder of old is not their last binder now, though both exist still."""
+        after = {name: i for i, statement in enumerate(self.new) for name in statement.binds}
+        return frozenset(
+            name
+            for name, index in after.items()
+            if name in self.last_binders
+            and name not in self.keep
+            and not self.never_runs(self.new[index])
+            and self.alignment.source_of(index) not in (None, self.last_binders[name])
+        ) - {"*"}
+
+    @cached_property
+    def bound_twice(self) -> frozenset[str]:
+        """Names that several of the new statements bind."""
+        seen: set[str] = set()
+        twice: set[str] = set()
+        for statement in self.new:
+            twice |= seen & statement.binds
+            seen |= statement.binds
+        return frozenset(twice - {"*"})
+
+
+class ImportGraph:
+    """The imports of some modules, by the names that they bind."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        """`known` are all loaded modules of ours, in import order."""
+        self._known = {name: index for index, name in enumerate(known)}
+        self._edits: dict[str, ModuleEdit] = {}
+        self._sources: dict[str, dict[str, Origin]] = {}
+        self._whole: dict[str, set[str]] = {}
+        self._targets: dict[str, set[str]] = {}
+
+    def add(self, edit: ModuleEdit) -> None:
+        self._known.setdefault(edit.name, len(self._known))
+        self._edits[edit.name] = edit
+        self._sources[edit.name] = _sources(edit)
+        self._whole[edit.name] = set(self._needed_whole(edit))
+
+    def _needed_whole(self, edit: ModuleEdit) -> Iterator[str]:
+        """Modules that must have run, though no name of theirs is bound: `import a.b` binds `a`."""
+        for statement in edit.new:
+            if isinstance(statement.node, ast.Import):
+                yield from (alias.name for alias in statement.node.names)
+            for dotted, _ in statement.names.eager:
+                if dotted.startswith(ABSOLUTE):
+                    yield self.resolve(edit.name, dotted)[0]
+
+    def source(self, module: str, name: str) -> Origin | None:
+        """Where a name comes from that its module imported last."""
+        return self._sources[module].get(name)
+
+    def module_of(self, module: str, name: str) -> str | None:
+        """The module that a name stands for, if an import bound it to one."""
+        source = self._sources.get(module, {}).get(name)
+        if source is None:
+            return None
+        owner, inner = source
+        if inner is None:
+            return owner
+        return self._submodule(module, name, f"{owner}.{inner}")
+
+    def _submodule(self, module: str, name: str, full_name: str) -> str | None:
+        """The module of that name, if it is one that a name of a module stands for."""
+        is_one = full_name in self._known and self._edits[module].names_module(name, full_name)
+        return full_name if is_one else None
+
+    def resolve(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
+        """(module, name in it, the attributes that are read of that name's value)."""
+        if dotted.startswith(ABSOLUTE):
+            return self._resolve_absolute(module, dotted.removeprefix(ABSOLUTE))
+        head, *rest = dotted.split(".")
+        source = self._sources.get(module, {}).get(head)
+        if source is None:
+            return module, head, rest
+        owner, name = source
+        if name is not None:
+            submodule = self._submodule(module, head, f"{owner}.{name}")
+            if submodule is None:
+                return module, head, rest
+            owner = submodule
+        while rest and f"{owner}.{rest[0]}" in self._known:
+            owner = f"{owner}.{rest.pop(0)}"
+        if not rest:
+            return module, head, ()
+        return owner, rest[0], rest[1:]
+
+    def _resolve_absolute(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
+        rest = dotted.lstrip(".")
+        level = len(dotted) - len(rest)
+        parts = absolute_name(self._edits[module].package, rest, level).split(".")
+        size = next((n for n in range(len(parts) - 1, 0, -1) if self._knows(parts[:n])), 0)
+        if not size:
+            return module, ABSOLUTE + dotted, ()
+        return ".".join(parts[:size]), parts[size], parts[size + 1 :]
+
+    def _knows(self, parts: Sequence[str]) -> bool:
+        return ".".join(parts) in self._known
+
+    def targets(self, module: str) -> set[str]:
+        """The modules that a module takes names from, or needs."""
+        if module not in self._targets:
+            sources = self._sources[module].values()
+            named = {target for source in sources for target in _modules_of(source)}
+            self._targets[module] = named | self._whole[module]
+        return self._targets[module]
+
+    def _imported_late(self, module: str) -> set[str]:
+        """The modules that functions import when they are called, if those can do without it."""
+        found = {
+            self.resolve(module, dotted)[0]
+            for statement in self._edits[module].new
+            for dotted in statement.names.deferred
+            if dotted.startswith(ABSOLUTE)
+        }
+        return {one for one in found if one in self._sources and module not in self._needs(one)}
+
+    def _needs(self, module: str) -> set[str]:
+        """A module, and all that it takes names from, near and far."""
+        found: set[str] = set()
+        pending = [module]
+        while pending:
+            one = pending.pop()
+            if one not in found and one in self._sources:
+                found.add(one)
+                pending += self.targets(one)
+        return found
+
+    def ordered(self) -> list[str]:
+        """Imported modules before their importers; cycles break where the import order says."""
+        result: list[str] = []
+        visiting: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in visiting or name not in self._sources:
+                return
+            visiting.add(name)
+            targets = self.targets(name) | self._imported_late(name)
+            for target in sorted(targets, key=lambda t: self._known.get(t, 0)):
+                visit(target)
+            result.append(name)
+
+        for name in sorted(self._sources, key=lambda n: self._known.get(n, 0)):
+            visit(name)
+        return result
+
+
+def _modules_of(source: Origin) -> tuple[str, ...]:
+    return (source[0],) if source[1] is None else (source[0], f"{source[0]}.{source[1]}")
+
+
+def _sources(edit: ModuleEdit) -> dict[str, Origin]:
+    found: dict[str, Origin] = {}
+    for statement in edit.new:
+        if isinstance(statement.node, ast.Delete):
+            continue  # What stands above it has read what was imported.
+        for name in statement.binds:
+            found.pop(name, None)
+        for name, source in imports_of(statement, edit.package):
+            found[name] = edit.origins.get(name, source)
+    return found
+
+
+def imports_of(statement: Statement, package: str) -> Iterator[tuple[str, Origin]]:
+    """The names that a statement imports, with where each comes from."""
+    for node in statement.imports:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.asname:
+                    yield alias.asname, (alias.name, None)
+                else:
+                    yield root_of(alias.name), (root_of(alias.name), None)
+        else:
+            owner = absolute_name(package, node.module, node.level)
+            for alias in node.names:
+                if alias.name != "*":
+                    yield alias.asname or alias.name, (owner, alias.name)
+    for owner, name in statement.brought or ():
+        yield name, (owner, name)
+
+
+def absolute_name(package: str, module: str | None, level: int) -> str:
+    if level == 0:
+        return module or ""
+    base = package.rsplit(".", level - 1)[0] if level > 1 else package
+    return f"{base}.{module}" if module else base

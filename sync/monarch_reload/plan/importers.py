@@ -1,0 +1,92 @@
+"""The loaded modules that an edit of another one may concern."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from types import ModuleType
+
+from monarch_reload.live.tables import holders
+from monarch_reload.plan.edits import unedited
+from monarch_reload.plan.graph import ModuleEdit
+from monarch_reload.plan.stars import Exports
+from monarch_reload.source.source import RunningSources
+from monarch_reload.source.spelling import root_of
+from monarch_reload.source.statements import Statement
+
+
+class Importers:
+    """Finds those that may take names from a module: their text mentions both, or a container of
+    theirs holds what has the name."""
+
+    def __init__(self, sources: RunningSources, known: Collection[str], exports: Exports) -> None:
+        self._sources = sources
+        self._known = set(known)
+        self._exports = exports
+
+    @cached_property
+    def _holders(self) -> Mapping[tuple[str, str], set[str]]:
+        return holders(self._sources.loaded())
+
+    def __call__(self, module: str, names: Collection[str]) -> Iterator[ModuleEdit]:
+        last = module.rpartition(".")[2].encode()
+        taken_whole = _taken_whole(last)
+        takes_any = "__getattr__" in names
+        wanted = _mentions(names)
+        given = handed_over(self._sources[module].statements).intersection(names)
+        holding = {one for name in given for one in self._holders.get((module, name), ())}
+        for name, loaded in self._sources.loaded():
+            if name in self._known:
+                continue
+            source = self._sources[name]
+            text = source.text
+            # Only what lies in a package may name it by dots alone.
+            by_dots = b"from ." in text and _lies_in(loaded, module)
+            takes = (last in text or by_dots) and (
+                takes_any or b"import *" in text or wanted(text) or taken_whole(text)
+            )
+            if takes or name in holding:
+                self._known.add(name)
+                try:
+                    yield unedited(name, loaded, source, self._exports)
+                except (SyntaxError, ValueError):
+                    continue  # already broken on disk when we first looked
+
+
+def handed_over(statements: Iterable[Statement]) -> set[str]:
+    """Names of what others may hold that do not mention its module: somebody was told of it."""
+    found: set[str] = set()
+    for statement in statements:
+        node = statement.node
+        if statement.is_definition:
+            told = getattr(node, "decorator_list", ()) or getattr(node, "bases", ())
+            found |= statement.binds if told or getattr(node, "keywords", ()) else set()
+        elif not statement.is_harmless:
+            found |= {root_of(name) for name, _ in statement.names.eager}
+    return found
+
+
+def _mentions(names: Collection[str]) -> Callable[[bytes], object]:
+    """Whether a text has one of these names in it. A short one is part of many a longer one."""
+    parts = [name.encode() for name in names]
+    words = re.compile(
+        rb"(?<![A-Za-z0-9_])(?:%b)(?![A-Za-z0-9_])" % b"|".join(map(re.escape, parts))
+    )
+    return lambda text: any(part in text for part in parts) and words.search(text)
+
+
+def _lies_in(loaded: ModuleType, package: str) -> bool:
+    return f"{getattr(loaded, '__package__', None)}.".startswith(f"{package}.")
+
+
+def _taken_whole(last: bytes) -> Callable[[bytes], bool]:
+    """Whether a text hands on a module by the last part of its name: `vars(m)`, `m.__dict__`."""
+    renamed = re.compile(rb"\b%b\s+as\s+(\w+)" % last)
+
+    def is_taken(text: bytes) -> bool:
+        names = b"|".join({last, *renamed.findall(text)})
+        whole = rb"[(,=]\s*(?:%b)\s*[,)]|\b(?:%b)\.__dict__" % (names, names)
+        return last in text and re.search(whole, text) is not None
+
+    return is_taken

@@ -1,0 +1,74 @@
+"""Which attributes of a class behave differently after an edit. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+
+from monarch_reload.source.alignment import align
+from monarch_reload.source.statements import Statement
+
+_BY_SUPER = r"\bsuper\([^()]*\)\s*"
+_RAN_ONCE = frozenset({"__init__", "__new__", "__del__", "__init_subclass__", "__set_name__"})
+
+
+def changed_members(
+    old: Statement | None,
+    new: Statement,
+    inherited: Collection[str],
+    affected: AbstractSet[str],
+    moved: AbstractSet[str],
+) -> frozenset[str]:
+    """Names in the class `new` that mean something else than in `old`.
+
+    `inherited` are those of its bases; `affected` the (dotted) names that methods read of what
+    behaves differently, `moved` those that the class body reads of what has another value. A
+    method that uses such a member of its own class is one, too.
+    """
+    changed = set(_edited(old, new))
+    own = {name for statement in new.body for name in statement.binds}
+    changed |= set(inherited) - own
+    changed |= set(_users(new.body, own.intersection(inherited), _BY_SUPER))
+    for statement in new.body:
+        if statement.is_function:
+            follows = not statement.names.deferred.isdisjoint(affected)
+        else:
+            read = {name for name, _ in statement.names.eager}
+            follows = not statement.is_definition and bool(read & (moved | changed))
+        if follows:
+            changed |= statement.binds
+    while True:
+        more = set(_users(new.body, changed)) - changed
+        if not more:
+            return frozenset(changed)
+        changed |= more
+
+
+def _edited(old: Statement | None, new: Statement) -> Iterator[str]:
+    if old is None or not old.is_class or old.text == new.text:
+        return
+    alignment = align(old.body, new.body)
+    for index, statement in enumerate(new.body):
+        if index not in alignment.same:
+            yield from statement.binds
+    left = {name for statement in new.body for name in statement.binds}
+    for statement in old.body:
+        yield from statement.binds - left
+
+
+def _users(body: Sequence[Statement], changed: Collection[str], owner: str = "") -> Iterator[str]:
+    """Methods that read one of these, of an owner of their own class or of one so spelled."""
+    if not changed:
+        return
+    mentions = re.compile(rf"{owner}\.({'|'.join(map(re.escape, changed))})\b")
+    for statement in body:
+        if statement.is_function and mentions.search(statement.text):
+            yield from statement.binds
+
+
+def are_operators(members: Collection[str]) -> bool:
+    """Whether one of them is used without being named, as `__add__` and `__call__` are."""
+    return any(
+        name.startswith("__") and name.endswith("__") and name not in _RAN_ONCE for name in members
+    )

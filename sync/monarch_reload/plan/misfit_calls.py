@@ -1,0 +1,257 @@
+"""Calls of functions of the workspace with arguments that they do not take. Pure.
+
+Only where it is plain which function is called: one that its module defines once, at the top level
+and without decorators, or a method that a class defines so and no subclass defines anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from monarch_reload.source.spelling import FunctionNode, dotted
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """`owner` is the class of a method that is called by way of `self`."""
+
+    line: int
+    called: str
+    why: str
+    owner: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.called}() {self.why}"
+
+
+class Definitions:
+    """What a module's text says for sure about the functions and classes at its top level."""
+
+    def __init__(self, body: Sequence[ast.stmt]) -> None:
+        self._body = body
+
+    @cached_property
+    def _binders(self) -> Mapping[str, Sequence[ast.AST]]:
+        """By name, all that may bind it at the top level, from wherever."""
+        found: dict[str, list[ast.AST]] = {}
+        for node in self._walked():
+            if isinstance(node, (ast.Global, ast.Nonlocal)):
+                for name in node.names:
+                    found.setdefault(name, []).append(node)
+        pending: list[ast.AST] = [*self._body]
+        while pending:
+            node = pending.pop()
+            for name in _bound_by(node):
+                found.setdefault(name, []).append(node)
+            if not isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
+                pending.extend(ast.iter_child_nodes(node))
+        return found
+
+    def function(self, name: str) -> Function | None:
+        node = self._only(name)
+        is_plain = isinstance(node, FunctionNode) and not node.decorator_list
+        return node if is_plain else None  # type: ignore[return-value]
+
+    def is_assigned_once(self, name: str) -> bool:
+        """Whether one plain assignment at the top level is all that binds a name."""
+        binders = self._binders.get(name, ())
+        targets = [
+            target
+            for node in self._body
+            if isinstance(node, (ast.Assign, ast.AnnAssign))
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        ]
+        return len(binders) == 1 and any(binders[0] is target for target in targets)
+
+    def is_imported(self, name: str) -> bool:
+        """Whether an import at the top level is all that binds a name."""
+        return isinstance(self._only(name), (ast.Import, ast.ImportFrom))
+
+    def _walked(self) -> Iterator[ast.AST]:
+        for statement in self._body:
+            yield from ast.walk(statement)
+
+    def _only(self, name: str) -> ast.AST | None:
+        """What binds a name, where that is one statement of the top level."""
+        binders = self._binders.get(name, ())
+        is_plain = len(binders) == 1 and any(binders[0] is node for node in self._body)
+        return binders[0] if is_plain else None
+
+    @cached_property
+    def subclassed(self) -> Mapping[str, Sequence[ast.ClassDef]]:
+        """By the last part of a base's name, the classes that have it."""
+        found: dict[str, list[ast.ClassDef]] = {}
+        for node in self._walked():
+            if isinstance(node, ast.ClassDef):
+                for base in node.bases:
+                    found.setdefault((dotted(base) or "").rpartition(".")[2], []).append(node)
+        return found
+
+
+Find = Callable[[str], Function | None]
+"""The function that a dotted name of the module stands for, as far as can be seen."""
+
+
+def misfit_calls(
+    definition: ast.stmt, find: Find, overridden: Callable[[str, str], bool]
+) -> Iterator[Misfit]:
+    """In a function or a class at the top level. `overridden(class, method)` says whether somebody
+    may have another method of that name."""
+    local = {name for node in ast.walk(definition) for name in _bound_by(node)}
+    local -= {getattr(definition, "name", "")}
+    skipped = set(_prepared_for_errors(definition))
+    for call in _calls(definition, skipped):
+        name = dotted(call.func)
+        if name is None or name.partition(".")[0] in local:
+            continue
+        called = find(name)
+        if called is not None and (why := _misfit(called.args, call)):
+            yield Misfit(call.lineno, name, why)
+    if isinstance(definition, ast.ClassDef):
+        yield from _of_methods(definition, overridden, skipped)
+
+
+def _of_methods(
+    cls: ast.ClassDef, overridden: Callable[[str, str], bool], skipped: Collection[ast.AST]
+) -> Iterator[Misfit]:
+    """`self.method(...)` in a method of a class that defines it."""
+    methods = [node for node in cls.body if isinstance(node, FunctionNode)]
+    bound = [name for node in cls.body for name in _bound_at(node)]
+    assigned = {
+        node.attr
+        for node in ast.walk(cls)
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+    }
+    plain = {
+        node.name: node
+        for node in methods
+        if not node.decorator_list
+        and bound.count(node.name) == 1
+        and node.name not in assigned
+        and node.args.args + node.args.posonlyargs
+        and not node.name.startswith("__")
+        and not _is_to_be_defined(node)
+    }
+    for method in methods:
+        own = [*method.args.posonlyargs, *method.args.args]
+        if method.decorator_list or not own:
+            continue
+        me = own[0].arg
+        rebound = sum(me in _bound_by(node) for node in ast.walk(method))
+        for call in _calls(method, skipped) if rebound == 1 else ():
+            owner, _, name = (dotted(call.func) or "").partition(".")
+            if owner != me or name not in plain or overridden(cls.name, name):
+                continue
+            if why := _misfit(plain[name].args, call, is_bound=True):
+                yield Misfit(call.lineno, f"{owner}.{name}", why, cls.name)
+
+
+def _is_to_be_defined(method: Function) -> bool:
+    """Whether subclasses, which may be anywhere, are to say what it does."""
+    last = method.body[-1]
+    return isinstance(last, (ast.Raise, ast.Pass)) or (
+        isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant)
+    )
+
+
+def _calls(node: ast.AST, skipped: Collection[ast.AST]) -> Iterator[ast.Call]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and part not in skipped:
+            yield part
+
+
+def _misfit(arguments: ast.arguments, call: ast.Call, *, is_bound: bool = False) -> str | None:
+    """Why a call would raise TypeError; None where it fits, or where nobody can tell."""
+    if any(isinstance(one, ast.Starred) for one in call.args):
+        return None
+    names = [keyword.arg for keyword in call.keywords if keyword.arg is not None]
+    if len(names) != len(call.keywords):
+        return None
+    try:
+        _signature(arguments).bind(*[0] * (len(call.args) + is_bound), **dict.fromkeys(names))
+    except TypeError as error:
+        return _in_words(str(error), arguments, call, is_bound)
+    return None
+
+
+def _in_words(error: str, arguments: ast.arguments, call: ast.Call, is_bound: bool) -> str:
+    if error == "too many positional arguments":
+        most = len(arguments.posonlyargs) + len(arguments.args) - is_bound
+        return f"takes {most} positional argument{'' if most == 1 else 's'}, not {len(call.args)}"
+    return f"is {error}" if error.startswith("missing") else error
+
+
+def _signature(arguments: ast.arguments) -> inspect.Signature:
+    kind = inspect.Parameter
+    found: list[inspect.Parameter] = []
+    plain = [*arguments.posonlyargs, *arguments.args]
+    first_default = len(plain) - len(arguments.defaults)
+    for index, one in enumerate(plain):
+        is_only = index < len(arguments.posonlyargs)
+        how = kind.POSITIONAL_ONLY if is_only else kind.POSITIONAL_OR_KEYWORD
+        found.append(kind(one.arg, how, default=None if index >= first_default else kind.empty))
+    if arguments.vararg is not None:
+        found.append(kind(arguments.vararg.arg, kind.VAR_POSITIONAL))
+    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        given = kind.empty if default is None else None
+        found.append(kind(one.arg, kind.KEYWORD_ONLY, default=given))
+    if arguments.kwarg is not None:
+        found.append(kind(arguments.kwarg.arg, kind.VAR_KEYWORD))
+    return inspect.Signature(found)
+
+
+def _bound_by(node: ast.AST) -> Iterable[str]:
+    """Names that a node binds itself, apart from what is in it."""
+    if isinstance(node, ast.arg):
+        return (node.arg,)
+    if isinstance(node, ast.Name):
+        return () if isinstance(node.ctx, ast.Load) else (node.id,)
+    if isinstance(node, (*FunctionNode, ast.ClassDef)):
+        return (node.name,)
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [one.asname or one.name.partition(".")[0] for one in node.names]
+    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        return () if node.name is None else (node.name,)
+    if isinstance(node, ast.MatchMapping):
+        return () if node.rest is None else (node.rest,)
+    name = getattr(node, "name", None)  # of a type, and of its parameters
+    return (name,) if isinstance(name, str) and not isinstance(node, ast.alias) else ()
+
+
+def _bound_at(node: ast.AST) -> Iterator[str]:
+    """Names that a statement of a class body binds in it."""
+    yield from _bound_by(node)
+    if not isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
+        for child in ast.iter_child_nodes(node):
+            yield from _bound_at(child)
+
+
+_CAUGHT = frozenset({"TypeError", "Exception", "BaseException"})
+
+
+def _prepared_for_errors(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in a `try` that catches a TypeError, or in a `with` that expects one."""
+    for part in ast.walk(node):
+        body: Sequence[ast.AST] = ()
+        if isinstance(part, ast.Try) and any(map(_catches, part.handlers)):
+            body = part.body
+        elif isinstance(part, (ast.With, ast.AsyncWith)):
+            expecting = [
+                dotted(getattr(item.context_expr, "func", item.context_expr)) or ""
+                for item in part.items
+            ]
+            if any(word in name.lower() for name in expecting for word in ("raises", "suppress")):
+                body = part.body
+        for statement in body:
+            yield from ast.walk(statement)
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or dotted(kind) in _CAUGHT for kind in kinds)

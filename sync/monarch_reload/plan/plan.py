@@ -1,0 +1,330 @@
+"""What an edit has to run, and in which order. Pure.
+
+Marks say what happened to a name, and a table says which uses of it force a statement to run
+again. State comes first: a function or class is patched in place, so whoever merely holds it
+follows without running, and an instance follows its class. What was *computed* from a changed
+value, by calling a changed function, or by looking into a changed class, is computed again.
+A change also spreads through the functions that read it (`D = make()` follows `C` where `make`
+reads `C`, or calls what does). Where only some members of a class changed, what was made of the
+class stays, and what was read from those members follows: an edited layer does not rebuild the
+model that is made of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from monarch_reload.live.targets import targets_of
+from monarch_reload.plan.concern import Concern
+from monarch_reload.plan.dirty_marks import Mark, ModulePlan, Plan
+from monarch_reload.plan.graph import ImportGraph, Kind, ModuleEdit, absolute_name, imports_of
+from monarch_reload.plan.propagation import Reach
+from monarch_reload.plan.staged_copies import choose_twins
+from monarch_reload.source.alignment import changed_functions, differ_in_bodies_only
+from monarch_reload.source.names import Use
+from monarch_reload.source.spelling import dotted, root_of
+from monarch_reload.source.statements import Statement
+
+_FILLED_ONCE = ("argparse", "ArgumentParser")
+_CLASSES = (Kind.CLASS, Kind.METACLASS)
+# Methods that have their say when a class statement runs; by whether theirs is a metaclass.
+_MAKERS = {
+    False: frozenset({"__init_subclass__"}),
+    True: frozenset({"__init_subclass__", "__new__", "__init__", "__prepare__", "__call__"}),
+}
+
+
+Importers = Callable[[str, Collection[str]], Iterable[ModuleEdit]]
+
+
+def make_plan(
+    edits: Iterable[ModuleEdit],
+    importers: Importers,
+    known: Collection[str],
+    check: Callable[[], None] = lambda: None,
+) -> Plan:
+    """`importers(module, names)` gives the loaded modules that may take `names` from `module`;
+    `known` are all loaded modules of ours, in import order. `check` raises to give it up."""
+    planner = _Planner(edits, importers, known, check)
+    planner.spread()
+    return planner.plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        edits: Iterable[ModuleEdit],
+        importers: Importers,
+        known: Collection[str],
+        check: Callable[[], None],
+    ) -> None:
+        self._check = check
+        self._importers = importers
+        self._graph = ImportGraph(known)
+        self.plans: dict[str, ModulePlan] = {}
+        self._reach = Reach(self._graph, self.plans)
+        self._concerns: dict[str, Concern] = {}
+        for edit in edits:
+            self._add(edit)
+
+    def _add(self, edit: ModuleEdit) -> None:
+        self.plans[edit.name] = ModulePlan(edit, marks=dict.fromkeys(edit.gone, Mark.VALUE))
+        self._graph.add(edit)
+        self._concerns[edit.name] = Concern(self._reach, edit)
+
+    def spread(self) -> None:
+        """Mark and run until nothing more follows."""
+        asked: dict[str, set[str]] = {}
+        pending = set(self.plans)
+        while pending:
+            visited = [name for name in list(self.plans) if name in pending]
+            changed = [n for n in visited if self._visit(n) or (n not in asked and self._lacks(n))]
+            pending = set()
+            for name in changed:
+                plan = self.plans[name]
+                fresh = plan.marks.keys() - asked.setdefault(name, set())
+                if plan.edit.exports_others:
+                    fresh |= {"__all__"} - asked[name]
+                asked[name] |= fresh
+                for edit in self._importers(name, fresh) if fresh else ():
+                    if edit.name not in self.plans:
+                        self._add(edit)
+                        pending.add(edit.name)
+                pending.add(name)
+                pending |= {other for other in self.plans if self._looks_at(other, name)}
+
+    def _lacks(self, module: str) -> bool:
+        """Whether others may look for something in vain that they found there."""
+        edit = self.plans[module].edit
+        return bool(edit.gone) or edit.exports_others
+
+    def _looks_at(self, module: str, other: str) -> bool:
+        types = self.plans[module].edit.types.values()
+        return other in self._graph.targets(module) or any(
+            owner == other for bases in types for owner, _ in bases
+        )
+
+    def _visit(self, name: str) -> bool:
+        """Whether anything about the module is new."""
+        self._check()
+        plan, members = self.plans[name], self._reach.members
+        before = dict(plan.marks), set(plan.run), {k: v for k, v in members.items() if k[0] == name}
+        self._mark_all(plan)
+        after = plan.marks, plan.run, {k: v for k, v in members.items() if k[0] == name}
+        return before != after
+
+    def _mark_all(self, plan: ModulePlan) -> None:
+        edit, concern = plan.edit, self._concerns[plan.edit.name]
+        concern.look_around()
+        for index, statement in enumerate(edit.new):
+            if not concern.of(plan, index):
+                continue
+            if edit.never_runs(statement) or (statement.binds and statement.binds <= edit.keep):
+                continue
+            if statement.is_class:
+                self._reach.note_members(plan, index)
+            if self._must_run(plan, index):
+                plan.run.add(index)
+                for name, written in self._written_to(edit, statement):
+                    plan.marks[name] = max(written, plan.marks.get(name, written))
+            for name in statement.binds - edit.keep:
+                mark = self._mark(plan, index, name)
+                if mark is not None and mark > plan.marks.get(name, 0):
+                    plan.marks[name] = mark
+            if index in plan.run and statement.is_opaque:
+                plan.marks.update(dict.fromkeys(_bound_by_no_statement(edit), Mark.VALUE))
+        # A name that the module deleted after use must be made again for whoever needs it.
+        live = edit.kinds.keys()
+        needed = {
+            root_of(name) for index in plan.run for name, _ in edit.new[index].names.eager
+        } - live
+        for index, statement in enumerate(edit.new) if needed else ():
+            if not needed.isdisjoint(statement.binds) and not edit.never_runs(statement):
+                plan.run.add(index)
+        # `x = 1` and then `x += 1`: the second alone would start from the finished value.
+        displaced = edit.displaced
+        for name in edit.bound_twice | displaced:
+            binders = {i for i, statement in enumerate(edit.new) if name in statement.binds}
+            if name in displaced:
+                plan.run.add(max(binders))
+                plan.marks[name] = Mark.VALUE
+            if plan.run & binders and not all(edit.new[i].is_definition for i in binders):
+                plan.run |= {i for i in binders if not edit.never_runs(edit.new[i])}
+        for name, types in edit.types.items():
+            if _FILLED_ONCE in types and name not in edit.keep:
+                self._fill_again(plan, name)
+
+    def _fill_again(self, plan: ModulePlan, name: str) -> None:
+        """`parser.add_argument` does not take an option twice: a new parser is filled."""
+        edit = plan.edit
+        origins = {edit.alignment.source_of(index) for index in range(len(edit.new))}
+        is_less = any(_fills(s, name) for i, s in enumerate(edit.old) if i not in origins)
+        fillers = {i for i, statement in enumerate(edit.new) if _fills(statement, name)}
+        if is_less or plan.run & fillers:
+            plan.run |= fillers
+            plan.marks[name] = Mark.VALUE
+
+    def _must_run(self, plan: ModulePlan, index: int) -> bool:
+        alignment = plan.edit.alignment
+        statement = plan.edit.new[index]
+        if index not in alignment.same and index not in alignment.narrow:
+            return True
+        if index in plan.edit.rereads and statement.binds and not statement.is_definition:
+            return True
+        if statement.imports and self._imports_anew(plan, index):
+            return True
+        if statement.is_import:
+            return False
+        forcing = self._reach.forcing(plan.edit.name, statement)
+        return any(forcing) or (
+            plan.edit.is_compiled(statement)
+            and any(self._reach.spread(plan.edit.name, name)[0] for name in statement.names.all)
+        )
+
+    def _imports_anew(self, plan: ModulePlan, index: int) -> bool:
+        """Whether something that it imports is not what it was."""
+        edit, statement = plan.edit, plan.edit.new[index]
+        origin = edit.alignment.source_of(index)
+        if origin is not None and edit.old[origin].brought != statement.brought:
+            return True
+        for name, source in imports_of(statement, edit.package):
+            if self._reach.mark_of_import(edit, name, source) is Mark.VALUE:
+                return True
+        return statement.is_star and self._may_export_others(edit, statement)
+
+    def _may_export_others(self, edit: ModuleEdit, statement: Statement) -> bool:
+        """Whether a star may bring other names than could be told before."""
+        assert isinstance(statement.node, ast.ImportFrom)
+        node = statement.node
+        owner = self.plans.get(absolute_name(edit.package, node.module, node.level))
+        return owner is not None and (
+            owner.marks.get("__all__") is Mark.VALUE
+            or any(owner.edit.new[one].is_opaque for one in owner.run)
+        )
+
+    def _written_to(self, edit: ModuleEdit, statement: Statement) -> Iterator[tuple[str, Mark]]:
+        """Names to whose values the statement assigns attributes or items."""
+        for target in targets_of(statement.node):
+            name = root_of(dotted(target.value) or "")
+            if not name or name in statement.binds:
+                continue
+            if edit.kinds.get(name) is Kind.FUNCTION:
+                yield name, Mark.FLOWING
+            elif edit.kinds.get(name) in _CLASSES:
+                yield name, Mark.SHAPE
+            elif name in edit.kinds and self._graph.module_of(edit.name, name) is None:
+                yield name, Mark.VALUE if isinstance(target, ast.Subscript) else Mark.INSTANCE
+
+    def _mark(self, plan: ModulePlan, index: int, name: str) -> Mark | None:
+        """What running, patching or its callees do to a name that this statement binds."""
+        edit, statement = plan.edit, plan.edit.new[index]
+        if statement.is_import:
+            source = next((s for n, s in imports_of(statement, edit.package) if n == name), None)
+            if source is None:
+                return None
+            if index in edit.alignment.same:
+                return self._reach.mark_of_import(edit, name, source)
+            module = source[0] if source[1] is None else f"{source[0]}.{source[1]}"
+            return None if edit.modules.get(name) == module else Mark.VALUE
+        if not statement.is_definition:
+            if index in plan.run:
+                return Mark.VALUE
+            if index in edit.alignment.narrow:
+                return Mark.FUNCTION
+            called = (
+                self._reach.mark_and_use(edit.name, dotted, use)
+                for dotted, use in statement.names.eager
+                if use is Use.CALLED
+            )
+            if (Mark.SHAPE, Use.CALLED) in called:
+                return Mark.INSTANCE
+            if statement.is_holder and (mark := self._mark_of_holder(edit, statement, name)):
+                return mark
+            if self._reach.holds_what_changed(edit.name, name):
+                return Mark.CALLING
+            return Mark.KEPT if self._reach.members_of(edit.name, name) else None
+        origin = edit.alignment.source_of(index)
+        kinds = _CLASSES if statement.is_class else (Kind.FUNCTION,)
+        if index in plan.run and (origin is None or edit.kinds.get(name) not in kinds):
+            return Mark.VALUE
+        marks = [Mark.METHODS if statement.is_class else Mark.FUNCTION]
+        if self._makes_others(plan, index):
+            marks.append(Mark.SHAPE)
+        if index in plan.run and statement.is_class and not self._only_decorates_anew(plan, index):
+            marks.append(Mark.SHAPE)
+        reads = statement.names.deferred
+        spread = [self._reach.spread(edit.name, dotted) for dotted in reads]
+        calling = [num_hops for mark, num_hops in spread if mark is Mark.CALLING]
+        if index in edit.rereads or any(mark is Mark.FLOWING for mark, _ in spread):
+            marks.append(Mark.METHODS if statement.is_class else Mark.FLOWING)
+        elif (edit.name, name) in self._reach.members and index not in plan.run:
+            marks.append(Mark.KEPT)
+            if index in edit.alignment.same and Mark.SHAPE not in marks:
+                return Mark.KEPT
+        elif calling and statement.is_function:
+            marks.append(Mark.CALLING)
+            if max(marks) is Mark.CALLING or index in edit.alignment.same:
+                self._reach.num_hops[edit.name, name] = min(calling)
+                return Mark.CALLING
+        elif index not in plan.run and (
+            index in edit.alignment.same
+            or edit.old[edit.alignment.narrow[index]].dump == statement.dump
+        ):
+            return max(marks) if Mark.SHAPE in marks else None
+        return max(marks)
+
+    def _makes_others(self, plan: ModulePlan, index: int) -> bool:
+        """Whether what a class has to say to its subclasses, or instances, is not what it was."""
+        edit, statement = plan.edit, plan.edit.new[index]
+        if not statement.is_class:
+            return False
+        names = _MAKERS[edit.kinds.get(statement.name or "") is Kind.METACLASS]
+        if not any(name in statement.text for name in names):
+            return False
+        makers = [one for one in statement.body if one.is_function and one.name in names]
+        old = edit.alignment.narrow.get(index)
+        if old is not None:
+            changed = [after for _, after in changed_functions(edit.old[old], statement)]
+            if any(one in changed for one in makers):
+                return True
+        return any(
+            self._reach.acts_otherwise(edit.name, name)
+            for one in makers
+            for name in one.names.deferred
+        )
+
+    def _mark_of_holder(self, edit: ModuleEdit, statement: Statement, name: str) -> Mark | None:
+        """Who calls what it holds calls new code."""
+        spread = [self._reach.spread(edit.name, dotted) for dotted, _ in statement.names.eager]
+        num_hops = [num for mark, num in spread if mark in (Mark.CALLING, Mark.FLOWING)]
+        if not num_hops:
+            return None
+        self._reach.num_hops[edit.name, name] = min(num_hops)
+        return Mark.CALLING
+
+    def _only_decorates_anew(self, plan: ModulePlan, index: int) -> bool:
+        """Whether a class runs just because decorators of its methods see other signatures."""
+        statement, origin = plan.edit.new[index], plan.edit.alignment.renewed.get(index)
+        if origin is None or not differ_in_bodies_only(plan.edit.old[origin], statement):
+            return False
+        return not any(self._reach.forcing(plan.edit.name, statement))
+
+    def plan(self) -> Plan:
+        choose_twins(self._reach)
+        for name, plan in self.plans.items():
+            for index in plan.run:
+                plan.forced_by[index] = set(self._reach.forcing(name, plan.edit.new[index]))
+        return Plan({name: self.plans[name] for name in self._graph.ordered()})
+
+
+def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
+    bound = {name for statement in (*edit.old, *edit.new) for name in statement.binds}
+    return {name for name in edit.kinds.keys() - bound if not name.startswith("__")}
+
+
+def _fills(statement: Statement, name: str) -> bool:
+    """Whether it makes what has the name, or says more to it."""
+    is_call = isinstance(statement.node, ast.Expr)
+    reads = {root_of(dotted) for dotted, _ in statement.names.eager}
+    return name in statement.binds or (is_call and name in reads)

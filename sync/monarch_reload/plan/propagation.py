@@ -1,0 +1,296 @@
+"""How far the marks of an edit reach: through imports, functions, classes and their instances."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from monarch_reload.live.tables import Held
+from monarch_reload.plan.dirty_marks import RUNS_AGAIN, Mark, ModulePlan
+from monarch_reload.plan.graph import ImportGraph, Kind, ModuleEdit, Origin
+from monarch_reload.plan.members import are_operators, changed_members
+from monarch_reload.source.names import Use
+from monarch_reload.source.spelling import ABSOLUTE, WHOLE, FunctionNode, dotted, root_of
+from monarch_reload.source.statements import Statement
+
+_BEHAVIOUR = (Mark.CALLING, Mark.FUNCTION, Mark.FLOWING)
+_MAX_HOPS = 2
+"""What calls an edited function is followed through so many other modules. Everything is called by
+way of everything else in the end, and each module that is looked at takes its time."""
+
+
+class Reach:
+    """Answers for the plans so far. `members` are those that differ, by module and class."""
+
+    def __init__(self, graph: ImportGraph, plans: Mapping[str, ModulePlan]) -> None:
+        self.graph = graph
+        self.plans = plans
+        self.members: dict[tuple[str, str], frozenset[str]] = {}
+        self.num_hops: dict[tuple[str, str], int] = {}
+
+    def forcing(self, module: str, statement: Statement) -> Iterator[str]:
+        """The names it reads whose marks make it run again."""
+        edit = self.plans[module].edit
+        binds = statement.binds
+        data = (Kind.DATA, Kind.ROWS) if statement.is_computed_whole else (Kind.DATA,)
+        # A definition may leave None behind: what it made is where its decorator has put it.
+        makes_data = bool(binds) and not statement.is_definition
+        makes_data = makes_data and all(edit.kinds.get(n) in data for n in binds)
+        makes_objects = _makes_objects(edit, statement)
+        for name, declared in self.reads(module, statement):
+            mark, use = self.mark_and_use(module, name, declared)
+            is_told = use is Use.USED and declared is Use.CALLED and _is_told(statement, name)
+            if mark is Mark.FUNCTION and (is_told or use is Use.REGISTERS):
+                # What was said to it holds on while it runs its new body in place.
+                if self._runs(module, name):
+                    yield name
+            elif mark is Mark.METHODS and self._makes_instances_of(module, statement, name):
+                continue  # they follow their class
+            elif mark is not None and use in RUNS_AGAIN[mark]:
+                yield name
+            elif mark in _BEHAVIOUR and declared in (Use.PASSED, Use.WITHIN):
+                if makes_data:  # which holds nothing that was passed: it was called, or looked at
+                    yield name
+            elif mark is Mark.KEPT and declared is Use.USED:
+                if makes_data:  # `Class(1).method()`
+                    yield name
+            elif mark is Mark.SHAPE and use is Use.CALLED:
+                if makes_data:  # a named tuple has its values, and nothing else
+                    yield name
+            elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
+                # A model that is made by way of an edited function has weights by now.
+                if makes_data or (statement.is_definition and self._calls_edited(module, name)):
+                    yield name
+            elif name == WHOLE:
+                if not self._found_by(edit, statement).isdisjoint(self._values(module)):
+                    yield name
+            elif self._forces(module, name, declared, use) and not (
+                makes_objects and use is Use.USED
+            ):
+                yield name
+
+    def acts_otherwise(self, module: str, dotted: str) -> bool:
+        """Whether what is called or read under a name is edited itself, or has another value."""
+        mark = self.mark_of(*self.graph.resolve(module, dotted)[:2])
+        return mark in (Mark.FUNCTION, Mark.FLOWING, Mark.VALUE)
+
+    def _calls_edited(self, module: str, decorator: str) -> bool:
+        """Whether a decorator calls something that was edited itself.
+
+        What it has put somewhere and can reach there is not meant: that are the other definitions.
+        """
+        owner, name = self.marked(*self.graph.resolve(module, decorator)[:2])[1]
+        edit = self.plans[owner].edit
+        return any(
+            self.acts_otherwise(owner, called)
+            for index in edit.binders.get(name, ())
+            for called in edit.new[index].names.deferred
+        )
+
+    def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
+        """What it reads when it runs, by name and by way of containers."""
+        yield from statement.names.eager
+        makes_objects = _makes_objects(self.plans[module].edit, statement)
+        for container, attribute, use in statement.names.items:
+            does = use in (Use.CALLED, Use.USED)
+            for held in self.held(module, container):
+                name = f"{ABSOLUTE}{held.module}.{held.name}"
+                part = held.member or attribute
+                if not held.is_instance:
+                    yield (f"{name}.{part}" if part else name), use
+                elif not part and use is not Use.CALLED:
+                    yield name, use
+                elif not (does and makes_objects) and self._differs(held, part or "__call__", does):
+                    yield f"{name}.{part or '__call__'}", use
+
+    def held(self, module: str, container: str) -> frozenset[Held]:
+        """Definitions in a container, of modules that are looked at."""
+        tables = self.plans[module].edit.tables if module in self.plans else {}
+        found = tables[container] if tables else frozenset()
+        return frozenset(held for held in found if held.module in self.plans)
+
+    def _differs(self, held: Held, member: str, is_called: bool) -> bool:
+        """Whether a member of a kept instance behaves differently, or is a value that may."""
+        mark = self.mark_of(held.module, held.name)
+        is_shaped = mark in (Mark.SHAPE, Mark.VALUE) and not is_called
+        return is_shaped or member in self.members_of(held.module, held.name)
+
+    def holds_what_changed(self, module: str, container: str) -> bool:
+        """Whether something in it behaves differently; who calls that calls new code."""
+        return any(
+            self.mark_of(held.module, held.name) is not None
+            or self.members_of(held.module, held.name)
+            for held in self.held(module, container)
+        )
+
+    def _found_by(self, edit: ModuleEdit, statement: Statement) -> set[str]:
+        """Names of its module that a statement finds when it runs, and that it found once."""
+        above = itertools.takewhile(lambda other: other is not statement, edit.new)
+        return {name for other in above for name in other.binds} | edit.gone
+
+    def _values(self, module: str) -> set[str]:
+        """Names of a module that are bound to something else, or gone."""
+        marks = self.plans[module].marks if module in self.plans else {}
+        return {name for name, mark in marks.items() if mark is Mark.VALUE}
+
+    def _makes_instances_of(self, module: str, statement: Statement, name: str) -> bool:
+        """Whether a class decorates a function, which is an instance of it by now."""
+        types = self.plans[module].edit.types
+        cls = self.marked(module, name)[1]
+        return statement.is_function and all(
+            cls in types.get(bound, ())[:1] for bound in statement.binds
+        )
+
+    def _forces(self, module: str, dotted: str, declared: Use, use: Use) -> bool:
+        """Whether it reads a changed member, or a module whose names changed as a whole."""
+        is_held = declared in (Use.HELD, Use.PASSED)
+        owner, name, rest = self.graph.resolve(module, dotted)
+        members = self.members_of(owner, name)
+        if rest and rest[0] in members:
+            return not (is_held and len(rest) == 1 and self._is_method(owner, name, rest[0]))
+        if members and not rest and are_operators(members):
+            return use not in (Use.PASSED, Use.BASE) and name in self.types(owner)
+        whole = self.graph.module_of(module, dotted)
+        if whole is not None and use in (Use.PASSED, Use.USED):
+            return bool(self._values(whole))
+        return name == WHOLE and bool(self._values(owner))
+
+    def _is_method(self, module: str, name: str, member: str) -> bool:
+        """Whether a member of a kept instance is a bound method, which follows by itself."""
+        for owner, cls in self.types(module).get(name, ()):
+            edit = self.plans[owner].edit if owner in self.plans else None
+            for index in edit.binders.get(cls, ()) if edit is not None else ():
+                body = edit.new[index].body if edit is not None and edit.new[index].is_class else ()
+                found = [statement for statement in body if member in statement.binds]
+                if found:
+                    return all(
+                        isinstance(s.node, FunctionNode) and not s.node.decorator_list
+                        for s in found
+                    )
+        return False
+
+    def _runs(self, module: str, dotted: str) -> bool:
+        """Whether the statement runs again that binds the name."""
+        owner, name, _ = self.graph.resolve(module, dotted)
+        owner, name = self.marked(owner, name)[1]
+        plan = self.plans[owner]
+        return any(name in plan.edit.new[index].binds for index in plan.run)
+
+    def types(self, module: str) -> Mapping[str, Sequence[tuple[str, str]]]:
+        return self.plans[module].edit.types if module in self.plans else {}
+
+    def note_members(self, plan: ModulePlan, index: int) -> None:
+        """Which members of a class behave differently, because of an edit here or elsewhere."""
+        edit, new = plan.edit, plan.edit.new[index]
+        origin = edit.alignment.source_of(index)
+        if origin is None or new.name is None:
+            return
+        inherited = {
+            member
+            for dotted, use in new.names.eager
+            if use is Use.BASE
+            for member in self.members_of(*self.graph.resolve(edit.name, dotted)[:2])
+        }
+        affected = {d for d in new.names.deferred if self.spread(edit.name, d)[0]}
+        moved = {name for name, use in new.names.eager if self._gives_another(edit, name, use)}
+        old = None if index in edit.alignment.same else edit.old[origin]
+        if old is None and not (inherited or affected or moved):
+            return
+        found = changed_members(old, new, inherited, affected, moved)
+        if found:
+            self.members[edit.name, new.name] = found
+
+    def _gives_another(self, edit: ModuleEdit, name: str, use: Use) -> bool:
+        """Whether what is computed from a name is not what it was."""
+        mark, use = self.mark_and_use(edit.name, name, use)
+        return mark is not None and use in RUNS_AGAIN[mark]
+
+    def spread(self, module: str, dotted: str) -> tuple[Mark | None, int]:
+        """What becomes of a function that reads the name, and how many modules away that began."""
+        if self._is_another(module, dotted):
+            return Mark.FLOWING, 0
+        owner, name, rest = self.graph.resolve(module, dotted)
+        mark, origin = self.marked(owner, name)
+        if mark in (Mark.VALUE, Mark.FLOWING):
+            return Mark.FLOWING, 0
+        if mark in (Mark.FUNCTION, Mark.CALLING):
+            num_hops = self.num_hops.get(origin, 0) + (origin[0] != module)
+            return (Mark.CALLING, num_hops) if num_hops <= _MAX_HOPS else (None, 0)
+        is_member = rest and rest[0] in self.members_of(owner, name)
+        return (Mark.CALLING if is_member else None), 0
+
+    def members_of(self, module: str, name: str) -> frozenset[str]:
+        """The members that differ, of a class or of an instance, through imports."""
+        visited = set()
+        while (module, name) not in visited and module in self.plans:
+            visited.add((module, name))
+            if (module, name) in self.members:
+                return self.members[module, name]
+            types = self.types(module).get(name)
+            if types is not None:
+                return frozenset().union(*(self.members.get(t, ()) for t in types))
+            source = self.graph.source(module, name)
+            if source is None or source[1] is None:
+                break
+            module, name = source[0], source[1]
+        return frozenset()
+
+    def mark_and_use(self, module: str, dotted: str, use: Use) -> tuple[Mark | None, Use]:
+        owner, name, inside = self.graph.resolve(module, dotted)
+        if use is Use.REGISTERS:
+            use = use if inside else Use.USED
+        elif inside and use is not Use.USED:
+            use = Use.USED if use is Use.CALLED else Use.INSIDE
+        if self._is_another(module, dotted):
+            return Mark.VALUE, use
+        return self.mark_of(owner, name), use
+
+    def _is_another(self, module: str, dotted: str) -> bool:
+        """Whether the name that an attribute is read of stands for another object now."""
+        return self.plans[module].marks.get(root_of(dotted)) is Mark.VALUE
+
+    def mark_of_import(self, edit: ModuleEdit, name: str, source: Origin) -> Mark | None:
+        """The mark of what an import takes from somewhere."""
+        owner, inner = source
+        if inner is None or owner not in self.plans or edit.modules.get(name) == f"{owner}.{inner}":
+            return None
+        return self.mark_of(owner, inner)
+
+    def mark_of(self, module: str, name: str) -> Mark | None:
+        """The mark of a name, through the imports that brought it there."""
+        return self.marked(module, name)[0]
+
+    def marked(self, module: str, name: str) -> tuple[Mark | None, tuple[str, str]]:
+        """The mark of a name, and the module and name that it comes from."""
+        visited = set()
+        while (module, name) not in visited and module in self.plans:
+            visited.add((module, name))
+            mark = self.plans[module].marks.get(name)
+            source = self.graph.source(module, name)
+            is_import = source is not None and source[1] is not None
+            if mark is not None and not (mark is Mark.CALLING and is_import):
+                return mark, (module, name)
+            if self.comes_from_getattr(module, name):
+                known = "__getattr__" in self.plans[module].marks
+                return Mark.VALUE if known else None, (module, name)
+            if source is None or source[1] is None:
+                break
+            module, name = source[0], source[1]
+        return None, (module, name)
+
+    def comes_from_getattr(self, module: str, name: str) -> bool:
+        edit = self.plans[module].edit
+        return "__getattr__" in edit.kinds and not (
+            name in edit.kinds or any(name in statement.binds for statement in edit.new)
+        )
+
+
+def _makes_objects(edit: ModuleEdit, statement: Statement) -> bool:
+    return not statement.binds or not statement.binds.isdisjoint(edit.types)
+
+
+def _is_told(statement: Statement, name: str) -> bool:
+    """Whether all that the statement does is to call a method of a function: `f.register(g)`."""
+    call = statement.node.value if isinstance(statement.node, ast.Expr) else None
+    return isinstance(call, ast.Call) and dotted(call.func) == name

@@ -1,0 +1,167 @@
+"""Assignments to what others made, `other.FLAG = 1` or `Class.method = f`, whose statement is gone.
+
+What was there before can be made again where a module of ours says what that was: its source is
+taken for one in which the statement that binds the name is new, or one that bound it is gone. Where
+none does, code that was put in the place of other code asks for a new process; a plain value stays,
+as whatever else a program has brought about, and that is told.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from monarch_reload.kinds import is_a, own_names
+from monarch_reload.live.registries import Registry, change
+from monarch_reload.live.targets import targets_of, value_of
+from monarch_reload.plan.graph import ModuleEdit
+from monarch_reload.source.source import RunningSources
+from monarch_reload.source.statements import Statement
+from monarch_reload.undo_log import MISSING, Action
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_CODE = (FunctionType, MethodType, type, property, classmethod, staticmethod)
+
+
+@dataclass(frozen=True)
+class Stray:
+    """`place` is what to make again: a module, a class of it or nothing, and the name inside."""
+
+    line: int
+    title: str
+    is_code: bool
+    place: tuple[str, str, str] | None = None
+    removal: Action | None = None
+
+    @property
+    def reason(self) -> str:
+        return f"line {self.line} is gone, and what was there before it nobody knows"
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.reason}, so what it set stays as long as this process lives"
+
+
+def strays_of(edit: ModuleEdit, sources: RunningSources, texts: Iterable[bytes]) -> Iterator[Stray]:
+    """`texts` are the new sources: what one of them still names may be assigned there."""
+    namespace = vars(sys.modules[edit.name])
+    whole = b"\n".join(texts).decode("utf-8", "replace")
+    assigned = {ast.unparse(target) for new in edit.new for target in targets_of(new.node)}
+    for index, old in enumerate(edit.old):
+        if index in edit.alignment.inherited or old.is_definition:
+            continue
+        for target in targets_of(old.node):
+            key = _key_of(target)
+            if key is MISSING or ast.unparse(target) in assigned or _is_named(key, target, whole):
+                continue
+            owner = value_of(target.value, namespace)
+            if owner is not MISSING and _is_there(target, old, namespace):
+                found = Stray(old.first, old.title, is_a(value_of(target, namespace), _CODE))
+                yield _followed(found, owner, key, isinstance(target, ast.Subscript), sources)
+
+
+def _followed(stray: Stray, owner: Any, key: Any, is_item: bool, sources: RunningSources) -> Stray:
+    """The stray, with what is known of how it was before."""
+    if is_item:
+        is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
+        return replace(stray, removal=_without(owner, key)) if is_ours else stray
+    if is_a(owner, ModuleType):
+        name = own_names(owner).get("__name__", "")
+        place = (name, "", key)
+    elif is_a(owner, type):
+        name = owner.__module__
+        place = (name, owner.__qualname__, key)
+    else:
+        return stray
+    if "__wrapped__" in own_names(vars(owner).get(key)):
+        return stray  # it passes for what it wraps, which others may hold
+    is_ours = name in sources and (not place[1] or _defines(sources[name].statements, place[1]))
+    return replace(stray, place=place) if is_ours else stray
+
+
+def _without(owner: dict[Any, Any], key: Any) -> Action:
+    return Action(lambda: change(Registry(owner), lambda entries: entries.pop(key, None)))
+
+
+def as_if(
+    statements: tuple[Statement, ...], places: Collection[tuple[str, str]]
+) -> tuple[Statement, ...]:
+    """What a module would have run, for the names in `places` to be made again."""
+    found = list(statements)
+    for cls, name in places:
+        if not cls:
+            _bind_otherwise(found, name)
+            continue
+        index = next(i for i, s in enumerate(found) if s.is_class and s.name == cls)
+        node = copy.copy(found[index].node)
+        assert isinstance(node, ast.ClassDef)
+        body = list(found[index].body)
+        _bind_otherwise(body, name)
+        node.body = [ast.copy_location(part.node, node) for part in body if not part.first]
+        node.body += [part.node for part in body if part.first]
+        found[index] = replace(found[index], node=node, text=f"{found[index].text}  # {name}")
+    return tuple(found)
+
+
+def _bind_otherwise(statements: list[Statement], name: str) -> None:
+    binders = [index for index, one in enumerate(statements) if name in one.binds]
+    if binders:
+        del statements[binders[-1]]
+    else:
+        node = ast.parse(f"{name} = None").body[0]
+        statements.append(Statement(node, f"{name} = None  # from elsewhere", 0, 0, ()))
+
+
+def _defines(statements: Iterable[Statement], cls: str) -> bool:
+    return any(one.is_class and one.name == cls for one in statements)
+
+
+def _key_of(target: ast.Attribute | ast.Subscript) -> Any:
+    if isinstance(target, ast.Attribute):
+        return target.attr
+    return target.slice.value if isinstance(target.slice, ast.Constant) else MISSING
+
+
+def _is_named(key: Any, target: ast.expr, text: str) -> bool:
+    """Whether new code may still assign it, in a function perhaps."""
+    if isinstance(target, ast.Attribute):
+        return f".{key} =" in text or f"setattr({ast.unparse(target.value)}," in text
+    return f"[{key!r}] =" in text or f'["{key}"] =' in text
+
+
+def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bool:
+    """Whether the object still has what the statement gave it, as far as can be told."""
+    now = value_of(target, namespace)
+    if not isinstance(old.node, ast.Assign):
+        return now is not MISSING
+    given = value_of(old.node.value, namespace)
+    # Others may do anything when they are compared: an array gives an array.
+    is_another = (
+        now is not given and type(given) in _PLAIN and (type(now), now) != (type(given), given)
+    )
+    return now is not MISSING and not is_another
+
+
+def _is_made_without(owner: dict[Any, Any], key: Any, sources: RunningSources) -> bool:
+    """Whether a module of ours made the dict, by a display that has no such key."""
+    for name, module in sources.loaded():
+        for bound, value in list(vars(module).items()):
+            if value is owner:
+                displays: Sequence[ast.expr | None] = [
+                    getattr(statement.node, "value", None)
+                    for statement in sources[name].statements
+                    if bound in statement.binds and not statement.is_import
+                ]
+                if displays and all(_lacks(display, key) for display in displays):
+                    return True
+    return False
+
+
+def _lacks(display: ast.expr | None, key: Any) -> bool:
+    if not isinstance(display, ast.Dict):
+        return False
+    return all(isinstance(one, ast.Constant) and one.value != key for one in display.keys)

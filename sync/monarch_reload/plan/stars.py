@@ -1,0 +1,191 @@
+"""What `from m import *` brings: name by name, as if each were imported by itself.
+
+A star import becomes one statement for each name, so that names come, go and win over others as
+those of any import do. What a module will export is told from its new source. Where that cannot
+be told, as when `__all__` is computed, the last statement of a star brings what the others left.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from monarch_reload.plan.graph import absolute_name
+from monarch_reload.source.source import RunningSources, Source
+from monarch_reload.source.spelling import dotted
+from monarch_reload.source.statements import Statement
+
+Statements = tuple[Statement, ...]
+
+_EXTENDS = ("__all__.append", "__all__.extend", "__all__.remove")
+
+
+class Exports:
+    """What modules export, before and after an edit of some of them."""
+
+    def __init__(self, running: RunningSources, changed: Mapping[str, Source]) -> None:
+        self._running = running
+        self._changed = changed
+        self._before: dict[str, frozenset[str]] = {}
+        self._after: dict[str, frozenset[str]] = {}
+
+    def before(self, module: str) -> frozenset[str] | None:
+        """None for a module that is not there."""
+        loaded = sys.modules.get(module)
+        if module not in self._before and loaded is not None:
+            self._before[module] = exports(_names_of(loaded))
+        return self._before.get(module)
+
+    def after(self, module: str) -> frozenset[str] | None:
+        before = self.before(module)
+        if before is None or module not in self._running:
+            return before
+        source = self._changed.get(module) or self._running[module]
+        if module not in self._after:
+            self._after[module] = before  # for cycles
+            with contextlib.suppress(SyntaxError, ValueError):  # broken before we first looked
+                self._after[module] = self._told_from(module, source, before)
+        return self._after[module]
+
+    def differ(self, module: str) -> bool:
+        return self.before(module) != self.after(module)
+
+    def _told_from(self, module: str, source: Source, before: frozenset[str]) -> frozenset[str]:
+        old, new = self._running[module], source
+        if old is new and b"import *" not in old.text:
+            return before
+        package = _names_of(sys.modules[module]).get("__package__") or ""
+        if old is new and not any(
+            self.differ(owner)
+            for statement in old.statements
+            for owner in _owners(statement, package)
+        ):
+            return before
+        told = _listed(new.statements)
+        if told is not None:
+            return told
+        if any("__all__" in statement.binds for statement in new.statements):
+            return before
+        live = _names_of(sys.modules[module])
+        was = {name for one in self.split_before(old.statements, package) for name in one.binds}
+        will = {name for one in self.split_after(new.statements, package) for name in one.binds}
+        return frozenset(name for name in will | (live.keys() - was) if name[0] not in "_*")
+
+    def split_before(self, statements: Statements, package: str) -> Statements:
+        return self._split(statements, package, self.before)
+
+    def split_after(self, statements: Statements, package: str) -> Statements:
+        return self._split(statements, package, self.after)
+
+    def _split(
+        self,
+        statements: Statements,
+        package: str,
+        exported: Callable[[str], frozenset[str] | None],
+    ) -> Statements:
+        """Star imports by the names that they bring.
+
+        One inside of an `if` stays with it, and so does one of a module that is not ours.
+        """
+        found: list[Statement] = []
+        for statement in statements:
+            is_star = "*" in statement.names.binds
+            owners = list(_owners(statement, package)) if is_star else []
+            pairs = [(owner, name) for owner in owners for name in exported(owner) or ()]
+            if not pairs:
+                found.append(statement)
+            elif not isinstance(statement.node, ast.ImportFrom) or owners[0] not in self._running:
+                found.append(replace(statement, brought=frozenset(pairs)))
+            else:
+                found += (_part(statement, pair) for pair in sorted(pairs))
+                found.append(statement)
+        return tuple(found)
+
+
+def exports(namespace: Mapping[str, Any]) -> frozenset[str]:
+    """What an `import *` of a module with these names brings."""
+    names = namespace.get("__all__")
+    if names is None:
+        return frozenset(name for name in dict(namespace) if name[:1] != "_")
+    return frozenset(names)
+
+
+def _is_exported(name: str, namespace: Mapping[str, Any]) -> bool:
+    names = namespace.get("__all__")
+    return (name in namespace and name[0] != "_") if names is None else name in names
+
+
+def _part(star: Statement, pair: tuple[str, str]) -> Statement:
+    assert isinstance(star.node, ast.ImportFrom)
+    node = ast.ImportFrom(star.node.module, [ast.alias(pair[1])], star.node.level)
+    return replace(
+        star,
+        node=ast.copy_location(node, star.node),
+        text=f"{star.text}  # {pair[1]}",
+        brought=frozenset({pair}),
+    )
+
+
+def bring(
+    statements: Sequence[Statement], index: int, source: ModuleType, namespace: dict[str, Any]
+) -> None:
+    """Run a part of a star import. What it brings no more goes, if nothing above binds it."""
+    there = _names_of(source)
+    statement = statements[index]
+    if statement.brought is None:
+        below = {name for other in statements[index + 1 :] for name in other.binds}
+        namespace.update({name: getattr(source, name) for name in exports(there) - below})
+        return
+    for name in statement.binds:
+        if _is_exported(name, there):
+            namespace[name] = getattr(source, name)
+        elif not any(name in other.binds for other in statements[:index]):
+            namespace.pop(name, None)
+
+
+def _names_of(module: Any) -> Mapping[str, Any]:
+    names: Mapping[str, Any] = module.__dict__
+    return names
+
+
+def _owners(statement: Statement, package: str) -> Iterator[str]:
+    for node in statement.imports:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            yield absolute_name(package, node.module, node.level)
+
+
+def _listed(statements: Sequence[Statement]) -> frozenset[str] | None:
+    """What `__all__` says, where that is to be seen without running it."""
+    names: list[str] | None = None
+    for statement in statements:
+        node = statement.node
+        value: ast.expr | None = None
+        way = ""
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and "__all__" in statement.binds:
+            names, value = [], node.value
+        elif isinstance(node, ast.AugAssign) and "__all__" in statement.binds:
+            value = node.value
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            way = dotted(node.value.func) or ""
+            if way in _EXTENDS and len(node.value.args) == 1:
+                value = node.value.args[0]
+        if value is None:
+            if any(name == "__all__" for name, _ in statement.names.eager):
+                return None
+            continue
+        try:
+            told = ast.literal_eval(value)
+        except (ValueError, TypeError):
+            return None
+        told = [told] if way in ("__all__.append", "__all__.remove") else list(told)
+        names = [] if names is None else names
+        if way == "__all__.remove":
+            names = [name for name in names if name not in told]
+        else:
+            names += told
+    return None if names is None else frozenset(names)

@@ -1,0 +1,211 @@
+"""What only the beginning of a run takes: helpers of functions that are called once. Pure.
+
+A function or a constant counts from the next start, too, where all that mentions it is in functions
+that do. That is said only where it is plain to see: each mention is a direct call, or a reading, in
+the body of such a function, and nothing in the workspace finds functions by computed names.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from monarch_reload.plan.misfit_calls import Definitions
+from monarch_reload.source.source import Source
+from monarch_reload.source.spelling import FunctionNode, dotted, root_of
+
+_LATER = (*FunctionNode, ast.Lambda, ast.GeneratorExp)
+_COMPUTED = frozenset({"globals", "locals", "exec", "eval", "import_module", "__import__"})
+_LOOKING = frozenset({"getattr", "vars", "setattr", "delattr"})
+_SIGN = re.compile(rb"\b(globals|locals|exec|eval|import_module|__import__|getattr|vars|setattr|"
+                   rb"delattr|__dict__|modules|attrgetter)\b")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Mention:
+    """`within` is the function, by its qualified name, whose body has it; empty for elsewhere.
+    `is_call`: it is called there, at once."""
+
+    within: str
+    is_call: bool
+
+
+class _Text:
+    """All that a module mentions, read once: an edit may concern hundreds of names."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.definitions = Definitions(tree.body)
+        self._plain: dict[str, list[_Mention]] = {}
+        self._arguments: set[str] = set()
+        self._otherwise: set[str] = set()  # attributes, strings, declarations
+        self._imported: set[str] = set()
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        for within, node in _placed(tree):
+            if isinstance(node, ast.Name):
+                is_read = isinstance(node.ctx, ast.Load)
+                # The definition itself is one at the top level.
+                if is_read or within:
+                    mention = _Mention(within if is_read else "", id(node) in called)
+                    self._plain.setdefault(node.id, []).append(mention)
+            elif isinstance(node, ast.ImportFrom):
+                self._imported.update(alias.name for alias in node.names)
+                self._otherwise.update(
+                    alias.name for alias in node.names if alias.asname not in (None, alias.name)
+                )
+            elif isinstance(node, ast.arg):
+                self._arguments.add(node.arg)
+            elif isinstance(node, ast.Attribute):
+                self._otherwise.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self._otherwise.add(node.value)
+            elif isinstance(node, (ast.Global, ast.Nonlocal)):
+                self._otherwise.update(node.names)
+
+    def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
+        """Of something that is defined here, or elsewhere: then an import may bring it."""
+        found: list[_Mention] = []
+        is_known = is_home or not self._imported.isdisjoint((name, "*"))
+        if is_known:
+            found += self._plain.get(name, ())
+        if name in self._otherwise or (is_known and name in self._arguments):
+            found.append(_Mention("", False))
+        return found
+
+
+class StartHelpers:
+    """Over all modules of a workspace, by name. `counts` says of a function, by its module and its
+    qualified name, whether it is known to run only when a run begins."""
+
+    def __init__(self, sources: Mapping[str, Source], counts: Callable[[str, str], bool]) -> None:
+        self._sources = sources
+        self._counts = counts
+        self._texts: dict[str, _Text] = {}
+
+    def is_helper(self, module: str, name: str, asked: frozenset[str] = frozenset()) -> bool:
+        """Of a plain function at the top level of a module. Of those `asked`, which call each
+        other, somebody has asked already."""
+        if (me := f"{module}:{name}") in asked:
+            return True
+        node = self._text(module).definitions.function(name)
+        if not isinstance(node, ast.FunctionDef):
+            return False
+        is_lazy = any(isinstance(inner, (ast.Yield, ast.YieldFrom)) for inner in ast.walk(node))
+        return not is_lazy and self._is_used_at_start(module, name, asked | {me}, must_call=True)
+
+    def is_setting(self, module: str, name: str) -> bool:
+        """Of a name that one statement at the top level assigns."""
+        return self._text(module).definitions.is_assigned_once(name) and self._is_used_at_start(
+            module, name, frozenset(), must_call=False
+        )
+
+    def _text(self, module: str) -> _Text:
+        if module not in self._texts:
+            self._texts[module] = _Text(self._sources[module].tree)
+        return self._texts[module]
+
+    def _is_used_at_start(
+        self, module: str, name: str, asked: frozenset[str], *, must_call: bool
+    ) -> bool:
+        callers: dict[tuple[str, str], None] = {}
+        word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
+        # Where it is from first: most are taken by others there, and nothing else need be read.
+        for other in dict.fromkeys((module, *self._sources)):
+            if word.search(self._sources[other].text):
+                for mention in self._text(other).mentions(name, is_home=other == module):
+                    if not mention.within or (must_call and not mention.is_call):
+                        return False
+                    callers[other, mention.within] = None
+        if not all(self._runs_at_start(other, within, asked) for other, within in callers):
+            return False
+        return bool(callers) and not self._is_opaque
+
+    def _runs_at_start(self, module: str, function: str, asked: frozenset[str]) -> bool:
+        if self._counts(module, function):
+            owner, _, method = function.rpartition(".")
+            return method != "__init__" or not self._is_made_elsewhere(owner)
+        return "." not in function and self.is_helper(module, function, asked)
+
+    def _is_made_elsewhere(self, cls: str) -> bool:
+        """Whether a class is called by what may run in a step, as one of a loss may be."""
+        for module, source in self._sources.items():
+            if cls.encode() not in source.text:
+                continue
+            for within, node in _placed(source.tree):
+                if not isinstance(node, ast.Call) or _last(node.func) != cls:
+                    continue
+                if not within or not self._counts(module, within):
+                    return True
+        return False
+
+    @cached_property
+    def _is_opaque(self) -> bool:
+        """Whether somebody may reach a function by a name that no text has."""
+        return any(
+            _computes_names(source.tree, self._sources)
+            for source in self._sources.values()
+            if _SIGN.search(source.text)
+        )
+
+
+def _placed(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Each node with the function whose body it is directly in; with nothing for what runs when a
+    module is imported, and for what a function makes to be run later."""
+    pending: list[tuple[str, str, ast.AST]] = [("", "", node) for node in tree.body]
+    while pending:
+        owner, within, node = pending.pop()
+        yield within, node
+        if isinstance(node, ast.ClassDef):
+            inside = "?." if within or owner == "?." else f"{owner}{node.name}."
+            rest = [*node.decorator_list, *node.bases, *node.keywords]
+            pending += [("?.", "", one) for one in rest]
+            pending += [(inside, "", one) for one in node.body]
+        elif isinstance(node, FunctionNode):
+            # Nested ones are run later, by whoever has them.
+            is_plain = not within and isinstance(node, ast.FunctionDef) and owner != "?."
+            body = f"{owner}{node.name}" if is_plain else ""
+            rest = [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
+            pending += [("?.", "", one) for one in rest]
+            pending += [("?.", body, one) for one in node.body]
+        elif isinstance(node, _LATER):
+            pending += [("?.", "", one) for one in ast.iter_child_nodes(node)]
+        else:
+            pending += [(owner, within, one) for one in ast.iter_child_nodes(node)]
+
+
+def _computes_names(tree: ast.Module, ours: Collection[str]) -> bool:
+    roots = {module.partition(".")[0] for module in ours}
+    outside = {"self", "cls"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            outside |= {
+                alias.asname or root_of(alias.name)
+                for alias in node.names
+                if root_of(alias.name) not in roots
+            }
+        elif isinstance(node, ast.ImportFrom):
+            is_ours = node.level or root_of(node.module or "") in roots
+            outside |= set() if is_ours else {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in _COMPUTED:
+            return True
+        if isinstance(node, ast.Attribute):
+            if node.attr in _COMPUTED - {"eval", "exec"} or node.attr == "attrgetter":
+                return True
+            if node.attr == "__dict__" and root_of(dotted(node.value) or "") not in outside:
+                return True
+            if dotted(node) == "sys.modules":
+                return True
+        if isinstance(node, ast.Call) and dotted(node.func) in _LOOKING:
+            name = node.args[1] if len(node.args) > 1 else None
+            is_said = isinstance(name, ast.Constant)
+            seen = root_of(dotted(node.args[0]) or "") if node.args else ""
+            if not is_said and seen not in outside:
+                return True
+    return False
+
+
+def _last(node: ast.expr) -> str:
+    return (dotted(node) or "").rpartition(".")[2]

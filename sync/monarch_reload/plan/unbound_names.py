@@ -1,0 +1,144 @@
+"""Names that functions of a module read and that nobody binds: a NameError when they are run.
+
+Told from the compiled code, which knows all scopes. In doubt, a name is taken to exist.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import sys
+from collections.abc import Collection, Iterator
+from types import CodeType
+
+from monarch_reload.source.spelling import dotted
+
+_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
+_OPERATIONS = {dis.opmap[name]: name for name in (*_LOADS, *_STORES) if name in dis.opmap}
+_SHIFT = {"LOAD_GLOBAL": 1} if sys.version_info >= (3, 11) else {}  # its lowest bit is a flag
+# What binds names that are not to be seen.
+_UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr", "__dict__", "execfile"})
+# Put into builtins by somebody, or there on another system.
+_ELSEWHERE = frozenset({"_", "__class__", "WindowsError", "get_ipython", "reveal_type", "profile"})
+
+
+def may_be_unbound(code: CodeType, known: Collection[str]) -> bool:
+    """A first look at what a function reads, at the price of nearly nothing."""
+    is_function = bool(code.co_flags & _NEWLOCALS)
+    return is_function and any(
+        name not in known and not hasattr(builtins, name) for name in _names_in(code, _LOADS)
+    )
+
+
+def unbound_names(
+    code: CodeType, tree: ast.Module, known: Collection[str]
+) -> Iterator[tuple[int, str]]:
+    """(line, name) of every read in a function. `known` are names that the running module has.
+
+    Nothing of a module that binds names unseen, or of lines that are prepared for a NameError.
+    """
+    codes = list(_inside(code))
+    if not _UNSEEN.isdisjoint(code.co_names) or _has_open_star(tree):
+        return
+    bound: set[str] = {*known, *dir(builtins), *_ELSEWHERE, *_module_names(code)}
+    for inner in codes:
+        bound |= _names_in(inner, _STORES)
+    expected = _lines_expecting_errors(tree)
+    for inner in codes:
+        if inner is code or _is_class_of(code, inner) or _names_in(inner, _LOADS) <= bound:
+            continue
+        line = inner.co_firstlineno
+        for one in dis.get_instructions(inner):
+            line = _line_of(one, line)
+            if one.opname in _LOADS and one.argval not in bound and line not in expected:
+                yield line, one.argval
+
+
+def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:
+    """The names that some instructions are about; many times faster than `dis`."""
+    found: set[str] = set()
+    raw, extension = code.co_code, 0
+    for at in range(0, len(raw), 2):
+        operation, argument = raw[at], raw[at + 1] | extension
+        extension = argument << 8 if operation == dis.EXTENDED_ARG else 0
+        name = _OPERATIONS.get(operation)
+        if name in operations:
+            found.add(code.co_names[argument >> _SHIFT.get(name or "", 0)])
+    return found
+
+
+def _module_names(code: CodeType) -> Iterator[str]:
+    yield from ("__name__", "__file__", "__doc__", "__spec__", "__path__", "__package__")
+    yield from ("__loader__", "__builtins__", "__cached__", "__annotations__", "__debug__")
+    yield from ("__module__", "__qualname__", "__dict__", "__firstlineno__", "__type_params__")
+    yield from ("__classdict__", "__conditional_annotations__", "__annotate__")
+
+
+def _inside(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _inside(part)
+
+
+def _is_class_of(module: CodeType, code: CodeType) -> bool:
+    """Whether it is the body of a class at the top level, which runs with the module."""
+    return code in module.co_consts and not code.co_flags & _NEWLOCALS
+
+
+_NEWLOCALS = 2
+
+
+def _line_of(instruction: dis.Instruction, before: int) -> int:
+    line = getattr(instruction, "line_number", None)  # since Python 3.13
+    if line is None and instruction.starts_line is not None:
+        line = instruction.starts_line
+    return before if line is None or isinstance(line, bool) else line
+
+
+def _has_open_star(tree: ast.Module) -> bool:
+    """Whether an `import *` brings what is not known here."""
+    return any(
+        isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)
+    )
+
+
+def _lines_expecting_errors(tree: ast.Module) -> set[int]:
+    """Lines in a `try` that catches a NameError, or in a branch that is chosen by what there is."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Try) and any(map(_catches, node.handlers)):
+            found |= _lines(node.body)
+        elif isinstance(node, (ast.If, ast.IfExp)) and _asks_what_there_is(node.test):
+            found |= _lines([node])
+    return found
+
+
+def _lines(nodes: Collection[ast.AST]) -> set[int]:
+    return {
+        line
+        for node in nodes
+        for line in range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
+    }
+
+
+_CAUGHT = frozenset({"NameError", "Exception", "BaseException"})
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or dotted(kind) in _CAUGHT for kind in kinds)
+
+
+_ASKED = ("version", "platform", "py2", "py3", "python", "type_checking", "name")
+
+
+def _asks_what_there_is(test: ast.expr) -> bool:
+    """`if PY2:`, `if sys.version_info < (3,):`, `if "x" in globals():`"""
+    names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
+    names |= {part.attr for part in ast.walk(test) if isinstance(part, ast.Attribute)}
+    return any(word in name.lower() for name in names for word in _ASKED) or not names.isdisjoint(
+        {"globals", "dir", "hasattr"}
+    )

@@ -1,0 +1,360 @@
+"""Commit, abort and undo of one prepared reload."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import linecache
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Literal
+
+from monarch_reload.adopt import Adoption
+from monarch_reload.data_files import naming
+from monarch_reload.errors import ReloadError
+from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
+from monarch_reload.live.closures import follow_edited_makers
+from monarch_reload.live.holders import holders
+from monarch_reload.live.live_functions import Functions
+from monarch_reload.live.patch import FunctionPatch, parts_of
+from monarch_reload.live.registrars import reached
+from monarch_reload.live.registries import registries, unregister
+from monarch_reload.plan.dirty_marks import Mark, Plan
+from monarch_reload.plan.edits import LiveModule, edited, move_code, unedited
+from monarch_reload.plan.graph import ModuleEdit
+from monarch_reload.plan.importers import Importers
+from monarch_reload.plan.operators import leave_out
+from monarch_reload.plan.plan import make_plan
+from monarch_reload.plan.removed_assignments import Stray, strays_of
+from monarch_reload.plan.stars import Exports
+from monarch_reload.reading_ahead import reading_ahead
+from monarch_reload.report import ReloadReport, Verdict
+from monarch_reload.reshaping import reshaped
+from monarch_reload.source.source import (
+    ImportHook,
+    RunningSources,
+    Source,
+    forget_bytecode,
+    real_path,
+)
+from monarch_reload.trial.budget import Budget
+from monarch_reload.trial.held_back import left_behind
+from monarch_reload.trial.stage import Stage
+from monarch_reload.undo_log import Action, Flip, UndoLog
+from monarch_reload.verdicts import judge, warnings_of
+
+# Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
+# in the reverse order.
+_ONE_AT_A_TIME = threading.RLock()
+
+Mode = Literal["auto", "patch", "respawn", "off"]
+
+
+class Process:
+    """What all reloads of one reloader share; the generation counts commits and undos."""
+
+    def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
+        self.sources = RunningSources(imported)
+        self.hook = ImportHook(self.sources)
+        self.lock = threading.RLock()
+        self.generation = 0
+        # Texts by their files, and why they could not be switched to: the next time, they need a
+        # new process from the start.
+        self.unfit: dict[tuple[str, bytes], ReloadError] = {}
+
+
+class Prepared:
+    """A reload that can still go either way. Made by `Reloader.prepare`."""
+
+    def __init__(
+        self, process: Process, texts: Mapping[str, bytes | None], mode: Mode, budget: Budget
+    ) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.arriving: Mapping[str, str] = {}  # files that new code may import; where they lie
+        self._process = process
+        self._generation = process.generation
+        self._texts = texts
+        self._mode = mode
+        self._sources: dict[str, Source] = {}
+        self._plan = Plan({})
+        self._budget = budget
+        self._stage = Stage(process.hook, self._budget)
+        self._functions = FunctionPatch()
+        self._adoption = Adoption(self._stage, self._functions)
+        self._places = UndoLog()
+        self._caches: list[Callable[[], None]] = []
+        self._report = ReloadReport()
+        self._report.verdicts = self.verdicts
+        self._spent = False
+
+    @property
+    def needs_respawn(self) -> bool:
+        return any(verdict.action == "respawn" for verdict in self.verdicts.values())
+
+    @property
+    def report(self) -> ReloadReport:
+        """What a commit will report; its `seconds` are still to come."""
+        return self._report
+
+    def patches_as_far_as_possible(self, is_partial: bool) -> None:
+        """Classes that cannot change in place take new methods nevertheless."""
+        self._adoption.classes.is_partial = is_partial
+
+    def respawns(self, names: Collection[str], reason: str) -> None:
+        """Nothing of these modules changes in this process."""
+        for name in names:
+            self.verdicts[name] = Verdict(name, self._process.sources[name].path, "respawn", reason)
+
+    def stage_changes(self, changed: Mapping[str, Source], data: Collection[str] = ()) -> None:
+        """`data` are config files that change; on disk they may be as they were.
+
+        Raises ReloadError for what new code raises, OverBudget where it takes too long to decide,
+        and anything else where the reloader itself is at its wits' end. It is aborted then.
+        """
+        try:
+            self._stage_changes(changed, data)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _stage_changes(self, changed: Mapping[str, Source], data: Collection[str]) -> None:
+        running, hook = self._process.sources, self._process.hook
+        living = functools.cache(Functions.living)
+
+        def look_at(name: str) -> LiveModule:
+            return LiveModule(name, sys.modules[name], running[name], living)
+
+        def decorates(name: str) -> bool:
+            plan = self._plan.modules[name]
+            return any(plan.edit.new[index].is_decorated for index in plan.run | plan.twin)
+
+        live: dict[str, LiveModule] = {}
+        for name in changed:
+            self._budget.check()
+            live[name] = look_at(name)
+        for name, source in changed.items():
+            if source.path != running[name].path:
+                # New code imports what lies beside it.
+                self._places.apply(reshaped(sys.modules[name], source.path))
+        exports = Exports(running, changed)
+        edits: list[ModuleEdit] = []
+        for name, source in changed.items():
+            self._budget.check()
+            edits.append(edited(live[name], source, exports))
+        strays = list(self._make_again(edits, live, changed, exports))
+        if data:
+            edits = self._rereading(edits, data, exports)
+        known = [name for name, _ in running.loaded()]
+        self._plan = make_plan(
+            edits, Importers(running, changed, exports), known, self._budget.check
+        )
+        self._sources = dict(changed)
+        for name, plan in self._plan.modules.items():
+            self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
+        for name, stray in strays:
+            if stray.removal is not None:
+                self._adoption.bindings.append(stray.removal)
+            elif stray.is_code:
+                self._adoption.refused.setdefault(name, {})[stray.title] = stray.reason
+            else:
+                self._report.stays.append(f"{name}: {stray}")
+        if any(plan.is_staged for plan in self._plan.modules.values()):
+            sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
+            hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
+            hook.arriving = {real_path(path): place for path, place in self.arriving.items()}
+            importlib.invalidate_caches()
+            contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
+            try:
+                with _ONE_AT_A_TIME, reading_ahead(contents, self._stage.builtins):
+                    self._stage.run(self._plan, sources, list(running.loaded()))
+            finally:
+                hook.pending, hook.arriving = {}, {}
+        self._adoption.deleted = {
+            name: running[name]
+            for path, text in self._texts.items()
+            if text is None
+            for name in running.names_at(os.fspath(path))
+        }
+        following = {name for name in self._plan.modules.keys() - live.keys() if decorates(name)}
+        self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
+        for name, source in changed.items():
+            move_code(live[name], source, self._plan.modules[name], self._functions)
+        self._functions.flips += follow_edited_makers(
+            self._functions.flips, [running[name] for name in self._plan.modules]
+        )
+        judge(
+            self._report, self._plan, running, changed,
+            refused=self._adoption.refused, patched=self._functions.patched,
+            moved=self._adoption.moved,
+        )  # fmt: skip
+        found = warnings_of(self._plan, running, changed, self._stage.namespaces)
+        self._report.warnings = list(found)
+        for name in self._report.at_start:
+            self._report.warn(f"{name} counts from the next start of the run")
+        self._report.threads = self._stage.outside.threads
+        self._caches = list(_caches_of(self._plan))
+
+    def _make_again(
+        self,
+        edits: list[ModuleEdit],
+        live: Mapping[str, LiveModule],
+        changed: Mapping[str, Source],
+        exports: Exports,
+    ) -> Iterator[tuple[str, Stray]]:
+        """Have the plan make again what edited modules assigned to others and assign no more.
+
+        Gives what is left, with the module that assigned it.
+        """
+        running = self._process.sources
+        anew: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        texts = [source.text for source in changed.values()]
+        for edit in edits:
+            for stray in strays_of(edit, running, texts):
+                if stray.place is None:
+                    yield edit.name, stray
+                else:
+                    name, cls, inside = stray.place
+                    anew[name].append((cls, inside))
+        for name, places in anew.items():
+            if name in changed:
+                index = next(i for i, edit in enumerate(edits) if edit.name == name)
+                edits[index] = edited(live[name], changed[name], exports, places)
+            else:
+                module = sys.modules[name]
+                edits.append(unedited(name, module, running[name], exports, places))
+
+    def _rereading(
+        self, edits: list[ModuleEdit], data: Collection[str], exports: Exports
+    ) -> list[ModuleEdit]:
+        """The edits, and more for modules that name one of the files in unedited statements."""
+        changed = {edit.name for edit in edits}
+        last = [os.path.basename(path) for path in data]
+        for name, module in self._process.sources.loaded():
+            source = self._process.sources[name]
+            if name not in changed and any(os.fsencode(one) in source.text for one in last):
+                edits.append(unedited(name, module, source, exports))
+        edits = [replace(edit, rereads=naming(edit.new, data)) for edit in edits]
+        for path in data:
+            readers = [edit.name for edit in edits if naming(edit.new, [path])]
+            if readers:
+                reason = f"named in {', '.join(readers)}"
+                self.verdicts[path] = Verdict("", path, "rerun", reason)
+        return [edit for edit in edits if edit.rereads or edit.name in changed]
+
+    def abort(self) -> None:
+        """Drop it; the process is as if it had never been prepared."""
+        if not self._spent:
+            self._spent = True
+            self._stage.close(keep_imported=False)
+            self._places.rollback()
+            self._adoption.forget_all()
+
+    def commit(self) -> ReloadReport:
+        """Switch to the new code. On an exception everything is put back; raises ReloadError."""
+        started = time.perf_counter()
+        process, report = self._process, self._report
+        with process.lock:
+            if self._spent or self._generation != process.generation:
+                self.abort()
+                message = "prepared for code that this process no longer runs; prepare again"
+                raise ReloadError(message, phase="commit")
+            self._spent = True
+            log = UndoLog()
+            try:
+                self._stage.close(keep_imported=True)
+                if self._stage.namespaces:
+                    self._adoption.settle()
+                log.apply(self._flips())
+                self._refresh()
+            except BaseException as error:
+                log.rollback()
+                self._refresh()
+                self._stage.close(keep_imported=False)
+                self._places.rollback()
+                if not isinstance(error, Exception):
+                    raise
+                refused = ReloadError.of_exception(error, "commit")
+                for source in self._sources.values():
+                    process.unfit[source.path, source.text] = refused
+                raise refused from error
+            self._adoption.forget_twins()
+            self._stage.made.clear()
+            process.generation += 1
+            generation = process.generation
+            report.seconds = time.perf_counter() - started
+        report._undo = lambda: self._undo(log, generation)
+        return report
+
+    def _flips(self) -> Iterator[Flip]:
+        adoption = self._adoption
+        asked = self._stage.held_back or adoption.gone or adoption.undecorated
+        known = list(registries(holders(self._process.sources.loaded()))) if asked else []
+        yield from self._functions.flips
+        yield from self._adoption.classes.flips
+        yield from self._adoption.bindings
+        for live, registrars in adoption.undecorated:
+            places = {id(one) for registrar in registrars for one in reached(registrar)}
+            ids = {id(part) for part in parts_of(live, getattr(live, "__module__", ""))}
+            yield from unregister([one for one in known if one.family in places], ids)
+        for held in self._stage.held_back:
+            yield held.flip(self._functions.live_of, self._adoption.before_of)
+        yield from left_behind(known, self._stage.held_back, self._functions.live_of)
+        yield from self._stage.outside.flips(self._functions.live_of)
+        for store in self._stage.stores:
+            yield store.flip(self._functions.live_of)
+        yield from unregister(known, {id(thing) for thing in adoption.gone})
+        for name, source in self._sources.items():
+            yield Action(lambda name=name, source=source: self._record(name, source))  # type: ignore[misc]
+
+    def _record(self, name: str, source: Source) -> Callable[[], None]:
+        before = self._process.sources[name]
+        self._process.sources.record(name, source)
+        return lambda: self._process.sources.record(name, before)
+
+    def _undo(self, log: UndoLog, generation: int) -> None:
+        with self._process.lock:
+            if generation != self._process.generation:
+                raise RuntimeError("another reload came after this one; undo that one first")
+            log.rollback()
+            self._stage.close(keep_imported=False)
+            self._places.rollback()
+            self._refresh()
+            self._process.generation += 1
+
+    def _refresh(self) -> None:
+        """Drop what others computed from the code that was there a moment ago."""
+        for clear in self._caches:
+            clear()
+        if self._mode != "off":
+            for path in self._texts:
+                linecache.cache.pop(path, None)
+            for source in self._sources.values():
+                linecache.cache.pop(source.path, None)
+        patched = [*self._adoption.classes.patched, *hooked_classes(self._functions.patched)]
+        if patched:
+            forget_subclass_checks(patched)
+        forget_bytecode(self._texts)
+        importlib.invalidate_caches()
+        dynamo: ModuleType | None = sys.modules.get("torch._dynamo")
+        if dynamo is not None and (self._functions.patched or self._stage.namespaces):
+            # Compiled graphs guard neither inlined functions nor class attributes.
+            dynamo.reset()
+
+
+def _caches_of(plan: Plan) -> Iterator[Callable[[], None]]:
+    """`cache_clear` of everything that behaves differently from now on."""
+    for name, module_plan in plan.modules.items():
+        module = sys.modules[name]
+        touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}
+        # A cache of what only calls something edited may hold a loaded model: it stays.
+        marked = {key for key, mark in module_plan.marks.items() if mark is not Mark.CALLING}
+        for key in touched | marked:
+            for part in parts_of(vars(module).get(key), name):
+                if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
+                    yield part.cache_clear

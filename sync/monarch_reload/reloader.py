@@ -1,0 +1,341 @@
+"""The reloader of one process: takes new sources, refuses or prepares them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from monarch_reload.data_files import is_config
+from monarch_reload.errors import NeedsRespawn, ReloadError
+from monarch_reload.prepared import Mode, Prepared, Process
+from monarch_reload.report import ReloadReport, Verdict
+from monarch_reload.reshaping import other_places, other_shape
+from monarch_reload.running_files import RunningFiles
+from monarch_reload.source.source import Source
+from monarch_reload.source.splice import spliced
+from monarch_reload.trial.budget import Budget, OverBudget
+from monarch_reload.trial.spare import NewState, Spare, import_in_subprocess, is_surely_wrong
+
+PathLike = str | os.PathLike[str]
+
+
+class Reloader:
+    """Reloads modules that were loaded from `roots`, now or later, when told that they changed.
+
+    Make it before the modules are imported where possible: what a module runs is then known
+    from its import, and not from a file that may have changed since. Or say it: `imported`
+    gives the texts that files had when their modules were imported, by `__file__`.
+
+    What cannot be prepared in place is tried by `spare`, a fresh process: new code that it imports
+    needs one, and is not refused.
+    """
+
+    def __init__(
+        self,
+        roots: Iterable[PathLike],
+        *,
+        imported: Callable[[], Mapping[str, bytes]] = dict,
+        spare: Spare = import_in_subprocess,
+    ) -> None:
+        if isinstance(roots, str | bytes | os.PathLike):
+            raise TypeError(f"roots is a list of folders: [{roots!r}]")
+        self._process = Process(imported)
+        self._spare = spare
+        self._sources, self._hook = self._process.sources, self._process.hook
+        self._lock = self._process.lock
+        self._roots: list[str] = []
+        self._files = RunningFiles(self._sources, self._roots)
+        for root in roots:
+            self.add_root(root)
+        sys.meta_path.insert(0, self._hook)
+
+    def add_root(self, root: PathLike) -> None:
+        with self._lock:
+            path = os.path.abspath(os.fspath(root))
+            if path not in self._roots:
+                self._roots.append(path)
+            self._sources.add_root(os.fspath(root))
+
+    def close(self) -> None:
+        """Stop remembering imports. Modules stay as they are."""
+        if self._hook in sys.meta_path:
+            sys.meta_path.remove(self._hook)
+
+    def __enter__(self) -> Reloader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def loaded(self) -> Iterator[tuple[str, Source]]:
+        """The modules that can be reloaded, with the source that each one runs."""
+        yield from self._sources.running()
+
+    def changed_paths(self) -> list[str]:
+        """Files of loaded modules whose text on disk is not what runs, deleted ones once.
+
+        Config files that they name are in it once for every save.
+        """
+        with self._lock:
+            return self._files.changed()
+
+    def reload(self, paths: Iterable[PathLike] | None = None, mode: Mode = "auto") -> ReloadReport:
+        """Prepare and commit what is on disk, in this process.
+
+        `paths` are absolute, or relative to a root or the working directory; folders stand for
+        the loaded files in them, deleted and new files are welcome. Left out: `changed_paths`.
+
+        A config file (toml, json, yaml, ini, cfg) has those top-level statements run again that
+        name it, or that call functions which do.
+
+        Raises ReloadError, and has changed nothing, for code that does not compile or run, and
+        NeedsRespawn for what only a new process could take. Mode "respawn" says in the report
+        what would need one and changes nothing; "off" does nothing.
+        """
+        started = time.perf_counter()
+        chosen = self.changed_paths() if paths is None else self._resolved(paths)
+        sources: dict[PathLike, bytes | None] = {}
+        for path in chosen:
+            try:
+                sources[path] = Path(path).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                sources[path] = None
+        prepared = self.prepare(sources, mode=mode)
+        if mode == "auto":
+            _refuse_what_needs_respawn(prepared)
+        prepared.report.prepare_seconds = time.perf_counter() - started
+        try:
+            return prepared.commit()
+        except ReloadError:
+            # Either says that a new process is needed, or is about the code itself.
+            _refuse_what_needs_respawn(self.prepare(sources, mode=mode))
+            raise
+
+    def _resolved(self, paths: Iterable[PathLike]) -> list[str]:
+        loaded = {source.path for _, source in self.loaded()}
+        found: dict[str, None] = {}
+        for path in [os.fspath(path) for path in paths]:
+            places = [os.path.join(base, path) for base in (*self._roots, os.getcwd())]
+            known = [p for p in places if self._sources.names_at(p)]
+            there = [p for p in places if os.path.exists(p)]
+            for place in known or there[:1] or places[:1]:
+                whole = os.path.normpath(place)
+                if os.path.isdir(whole):
+                    found.update((p, None) for p in loaded if p.startswith(f"{whole}{os.sep}"))
+                else:
+                    found[whole] = None
+        return list(found)
+
+    def prepare(
+        self,
+        sources: Mapping[Any, bytes | None],
+        *,
+        mode: Mode = "auto",
+        as_far_as_possible: bool = False,
+        arriving: Mapping[str, str] | None = None,
+        folders: Sequence[str] = (),
+    ) -> Prepared:
+        """Compile, plan and run beside the live modules; None for a deleted file.
+
+        `arriving` are more files that are not there yet, with where their texts lie until then.
+        They are looked at when new code imports them. `folders` will come first on `sys.path`: a
+        module whose file goes while another of its name comes there, or elsewhere on `sys.path`,
+        is that from now on.
+
+        Nothing visible changes. Raises ReloadError for code that does not compile or does not
+        run, and with mode "patch" for what only a new process could take. A class that cannot
+        change in place keeps all it has; `as_far_as_possible`, it takes new methods nevertheless.
+        """
+        with self._lock, _collector_paused():
+            budget = Budget(self._sources.import_seconds())
+            texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
+            arriving = {} if arriving is None else arriving
+            moved = self._moved(texts, arriving, [*folders, *filter(None, sys.path)])
+            changed = self._compiled(texts, moved, budget)
+
+            def begun() -> Prepared:
+                prepared = Prepared(self._process, texts, mode, budget)
+                prepared.arriving = arriving
+                prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
+                prepared.patches_as_far_as_possible(as_far_as_possible)
+                prepared.verdicts.update(self._verdicts_without_a_run(texts, moved))
+                return prepared
+
+            prepared = begun()
+            if mode == "respawn":
+                prepared.respawns(changed, "as asked for")
+            elif mode != "off":
+                sound = {n: s for n, s in changed.items() if n not in prepared.verdicts}
+                try:
+                    for source in sound.values():
+                        if (
+                            error := self._process.unfit.get((source.path, source.text))
+                        ) is not None:
+                            raise error
+                    prepared.stage_changes(
+                        sound, [p for p, t in texts.items() if t and is_config(p)]
+                    )
+                except Exception as error:
+                    state = self._new_state(texts, moved, arriving, folders)
+                    reason = self._tried_elsewhere(error, state, changed)
+                    prepared = begun()
+                    prepared.respawns(sound, reason)
+            if mode == "patch":
+                _refuse_what_needs_respawn(prepared)
+            return prepared
+
+    def _tried_elsewhere(
+        self, error: Exception, state: NewState, changed: Mapping[str, Source]
+    ) -> str:
+        """Why a fresh process is needed, as one imports what could not be prepared in this one.
+
+        Raises ReloadError where the code itself is to blame.
+        """
+        known = error if isinstance(error, ReloadError) else None
+        if known is not None and (is_surely_wrong(known, changed) or "__main__" in changed):
+            raise known
+        refusal = self._spare(state)
+        if refusal is None:
+            if isinstance(error, OverBudget):
+                return str(error)
+            place = f", {known.path}:{known.line}" if known is not None and known.line else ""
+            what = known.message if known is not None else f"{type(error).__name__}: {error}"
+            return f"only a fresh process imports it; in this one it came to {what}{place}"
+        if known is not None and known.message == refusal.message:
+            raise known
+        raise refusal from error
+
+    def _new_state(
+        self,
+        texts: Mapping[str, bytes | None],
+        moved: Mapping[str, list[str]],
+        arriving: Mapping[str, str],
+        folders: Sequence[str],
+    ) -> NewState:
+        """What will be on disk, and the modules that are loaded and will still be there."""
+        files: dict[str, bytes | str | None] = {**arriving, **texts}
+        paths = {name: path for path, names in moved.items() for name in names}
+        modules = [
+            (name, paths.get(name, self._sources[name].path))
+            for name, _ in self._sources.running()
+            if name not in ("__main__", "__mp_main__")
+        ]
+        gone = {path for path, text in texts.items() if text is None}
+        return NewState(
+            {os.path.realpath(path): content for path, content in files.items()},
+            [(name, path) for name, path in modules if path.endswith(".py") and path not in gone],
+            list(dict.fromkeys([*folders, *sys.path])),
+        )
+
+    def _runs(self, path: str, text: bytes | None) -> bool:
+        """Whether modules were loaded from the file, and run this text."""
+        names = self._sources.names_at(path)
+        return bool(names) and all(self._sources[name].text == text for name in names)
+
+    def _moved(
+        self,
+        texts: dict[str, bytes | None],
+        arriving: Mapping[str, str],
+        folders: Sequence[str],
+    ) -> dict[str, list[str]]:
+        """Modules by the file that is theirs from now on: the one they had is gone, and where
+        they would be found next is one of these. What arrives of them is added to the texts."""
+        untold = [other_shape(path) for path, text in texts.items() if text is not None]
+        gone = [path for path, text in texts.items() if text is None]
+        gone += [path for path in untold if path not in texts and not os.path.exists(path)]
+        moved: dict[str, list[str]] = {}
+        for before in gone:
+            for name in self._sources.names_at(before):
+                for place in other_places(name, before, folders):
+                    if place not in texts and place in arriving:
+                        texts[place] = Path(arriving[place]).read_bytes()
+                    if texts.get(place) is not None and not self._sources.names_at(place):
+                        moved.setdefault(place, []).append(name)
+                        break
+        return moved
+
+    def _compiled(
+        self,
+        texts: Mapping[str, bytes | None],
+        moved: Mapping[str, list[str]],
+        budget: Budget,
+    ) -> dict[str, Source]:
+        """New sources by module, for the modules that are loaded and do change.
+
+        Beyond the budget they are not compiled: a fresh process will.
+        """
+        changed: dict[str, Source] = {}
+        errors: list[ReloadError] = []
+        for path, text in texts.items():
+            if text is None or not path.endswith(".py"):
+                continue
+            names, renamed = self._sources.names_at(path), moved.get(path, [])
+            before = self._sources[names[0]] if names else None
+            source = Source(before.path if before else path, text)
+            is_late = budget.is_over()
+            if before is not None and before.text != text and not is_late:
+                source = spliced(before, text) or source
+            names = [name for name in names if self._sources[name].text != text] + renamed
+            try:
+                if not is_late and (names or not self._sources.names_at(path)):
+                    source.codes  # noqa: B018  compiles
+            except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+                errors.append(ReloadError.of_syntax(error, path, text))
+            changed.update(dict.fromkeys(names, source))
+        if errors:
+            raise ReloadError.of_many(errors)
+        return changed
+
+    def _verdicts_without_a_run(
+        self, texts: Mapping[str, bytes | None], moved: Mapping[str, list[str]]
+    ) -> dict[str, Verdict]:
+        verdicts = {}
+        have_moved = {name for names in moved.values() for name in names}
+        for path, text in texts.items():
+            names = self._sources.names_at(path)
+            if path in moved:
+                continue
+            for name in names:
+                if name in have_moved:
+                    continue
+                if text is None:
+                    reason = "deleted; its module runs on"
+                    verdicts[name] = Verdict(name, path, "unloaded", reason)
+                elif not path.endswith(".py"):
+                    kind = "bytecode without source" if path.endswith(".pyc") else "extension"
+                    verdicts[name] = Verdict(name, path, "respawn", f"{kind} module")
+                elif self._sources[name].text == text:
+                    continue
+                elif not isinstance(sys.modules[name], ModuleType):
+                    reason = "it put another object in its place in sys.modules"
+                    verdicts[name] = Verdict(name, path, "respawn", reason)
+            if not names:
+                reason = "no module of this process was loaded from it"
+                verdicts[path] = Verdict("", path, "unloaded", reason)
+        return verdicts
+
+
+def _refuse_what_needs_respawn(prepared: Prepared) -> None:
+    refused = [v for v in prepared.verdicts.values() if v.action == "respawn"]
+    if refused:
+        prepared.abort()
+        raise NeedsRespawn.of_verdicts(refused)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A syntax tree is so many objects that it sets off a full collection, 0.2 s with torch."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -1,0 +1,42 @@
+"""A module that gets another file: `m.py` becomes `m/__init__.py`, or the other way round, or goes
+to another import folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+
+from monarch_reload.undo_log import MISSING, Attribute
+
+_INIT = "__init__.py"
+
+
+def other_shape(path: str) -> str:
+    """Where the same module would be found if it were a package, or if it were none."""
+    folder, name = os.path.split(path)
+    return f"{folder}.py" if name == _INIT else os.path.join(path.removesuffix(".py"), _INIT)
+
+
+def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
+    """Where a module would be found if its file were not there, in one of these folders perhaps."""
+    yield other_shape(path)
+    if name == "__main__":
+        return
+    for folder in folders:
+        base = os.path.join(folder, *name.split("."))
+        yield from (os.path.join(base, _INIT), f"{base}.py")
+
+
+def reshaped(module: ModuleType, path: str) -> Iterator[Attribute]:
+    """What tells a module where it is, and what lies in it."""
+    name, folder = module.__name__, os.path.dirname(path)
+    places = [folder] if os.path.basename(path) == _INIT else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)
+    assert spec is not None
+    yield Attribute(module, "__spec__", spec)
+    yield Attribute(module, "__loader__", spec.loader)
+    yield Attribute(module, "__file__", path)
+    yield Attribute(module, "__package__", spec.parent)
+    yield Attribute(module, "__path__", MISSING if places is None else places)

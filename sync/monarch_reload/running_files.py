@@ -1,0 +1,83 @@
+"""Which of the running modules' files are not what runs, by a look at the disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from monarch_reload.data_files import named_in
+from monarch_reload.reshaping import other_shape
+from monarch_reload.source.source import RunningSources, read_text
+
+_Stat = tuple[int, int, int, int]
+# The file system's clock may stand still for so long: a file that was touched within it can
+# change again and look the same.
+_RACY_NS = 50_000_000
+
+
+class RunningFiles:
+    """A stat of every file decides; its text decides where the stat has moved."""
+
+    def __init__(self, sources: RunningSources, roots: Sequence[str]) -> None:
+        self._sources = sources
+        self._roots = roots
+        self._data: dict[str, _Stat | None] = {}  # config files, as they were last told
+        self._named: dict[str, tuple[bytes, list[str]]] = {}  # module -> text, config files
+        self._settled: dict[str, tuple[_Stat, bytes]] = {}  # looked at, and equal to that text
+        self._deleted: set[str] = set()
+
+    def changed(self) -> list[str]:
+        """Paths that differ from what runs, however often asked; a deletion is told once."""
+        found = []
+        for path, text in {s.path: s.text for _, s in self._sources.running()}.items():
+            stat = stat_of(path)
+            if stat is None:
+                if path not in self._deleted:
+                    self._deleted.add(path)
+                    found.append(path)
+                if stat_of(other_shape(path)) is not None:
+                    found.append(other_shape(path))
+                continue
+            self._deleted.discard(path)
+            if self._settled.get(path) == (stat, text):
+                continue
+            if self._differs(path, text):
+                self._settled.pop(path, None)
+                found.append(path)
+            elif max(stat[:2]) < time.time_ns() - _RACY_NS:
+                self._settled[path] = (stat, text)
+        return [*found, *self._changed_data()]
+
+    def _changed_data(self) -> list[str]:
+        found = []
+        for name, source in self._sources.running():
+            text, paths = self._named.get(name, (None, []))
+            if text != source.text:
+                folders = [os.path.dirname(source.path), *self._roots, os.getcwd()]
+                paths = list(dict.fromkeys(named_in(source.text, folders)))
+                self._named[name] = source.text, paths
+            for path in paths:
+                stat = stat_of(path)
+                known = self._data.setdefault(path, stat)
+                # At first sight: written since the module was imported?
+                young = text is None and stat is not None and stat[0] > source.seen_ns
+                if stat != known or young:
+                    self._data[path] = stat
+                    found.append(path)
+        return list(dict.fromkeys(found))
+
+    def _differs(self, path: str, text: bytes) -> bool:
+        try:
+            return read_text(path) != text
+        except OSError:
+            return False
+
+
+def stat_of(path: str) -> _Stat | None:
+    """What changes whenever the file does; None for one that is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -1,0 +1,242 @@
+"""Which statement of an edited file comes from which one of the file before. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cached_property
+
+from monarch_reload.source.names import Use
+from monarch_reload.source.spelling import FunctionNode, dotted, from_import, imported_by, root_of
+from monarch_reload.source.statements import Statement
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """New statements by index, each with the index of the old statement it comes from."""
+
+    same: dict[int, int]
+    narrow: dict[int, int]
+    renewed: dict[int, int]  # changed definitions that existed under the same name
+
+    def source_of(self, index: int) -> int | None:
+        for pairs in (self.same, self.narrow, self.renewed):
+            if index in pairs:
+                return pairs[index]
+        return None
+
+    @cached_property
+    def inherited(self) -> frozenset[int]:
+        """The old statements that go on as new ones."""
+        return frozenset(
+            old for pairs in (self.same, self.narrow, self.renewed) for old in pairs.values()
+        )
+
+
+def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
+    same: dict[int, int] = {}
+    narrow: dict[int, int] = {}
+    renewed: dict[int, int] = {}
+    by_text: defaultdict[str, list[int]] = defaultdict(list)
+    for index in reversed(range(len(old))):
+        by_text[old[index].text].append(index)
+    for index, statement in enumerate(new):
+        if by_text.get(statement.text):
+            same[index] = by_text[statement.text].pop()
+            statement.take_analysis(old[same[index]])
+    taken = set(same.values())
+    left = _Left([(i, statement) for i, statement in enumerate(old) if i not in taken])
+    for index, statement in enumerate(new):
+        if index in same:
+            continue
+        if statement.name is None:
+            if (candidate := left.take(_Left.by_dump, statement)) is not None:
+                same[index] = candidate
+            elif (candidate := left.take(_Left.by_frame, statement)) is not None:
+                narrow[index] = candidate
+    # Of several definitions of one name, an implementation is none of its `@overload`s.
+    for like in (_Left.by_decorators, _Left.by_name):
+        for index, statement in enumerate(new):
+            if statement.name is None or index in same or index in narrow or index in renewed:
+                continue
+            if (candidate := left.take(like, statement)) is not None:
+                other = old[candidate]
+                is_narrow = differ_in_bodies_only(other, statement)
+                is_narrow = is_narrow and not decorators_may_differ(other, statement)
+                (narrow if is_narrow else renewed)[index] = candidate
+    return Alignment(same, narrow, renewed)
+
+
+class _Left:
+    """Old statements that none of the new ones comes from yet, found by what they are like."""
+
+    def __init__(self, statements: Sequence[tuple[int, Statement]]) -> None:
+        self._taken: set[int] = set()
+        self._statements = statements
+        self._found: dict[Callable[[Statement], Hashable], dict[Hashable, list[int]]] = {}
+
+    def take(self, like: Callable[[Statement], Hashable], statement: Statement) -> int | None:
+        """The first one that is like the statement."""
+        if like not in self._found:
+            places: defaultdict[Hashable, list[int]] = defaultdict(list)
+            for place, other in reversed(self._statements):
+                places[like(other)].append(place)
+            self._found[like] = places
+        key = like(statement)
+        candidates = self._found[like].get(key) if key is not None else None
+        while candidates:
+            place = candidates.pop()
+            if place not in self._taken:
+                self._taken.add(place)
+                return place
+        return None
+
+    @staticmethod
+    def by_name(statement: Statement) -> Hashable:
+        return None if statement.name is None else (type(statement.node), statement.name)
+
+    @staticmethod
+    def by_decorators(statement: Statement) -> Hashable:
+        decorators = getattr(statement.node, "decorator_list", ())
+        name = _Left.by_name(statement)
+        return name and (name, *map(ast.dump, decorators))
+
+    @staticmethod
+    def by_dump(statement: Statement) -> Hashable:
+        return statement.dump if statement.name is None else None
+
+    @staticmethod
+    def by_frame(statement: Statement) -> Hashable:
+        return (statement.frame or None) if statement.name is None else None
+
+
+def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
+    """Whether new code in the live functions is all that the edit asks for."""
+    if old.text == new.text:
+        return True
+    if type(old.node) is not type(new.node):
+        return False
+    if old.is_function:
+        return old.name == new.name and _header(old.node) == _header(new.node)
+    if not old.is_class:
+        return old.dump == new.dump
+    return (
+        _header(old.node) == _header(new.node)
+        and len(old.body) == len(new.body)
+        and all(map(differ_in_bodies_only, old.body, new.body))
+        and not _calls_what_changed(old, new)
+    )
+
+
+def decorators_may_differ(old: Statement, new: Statement) -> bool:
+    """Whether decorators may make something else of it, as those do that read its signature.
+
+    For statements that differ in bodies only.
+    """
+    if old.text == new.text:
+        return False
+    if old.is_class:
+        return any(map(decorators_may_differ, old.body, new.body))
+    if not isinstance(old.node, FunctionNode) or not isinstance(new.node, FunctionNode):
+        return False
+    names = {dotted(decorator) or "" for decorator in new.node.decorator_list}
+    plain = {name for name in names if name in _PLAIN_DECORATORS or name.endswith(_OF_PROPERTIES)}
+    return names != plain and ast.dump(old.node.args) != ast.dump(new.node.args)
+
+
+_PLAIN_DECORATORS = frozenset({"property", "staticmethod", "classmethod"})
+_CALLS = frozenset({Use.CALLED, Use.USED, Use.REGISTERS})
+_OF_PROPERTIES = (".setter", ".getter", ".deleter")
+
+
+def _calls_what_changed(old: Statement, new: Statement) -> bool:
+    """Whether a class body calls a function of its own that was edited."""
+    edited = {a.name for a, b in zip(old.body, new.body, strict=True) if a.text != b.text}
+    return any(
+        root_of(name) in edited and use in _CALLS and not name.endswith(_OF_PROPERTIES)
+        for statement in new.body
+        for name, use in statement.names.eager
+    )
+
+
+def moved_lines(old: Statement, new: Statement) -> Iterator[tuple[range, int, str | None]]:
+    """How old line numbers become new ones, for a statement that is `same` or `narrow`.
+
+    Yields (old lines, distance, name): the code of function `name` that began in those lines
+    is now `distance` further down; with no name, so is the code of every function there.
+    """
+    if old.text == new.text or not old.is_definition:
+        yield range(old.first, old.last + 1), new.first - old.first, None
+    elif old.is_function:
+        yield range(old.first, old.first + 1), new.first - old.first, old.name
+    else:
+        yield range(old.first, old.first + 1), new.first - old.first, old.name
+        for before, after in zip(old.body, new.body, strict=True):
+            yield from moved_lines(before, after)
+
+
+def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statement, Statement]]:
+    """Every function, old and new, whose body a narrow edit changed."""
+    if old.text == new.text:
+        return
+    if old.is_class:
+        for before, after in zip(old.body, new.body, strict=True):
+            yield from changed_functions(before, after)
+    elif old.is_function and old.dump != new.dump:
+        yield old, new
+
+
+def kept_class_values(old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
+    """Names that statements of a class body bind which need not run again, definitions apart.
+
+    `changed` are the dotted names from outside whose values are not what they were.
+    """
+    alignment = align(old.body, new.body)
+    kept: set[str] = set()
+    fresh: set[str] = set()  # bound to something else in this body
+    edited: set[str] = set()  # definitions of this body that behave differently
+    imported: dict[str, str] = {}
+    for index, statement in enumerate(new.body):
+        here = imported_by([statement.node])
+        imported.update(here)
+        follows = not changed.isdisjoint(here.values()) or any(
+            from_import(name, imported) in changed
+            or root_of(name) in fresh
+            or (root_of(name) in edited and use in _CALLS)
+            for name, use in statement.names.eager
+        )
+        if statement.is_definition:
+            if follows or index not in alignment.same:
+                edited |= statement.binds
+        elif follows or index not in alignment.same:
+            fresh |= statement.binds
+        else:
+            kept |= statement.binds - fresh
+    return kept
+
+
+def _header(node: ast.stmt) -> tuple[str, ...]:
+    """Everything of a definition but its body; the docstring counts, as it is a value."""
+    assert isinstance(node, (*FunctionNode, ast.ClassDef))
+    parts: list[ast.AST] = [*node.decorator_list, *getattr(node, "type_params", ())]
+    if isinstance(node, ast.ClassDef):
+        parts += [*node.bases, *node.keywords]
+        return tuple(map(ast.dump, parts))
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    arguments += [a for a in (node.args.vararg, node.args.kwarg) if a is not None]
+    annotated = {a.arg: ast.dump(a.annotation) for a in arguments if a.annotation is not None}
+    keyword_only = {
+        argument.arg: ast.dump(default)
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        if default is not None
+    }
+    parts += [*node.args.defaults, *([node.returns] if node.returns else [])]
+    # The number of positional defaults is told apart from annotations and decorators by count.
+    counts = (len(node.decorator_list), len(node.args.defaults), node.returns is not None)
+    docstring = ast.get_docstring(node, clean=False)
+    return (repr(counts), repr(annotated), repr(keyword_only), repr(docstring)) + tuple(
+        map(ast.dump, parts)
+    )

@@ -1,0 +1,303 @@
+"""Which names a top-level statement binds, and how it reads others. Pure.
+
+Reads are dotted (`config.limits.size`), because `import m` followed by `m.C` depends on `C`
+of `m` and on nothing else of it. An eager read happens while the statement runs; a deferred
+one sits in a function body and happens when somebody calls it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from monarch_reload.source.scopes import (
+    Comprehension,
+    bound_by_pattern,
+    free_names,
+    header_of,
+    parameters_of,
+    stored,
+)
+from monarch_reload.source.spelling import (
+    WHOLE,
+    FunctionNode,
+    by_getattr,
+    dotted,
+    from_import,
+    imported_by,
+    imported_names,
+    of_imported,
+    root_of,
+)
+
+
+class Use(Enum):
+    """How an eager read depends on what the name holds."""
+
+    HELD = "held"  # kept or compared: follows by identity
+    WITHIN = "within"  # read in a lambda, which may be called at once
+    PASSED = "passed"  # argument of a call whose result is bound
+    CALLED = "called"
+    BASE = "base"  # base class
+    INSIDE = "inside"  # an attribute is read
+    USED = "used"  # a method is called, it decorates, it is iterated: what it does matters
+    REGISTERS = "registers"  # an attribute of it decorates: `@app.route`
+
+
+@dataclass(frozen=True)
+class Names:
+    binds: frozenset[str]
+    eager: frozenset[tuple[str, Use]]
+    deferred: frozenset[str]
+    items: frozenset[tuple[str, str, Use]] = frozenset()
+    """Of what containers hold: (container, attribute that is read of an entry, how)."""
+
+    @property
+    def all(self) -> frozenset[str]:
+        return self.deferred | {name for name, _ in self.eager}
+
+    @cached_property
+    def roots(self) -> frozenset[str]:
+        """The names that it reads or binds, without what is read of their values."""
+        return frozenset(map(root_of, self.all)) | self.binds
+
+    @cached_property
+    def containers(self) -> frozenset[str]:
+        return frozenset(container for container, _, _ in self.items)
+
+
+def names_of(node: ast.stmt, deferred: Mapping[ast.AST, frozenset[str]] | None = None) -> Names:
+    """`deferred` is what is known of functions in it: what their bodies take from outside."""
+    reader = _Reader(Use.HELD if isinstance(node, ast.Expr) else Use.PASSED, deferred or {})
+    reader.statement(node)
+    reader.note_entries(reader.eager)
+    return Names(
+        frozenset(reader.binds),
+        frozenset(reader.eager),
+        frozenset(reader.deferred),
+        frozenset(reader.items),
+    )
+
+
+class _Reader:
+    def __init__(self, argument: Use, known: Mapping[ast.AST, frozenset[str]]) -> None:
+        self._argument = argument
+        self._known = known
+        self.binds: set[str] = set()
+        self.eager: set[tuple[str, Use]] = set()
+        self.deferred: set[str] = set()
+        self.items: set[tuple[str, str, Use]] = set()
+        self._entries: dict[str, set[str]] = {}  # by loop variable, the containers it runs through
+
+    def note_entries(self, eager: Iterable[tuple[str, Use]]) -> None:
+        """What is read of loop variables is read of what containers hold."""
+        for name, use in eager:
+            for container in self._entries.get(root_of(name), ()):
+                self.items.add((container, name.partition(".")[2].partition(".")[0], use))
+
+    def _runs_through(self, target: ast.expr, node: ast.expr) -> None:
+        containers: set[str] = set()
+        for name in _containers(node):
+            containers |= self._entries.get(name, {name})
+        for variable in stored(target):
+            self._entries[variable] = containers
+
+    def statement(self, node: ast.AST) -> None:
+        if isinstance(node, FunctionNode):
+            self._function(node)
+        elif isinstance(node, ast.ClassDef):
+            self._class(node)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self.binds.update(imported_names(node))
+        elif isinstance(node, ast.AugAssign):
+            if isinstance(node.target, ast.Name):
+                self.eager.add((node.target.id, Use.HELD))
+            self._expression(node.target, Use.HELD)
+            self._expression(node.value, Use.HELD)
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            self._looped(node.iter)
+            self._runs_through(node.target, node.iter)
+            self._expression(node.target, Use.HELD)
+            for statement in [*node.body, *node.orelse]:
+                self.statement(statement)
+        elif isinstance(node, ast.expr):
+            self._expression(node, Use.HELD)
+        else:
+            name = bound_by_pattern(node)
+            if name:
+                self.binds.add(name)
+            for child in ast.iter_child_nodes(node):
+                self.statement(child)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self.binds.add(node.name)
+        self._decorators(node.decorator_list)
+        for expression in header_of(node):
+            self._expression(expression, Use.HELD)
+        known = self._known.get(node)
+        self.deferred |= free_names(node.body, parameters_of(node.args)) if known is None else known
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self.binds.add(node.name)
+        self._decorators(node.decorator_list)
+        for base in node.bases:
+            self._expression(base, Use.BASE)
+        for keyword in node.keywords:
+            self._expression(keyword.value, Use.BASE)
+        body = _Reader(Use.PASSED, self._known)
+        for child in node.body:
+            body.statement(child)
+        own = body.binds | {WHOLE}  # `vars()` in a class body is about the class
+        imported = imported_by(node.body)
+        self.eager |= {(name, Use.HELD) for name in imported.values()}
+        for name, use in body.eager:
+            name = from_import(name, imported)
+            if root_of(name) not in own:
+                self.eager.add((name, use))
+        self.deferred |= body.deferred
+        body.note_entries(body.eager)
+        self.items |= {item for item in body.items if root_of(item[0]) not in own}
+
+    def _decorators(self, nodes: list[ast.expr]) -> None:
+        for node in nodes:
+            decorator = node.func if isinstance(node, ast.Call) else node
+            use = Use.REGISTERS if isinstance(decorator, ast.Attribute) else Use.USED
+            self._expression(decorator, use)
+            if isinstance(node, ast.Call):
+                for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                    self._expression(argument, Use.HELD)
+
+    def _expression(self, node: ast.AST, use: Use) -> None:
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                self.eager.add((node.id, use))
+            else:
+                self.binds.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            name = dotted(node) or of_imported(node)
+            if name is not None:
+                self.eager.add((name, use))
+            else:
+                self._expression(node.value, Use.USED)
+                self._read_entries(node, use)
+        elif isinstance(node, ast.Call):
+            self._expression(node.func, Use.USED if use is Use.USED else Use.CALLED)
+            self._call_entries(node, use)
+            self._getattr(node)
+            if _reads_all(node):
+                self.eager.add((WHOLE, Use.HELD))
+            called = list(_called_by(node))
+            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                self._expression(argument, Use.CALLED if argument in called else self._argument)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            self._expression(node.value, Use.USED)
+            self._expression(node.slice, Use.HELD)
+        elif isinstance(node, ast.Lambda):
+            # It may be called by the very statement that makes it: its reads count now.
+            self.eager |= {(name, Use.WITHIN) for name in free_names([node], set())}
+        elif isinstance(node, Comprehension):
+            self._comprehension(node)
+        elif isinstance(node, ast.NamedExpr):
+            self.binds.add(node.target.id)
+            self._expression(node.value, Use.HELD)
+        else:
+            for child in ast.iter_child_nodes(node):
+                self._expression(child, Use.HELD)
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    ) -> None:
+        inner = _Reader(self._argument, self._known)
+        inner._entries.update(self._entries)
+        for generator in node.generators:
+            inner._runs_through(generator.target, generator.iter)
+            inner._expression(generator.target, Use.HELD)
+            inner._looped(generator.iter)
+            for condition in generator.ifs:
+                inner._expression(condition, Use.HELD)
+        own = set(inner.binds)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                inner._expression(child, Use.HELD)
+        self.binds |= inner.binds - own  # by `:=`
+        self.eager |= {(name, use) for name, use in inner.eager if root_of(name) not in own}
+        inner.note_entries(inner.eager)
+        self.items |= {item for item in inner.items if root_of(item[0]) not in own}
+
+    def _call_entries(self, node: ast.Call, use: Use) -> None:
+        """`TABLE["a"]()`, and what a call may reach: `dispatch(x)`, `table.get()`, `run(STEPS)`."""
+        name = dotted(node.func)
+        if name is None:
+            inner = Use.USED if use is Use.USED else Use.CALLED
+            if not isinstance(node.func, ast.Attribute):
+                self.items |= {(one, "", inner) for one in _containers(node.func)}
+        else:
+            self.items.add((name, "", Use.CALLED))
+            self.items.add((name.rpartition(".")[0] or name, "", Use.WITHIN))
+        called_on = node.args[1:] if list(_called_by(node)) else []
+        self.items |= {(one, "", Use.CALLED) for part in called_on for one in _containers(part)}
+        for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+            if (passed := dotted(argument)) is not None:
+                self.items.add((passed, "", Use.PASSED))
+
+    def _read_entries(self, node: ast.Attribute, use: Use) -> None:
+        """`TABLE["a"].size`"""
+        if isinstance(node.value, (ast.Subscript, ast.Call)):
+            self.items |= {(one, node.attr, use) for one in _containers(node.value)}
+
+    def _looped(self, node: ast.expr) -> None:
+        """`for cls in (A, B)` looks into each."""
+        if isinstance(node, (ast.Tuple, ast.List)):
+            for part in node.elts:
+                self._expression(part, Use.INSIDE)
+        else:
+            self._expression(node, Use.USED)
+
+    def _getattr(self, node: ast.Call) -> None:
+        """`getattr(m, "C")` reads what `m.C` reads."""
+        name = by_getattr(node)
+        if name is not None:
+            self.eager.add((name, Use.HELD))
+
+
+def _containers(node: ast.expr) -> Iterator[str]:
+    """Where the parts of an expression come from: `enumerate(TABLE)`, `TABLE.values()`."""
+    name = dotted(node)
+    if name is not None:
+        yield name
+    elif isinstance(node, (ast.Subscript, ast.Starred)):
+        yield from _containers(node.value)
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        for part in node.elts:
+            yield from _containers(part)
+    elif isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute):
+            yield from _containers(node.func.value)
+        for argument in node.args:
+            yield from _containers(argument)
+
+
+_CALLERS = ("map", "filter", "reduce", "starmap", "accumulate")
+_CALLERS_BY_KEY = ("sorted", "min", "max", "groupby")
+
+
+def _called_by(node: ast.Call) -> Iterator[ast.expr]:
+    """Arguments that a function of the standard library calls."""
+    name = (dotted(node.func) or "").rpartition(".")[2]
+    if name in _CALLERS:
+        yield from node.args[:2]
+    if name in _CALLERS_BY_KEY:
+        yield from (keyword.value for keyword in node.keywords if keyword.arg == "key")
+
+
+_READ_ALL = ("globals", "vars", "locals", "dir")
+_RUN_TEXT = ("exec", "eval")
+
+
+def _reads_all(node: ast.Call) -> bool:
+    """Whether it may look at every name of its own module."""
+    function, num = dotted(node.func), len(node.args)
+    return (num == 0 and function in _READ_ALL) or (num == 1 and function in _RUN_TEXT)

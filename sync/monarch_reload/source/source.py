@@ -1,0 +1,364 @@
+"""What every module of ours is running: its source as it was when it was imported.
+
+The file on disk may already be the next version when a reload is asked for, so an import hook
+remembers the bytes. It compiles them itself: a bytecode file is trusted by whole-second mtime
+and size alone, and would hand out yesterday's code for a quick edit of the same length.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import contextlib
+import functools
+import importlib.util
+import operator
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from monarch_reload.kinds import is_waiting, own_names
+from monarch_reload.source.codes import Codes
+from monarch_reload.source.lines import decoded_lines
+from monarch_reload.source.statements import Statement, split
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One version of one file. `witnessed`: seen by the import hook, not read afterwards."""
+
+    path: str  # as the module's code objects spell it
+    text: bytes
+    witnessed: bool = True
+    seen_ns: int = field(default_factory=time.time_ns)
+
+    @classmethod
+    def made(
+        cls,
+        path: str,
+        text: bytes,
+        lines: Sequence[str],
+        statements: tuple[Statement, ...],
+        codes: Codes,
+        flags: int,
+    ) -> Source:
+        """One of which all is known that is asked for in most reloads."""
+        source = cls(path, text)
+        vars(source).update(lines=lines, statements=statements, codes=codes, flags=flags)
+        return source
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def lines(self) -> Sequence[str]:
+        return decoded_lines(self.text)
+
+    @cached_property
+    def statements(self) -> tuple[Statement, ...]:
+        return split(self.tree.body, self.lines)
+
+    @cached_property
+    def code(self) -> CodeType:
+        code: CodeType = compile(self.tree, self.path, "exec", dont_inherit=True)
+        return code
+
+    @cached_property
+    def flags(self) -> int:
+        """Those of its `from __future__` imports, for whatever is compiled of it."""
+        flags: int = self.code.co_flags & _FUTURE_FLAGS
+        return flags
+
+    @cached_property
+    def codes(self) -> Codes:
+        return Codes.inside(self.code)
+
+
+_FUTURE_FLAGS = functools.reduce(
+    operator.or_,
+    (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names),
+)
+
+
+def read_text(path: str) -> bytes:
+    """A source file's bytes; of a binary, which is never compared by statements, a stamp."""
+    if path.endswith(".py"):
+        return Path(path).read_bytes()
+    found = os.stat(path)
+    return repr((found.st_mtime_ns, found.st_size, found.st_ino)).encode()
+
+
+_SECONDS_A_BYTE = 0.5e-6  # to compile and run what was imported before it could be seen
+
+# A virtual environment often lies inside the project.
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+class RunningSources:
+    """The sources that the loaded modules under some roots run, by module name.
+
+    `imported` gives texts by file, of what was loaded before it could be seen here.
+    """
+
+    def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
+        self._imported = imported
+        self._roots: list[str] = []
+        self._sources: dict[str, Source] = {}
+        self._names: dict[str, list[str]] = {}  # real path -> modules loaded from it
+        self._elsewhere: set[str] = set()  # files in folders that are in no root
+        self._seconds: dict[str, float] = {}  # of imports that were seen
+        self._inside = threading.local()
+
+    def add_root(self, root: str | Path) -> None:
+        real = os.path.join(os.path.realpath(root), "")
+        if real not in self._roots:  # Each push names its roots again.
+            self._roots.append(real)
+            self._elsewhere.clear()
+        elsewhere, imported = self._elsewhere, self._imported()
+        # Copied in one step: a list of items may let other threads, which import, come between.
+        for name, module in sys.modules.copy().items():
+            if type(module) is ModuleType:  # nearly all, and there may be thousands
+                path = module.__dict__.get("__file__")
+            else:
+                path = None if is_waiting(module) else own_names(module).get("__file__")
+            if not isinstance(path, str) or path in elsewhere:
+                continue
+            known = self._sources.get(name)
+            if known is not None and (known.path == path or not os.path.isabs(path)):
+                continue  # One of another place was of that name, perhaps.
+            if not self._has_folder_of(path):
+                elsewhere.add(path)
+            elif self.owns(path):
+                text = imported.get(path)
+                try:
+                    text = read_text(path) if text is None else text
+                except OSError:
+                    continue
+                self.record(name, Source(path, text, witnessed=False))
+
+    def owns(self, path: str) -> bool:
+        if not self._has_folder_of(path):
+            return False
+        real = os.path.realpath(path)
+        return any(
+            real.startswith(root) and _INSTALLED.isdisjoint(real[len(root) :].split(os.sep))
+            for root in self._roots
+        )
+
+    def _has_folder_of(self, path: str) -> bool:
+        """Whether a file's folder is in a root; where a folder really is, is looked at once."""
+        folder = _real_folder(os.path.dirname(path)) + os.sep
+        return folder.startswith(tuple(self._roots))
+
+    def record(self, name: str, source: Source) -> None:
+        before = self._sources.get(name)
+        if before is not None and before.path != source.path:
+            # Not where the path leads now: a link on the way may have been turned since.
+            for names in self._names.values():
+                if name in names:
+                    names.remove(name)
+        self._sources[name] = source
+        names = self._names.setdefault(os.path.realpath(source.path), [])
+        if name not in names:
+            names.append(name)
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Around an import: what it takes without those of ours that it brings about."""
+        outside = getattr(self._inside, "seconds", 0.0)
+        self._inside.seconds, started = 0.0, time.thread_time()
+        try:
+            yield
+        finally:
+            seconds = time.thread_time() - started
+            self._seconds[name] = seconds - self._inside.seconds
+            self._inside.seconds = outside + seconds
+
+    def import_seconds(self) -> float:
+        """What it takes to import all that is loaded, in processor time."""
+        return sum(
+            self._seconds.get(name, len(source.text) * _SECONDS_A_BYTE)
+            for name, source in self.running()
+        )
+
+    def __getitem__(self, name: str) -> Source:
+        return self._sources[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sources
+
+    def names_at(self, path: str) -> list[str]:
+        """Modules in this process that were loaded from the file."""
+        return [n for n in self._names.get(os.path.realpath(path), ()) if n in sys.modules]
+
+    def loaded(self) -> Iterator[tuple[str, ModuleType]]:
+        """Every loaded module of ours, in the order of import."""
+        for name in list(self._sources):
+            module = sys.modules.get(name)
+            # Some put another object in their place.
+            if isinstance(module, ModuleType):
+                yield name, module
+
+    def running(self) -> Iterator[tuple[str, Source]]:
+        """Every source that something loaded here runs, by module name."""
+        for name, source in list(self._sources.items()):
+            if sys.modules.get(name) is not None:
+                yield name, source
+
+
+class ImportHook:
+    """A finder in front of all others: lets them find, and remembers what gets loaded.
+
+    `pending` are files that a prepare was given and that are not on disk yet, `arriving` says of
+    others where their text lies; new code may import them already.
+    """
+
+    def __init__(self, sources: RunningSources) -> None:
+        self._sources = sources
+        self.pending: dict[str, bytes] = {}
+        self.arriving: dict[str, str] = {}
+        self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
+        self.imported: list[str] = []
+        self.thread = 0  # the one that prepares; others import as ever
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = (
+            self._pending_spec(fullname, path)
+            or self._others(fullname, path, target)
+            or self._pending_folder(fullname, path)
+        )
+        if spec is None or not isinstance(spec.origin, str) or not spec.has_location:
+            return spec
+        if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
+            spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
+        elif self._sources.owns(spec.origin) and fullname not in sys.modules:
+            # Somebody else's loader (pytest rewrites asserts): what it reads is there now.
+            self._sources.record(fullname, Source(spec.origin, read_text(spec.origin)))
+        return spec
+
+    def _others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        if self not in sys.meta_path:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find_spec = getattr(finder, "find_spec", None)
+            spec = find_spec(fullname, path, target) if find_spec else None
+            if isinstance(spec, ModuleSpec):
+                return spec
+            if isinstance(finder, ImportHook):
+                return None  # It has asked all that stand behind it, another of its kind included.
+        return None
+
+    def _pending_spec(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        for base in self._places(fullname, path):
+            for candidate, is_package in (
+                (os.path.join(base, "__init__.py"), True),
+                (base + ".py", False),
+            ):
+                if candidate in self.pending or candidate in self.arriving:
+                    return importlib.util.spec_from_file_location(
+                        fullname,
+                        candidate,
+                        loader=SourceFileLoader(fullname, candidate),
+                        submodule_search_locations=[base] if is_package else None,
+                    )
+        return None
+
+    def _pending_folder(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        """A namespace package, of a folder that is not there yet."""
+        files = (*self.pending, *self.arriving)
+        places = [
+            base
+            for base in self._places(fullname, path)
+            if any(file.startswith(base + os.sep) for file in files)
+        ]
+        if not places:
+            return None
+        spec = ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = places
+        return spec
+
+    def _places(self, fullname: str, path: Sequence[str] | None) -> Iterator[str]:
+        """Where a module may lie, without a suffix."""
+        if self.pending or self.arriving:
+            for folder in sys.path if path is None else path:
+                yield os.path.join(
+                    os.path.realpath(folder or os.getcwd()), fullname.rpartition(".")[2]
+                )
+
+    def text_of(self, path: str) -> bytes | None:
+        """What a file will hold that is not there yet."""
+        real = os.path.realpath(path)
+        if real in self.arriving:
+            return Path(self.arriving[real]).read_bytes()
+        return self.pending.get(real)
+
+
+class _RecordingLoader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, hook: ImportHook, sources: RunningSources) -> None:
+        super().__init__(fullname, path)
+        self._hook = hook
+        self._sources = sources
+
+    def get_data(self, path: str) -> bytes:
+        text = self._hook.text_of(path)
+        return super().get_data(path) if text is None else text
+
+    def get_code(self, fullname: str) -> CodeType:
+        data = self.get_data(self.path)
+        code: CodeType = self.source_to_code(data, self.path)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        with self._sources.timed(module.__name__):
+            self._exec(module)
+
+    def _exec(self, module: ModuleType) -> None:
+        source = Source(self.path, self.get_data(self.path))
+        # Straight from the bytes that are remembered: a file may change between two reads.
+        code = self.source_to_code(source.text, self.path)
+        if self._hook.builtins is not None and self._hook.thread == threading.get_ident():
+            module.__dict__["__builtins__"] = self._hook.builtins
+            self._hook.imported.append(module.__name__)
+        vars(source)["code"] = code
+        self._sources.record(module.__name__, source)
+        exec(code, module.__dict__)
+
+
+def forget_bytecode(paths: Iterable[str]) -> None:
+    """Remove cached bytecode that a later process could take for the new file's."""
+    for path in paths:
+        folder, name = os.path.split(path)
+        stem = name.removesuffix(".py")
+        try:
+            cached = os.listdir(os.path.join(folder, "__pycache__"))
+        except OSError:
+            continue
+        for entry in cached:
+            if entry.startswith(f"{stem}.") and entry.endswith(".pyc"):
+                try:
+                    os.unlink(os.path.join(folder, "__pycache__", entry))
+                except OSError:
+                    pass  # read-only, or another process of this host was faster
+
+
+def real_path(path: str) -> str:
+    """For many files of few folders, which are no links themselves."""
+    folder, name = os.path.split(path)
+    return os.path.join(_real_folder(folder), name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)

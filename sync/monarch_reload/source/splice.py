@@ -1,0 +1,101 @@
+"""A new version of a source, made of the one before: only what was edited is read and compiled.
+
+The lines of an edit, out to the next statements that are whole, are a program of their own: neither
+the tokens above nor those below depend on them. What is not so simple is left to Python: an edit
+that does not compile by itself, and what one top-level statement may say of others.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+
+from monarch_reload.source.codes import Codes
+from monarch_reload.source.lines import decoded_lines, is_plain
+from monarch_reload.source.source import Source
+from monarch_reload.source.spelling import FunctionNode, imported_names
+from monarch_reload.source.statements import Statement, split
+
+
+def spliced(before: Source, text: bytes) -> Source | None:
+    """None for an edit that has to be read with all the rest."""
+    if not (is_plain(before.text) and is_plain(text)):
+        return None
+    lines = decoded_lines(text)
+    try:
+        old = before.statements
+        window = _window(old, before.lines, lines)
+        if window is None:
+            return None
+        above, below, distance = window
+        start = old[above - 1].last + 1 if above else 1
+        stop = old[below].first if below < len(old) else len(before.lines) + 1
+        edited = "\n".join(lines[start - 1 : stop + distance - 1])
+        if "__future__" in edited or any(one.is_future for one in old[below:]):
+            return None
+        tree = ast.parse("\n" * (start - 1) + edited + "\n", before.path)
+        fresh = split(tree.body, lines, is_head=above == 0)
+        classes = {one.name: one for one in old[above:below] if one.is_class}
+        for one in fresh:
+            if one.is_class and one.name in classes:
+                one.take_members(classes[one.name])
+        kept = (*old[:above], *old[below:])
+        if any(one.may_bear_upon_others for one in (*kept, *fresh)):
+            return None
+        if _imported(old[above:below]) != _imported(fresh):
+            return None
+        # Which instructions call `os.read` depends on whether `os` was imported.
+        aliases = [ast.alias(name) for name in sorted(_imported(kept))]
+        if aliases:
+            tree.body.append(ast.fix_missing_locations(ast.Import(aliases, lineno=1, col_offset=0)))
+        code = compile(tree, before.path, "exec", flags=before.flags, dont_inherit=True)
+        codes = before.codes.spliced(range(start, stop), Codes.inside(code), distance)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    statements = (
+        *(one.moved(0, lines) for one in old[:above]),
+        *fresh,
+        *(one.moved(distance, lines) for one in old[below:]),
+    )
+    return Source.made(before.path, text, lines, statements, codes, before.flags)
+
+
+def _imported(statements: Iterable[Statement]) -> set[str]:
+    """Names that imports of the module itself bind."""
+    nodes = (node for one in statements if one.imports for node in _of_module(one.node))
+    return {name for node in nodes for name in imported_names(node)} - {"*"}
+
+
+def _of_module(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield node
+    elif not isinstance(node, (*FunctionNode, ast.ClassDef, ast.expr)):
+        for child in ast.iter_child_nodes(node):
+            yield from _of_module(child)
+
+
+def _window(
+    old: Sequence[Statement], before: Sequence[str], after: Sequence[str]
+) -> tuple[int, int, int] | None:
+    """How many statements stay above, the first one that stays below, how far that has moved."""
+    num_lines = min(len(before), len(after))
+    num_above = next((n for n in range(num_lines) if before[n] != after[n]), num_lines)
+    most = num_lines - num_above
+    num_below = next((n for n in range(most) if before[-1 - n] != after[-1 - n]), most)
+    above = next((i for i, one in enumerate(old) if one.last > num_above), len(old))
+    # The last one may go on in the lines that come, as an `if` does with an `else`.
+    above = _between(old, max(above - 1, 0), -1)
+    below = next(
+        (i for i in range(above, len(old)) if old[i].first > len(before) - num_below), len(old)
+    )
+    below = _between(old, below, +1)
+    if above == 0 and below == len(old):
+        return None
+    return above, below, len(after) - len(before)
+
+
+def _between(statements: Sequence[Statement], index: int, step: int) -> int:
+    """The next place where one statement begins in another line than the one above ends in."""
+    while 0 < index < len(statements) and statements[index].first <= statements[index - 1].last:
+        index += step
+    return index

@@ -1,0 +1,326 @@
+"""A module as a list of top-level statements, and what an edit did to each. Pure.
+
+A statement of the new source is one of
+
+    same      its source did not change (it may have moved)
+    narrow    one of which only bodies of functions changed, be they a `def`, in a `class`, or
+              a lambda: live functions take new code, nothing has to run
+    changed   anything else, new statements included: it has to run
+
+Class bodies are compared the same way, so that an edited class keeps the live values of its
+unchanged statements.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from monarch_reload.source.lines import decoded_lines
+from monarch_reload.source.names import Names, names_of
+from monarch_reload.source.spelling import WHOLE, FunctionNode, dotted, root_of
+
+_BIND_UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr"})
+_BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    node: ast.stmt
+    text: str
+    first: int  # line of the first decorator, if there is one: code objects count from there
+    last: int
+    lines: Sequence[str] = field(repr=False)  # of the whole file
+    brought: frozenset[tuple[str, str]] | None = None  # (module, name) that star imports bring
+    moved_by: int = 0  # so many lines, since its node was read
+
+    @cached_property
+    def names(self) -> Names:
+        functions = [one for one in self.body if one.is_function] if self.is_class else ()
+        return names_of(self.node, {one.node: one.names.deferred for one in functions})
+
+    def moved(self, distance: int, lines: Sequence[str]) -> Statement:
+        """The same in another version of the file, so many lines further down."""
+        moved = Statement(
+            self.node,
+            self.text,
+            self.first + distance,
+            self.last + distance,
+            lines,
+            self.brought,
+            self.moved_by + distance,
+        )
+        moved.take_analysis(self)
+        return moved
+
+    @property
+    def placed(self) -> ast.stmt:
+        """Its node, where it stands now."""
+        if not self.moved_by:
+            return self.node
+        return ast.increment_lineno(copy.deepcopy(self.node), self.moved_by)
+
+    def take_analysis(self, other: Statement) -> None:
+        """What is known about the same text."""
+        if self.brought == other.brought and "names" not in vars(self):
+            other.names  # noqa: B018  found out once: it is asked of both
+            known = vars(other)
+            vars(self).update({name: known[name] for name in _ANALYSIS if name in known})
+
+    def take_members(self, other: Statement) -> None:
+        """What is known about the unchanged members of a class that was edited."""
+        known = {one.text: one for one in other.body}
+        for one in self.body:
+            if one.text in known:
+                one.take_analysis(known[one.text])
+
+    @cached_property
+    def binds(self) -> frozenset[str]:
+        if self.is_docstring:
+            return frozenset({"__doc__"})
+        if self.brought is not None:
+            return self.names.binds - {"*"} | {name for _, name in self.brought}
+        return self.names.binds
+
+    @cached_property
+    def dump(self) -> str:
+        return ast.dump(self.node)
+
+    @cached_property
+    def frame(self) -> str:
+        """All but the bodies of its lambdas; empty where there are none."""
+        if self.is_definition or "lambda" not in self.text:
+            return ""
+        return ast.dump(_WithoutLambdaBodies().visit(copy.deepcopy(self.node)))
+
+    @cached_property
+    def body(self) -> tuple[Statement, ...]:
+        """The statements of a class."""
+        assert isinstance(self.node, ast.ClassDef)
+        return split(self.node.body, self.lines, self.moved_by)
+
+    @property
+    def is_function(self) -> bool:
+        return isinstance(self.node, FunctionNode)
+
+    @property
+    def is_class(self) -> bool:
+        return isinstance(self.node, ast.ClassDef)
+
+    @property
+    def is_decorated(self) -> bool:
+        return bool(getattr(self.node, "decorator_list", ()))
+
+    @property
+    def is_definition(self) -> bool:
+        return self.is_function or self.is_class
+
+    @cached_property
+    def imports(self) -> tuple[ast.Import | ast.ImportFrom, ...]:
+        """What it imports when it runs."""
+        if self.is_definition:
+            return ()
+        found = ast.walk(self.node)
+        return tuple(node for node in found if isinstance(node, (ast.Import, ast.ImportFrom)))
+
+    @property
+    def is_future(self) -> bool:
+        """Whether it may stand at the head of a file only."""
+        return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
+
+    @cached_property
+    def may_bear_upon_others(self) -> bool:
+        """Whether other statements may not compile, or not to the same code, because of it.
+
+        A `global` for the whole module is wrong below a use; `super` may be a name of the module.
+        """
+        if not self.is_definition and "lobal" in self.text:  # of its source, or of its dump
+            return True
+        names = self.names
+        return "super" in names.binds or any(root_of(name) == "super" for name, _ in names.eager)
+
+    @property
+    def is_import(self) -> bool:
+        return isinstance(self.node, (ast.Import, ast.ImportFrom))
+
+    @property
+    def is_star(self) -> bool:
+        """Whether it is `from m import *`, or brings one of the names of that."""
+        return self.is_import and (self.brought is not None or "*" in self.names.binds)
+
+    @property
+    def is_docstring(self) -> bool:
+        return _is_text(self.node)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it may bind names that are not to be seen in it."""
+        return any(name in _BIND_UNSEEN for name, _ in self.names.eager)
+
+    @property
+    def reads_whole(self) -> bool:
+        """Whether it may look at every name that its module has by then."""
+        return any(name == WHOLE for name, _ in self.names.eager)
+
+    @cached_property
+    def is_main_guard(self) -> bool:
+        """`if __name__ == "__main__":` is the start of a script, not a definition."""
+        return isinstance(self.node, ast.If) and "'__main__'" in ast.dump(self.node.test)
+
+    @cached_property
+    def is_harmless(self) -> bool:
+        """Whether it only defines, imports or writes down: nothing is called."""
+        if self.is_definition or self.is_import or self.is_docstring:
+            return True
+        if isinstance(self.node, ast.Pass):
+            return True
+        calls = (ast.Call, ast.Await, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)
+        is_plain = isinstance(self.node, (ast.Assign, ast.AnnAssign))
+        return is_plain and not any(isinstance(node, calls) for node in ast.walk(self.node))
+
+    @cached_property
+    def is_inert(self) -> bool:
+        """Whether it cannot change any object that is there already."""
+        if isinstance(self.node, FunctionNode):
+            return not self.node.decorator_list and not any(
+                isinstance(part, ast.Call) for part in ast.walk(self.node.args)
+            )
+        plain = (ast.Constant, ast.Name, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.expr_context)
+        if not isinstance(self.node, ast.Assign):  # annotations are noted in a dict
+            return self.is_docstring
+        parts = [part for top in ast.iter_child_nodes(self.node) for part in ast.walk(top)]
+        return all(isinstance(part, plain) for part in parts)
+
+    @cached_property
+    def is_computed_whole(self) -> bool:
+        """Whether what it binds is all computed at once: `[f(x) for x in xs]`, `sorted(...)`."""
+        if not isinstance(self.node, (ast.Assign, ast.AnnAssign)):
+            return False
+        value = self.node.value
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.args:
+            return value.func.id in ("list", "dict", "set", "sorted")
+        return isinstance(value, (ast.ListComp, ast.SetComp, ast.DictComp))
+
+    @cached_property
+    def is_holder(self) -> bool:
+        """Whether what it binds is what it reads, in a tuple, a `partial` or a decorator."""
+        if not isinstance(self.node, (ast.Assign, ast.AnnAssign)) or not self.names.eager:
+            return False
+        value = self.node.value
+        if value is None:
+            return False
+        if isinstance(value, ast.Call) and any(
+            isinstance(argument, ast.Name) and argument.id in self.binds for argument in value.args
+        ):
+            return True  # f = decorate(f)
+        return _holds(value)
+
+    @cached_property
+    def defines(self) -> frozenset[str]:
+        """Names that a `def` or `class` in it binds, also within `if` or `try`."""
+        names: set[str] = set()
+        pending: list[ast.AST] = [self.node]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, (*FunctionNode, ast.ClassDef)):
+                names.add(node.name)
+            else:
+                pending.extend(c for c in ast.iter_child_nodes(node) if isinstance(c, _BLOCKS))
+        return frozenset(names)
+
+    @property
+    def name(self) -> str | None:
+        """The name that a `def` or `class` defines."""
+        return self.node.name if isinstance(self.node, (*FunctionNode, ast.ClassDef)) else None
+
+    @property
+    def title(self) -> str:
+        """The first line, for reports."""
+        return ast.unparse(self.node).partition("\n")[0]
+
+
+# All that is told from the text alone: neither the place in the file, nor the nodes of a class.
+_ANALYSIS = tuple(
+    name
+    for name, value in vars(Statement).items()
+    if isinstance(value, cached_property) and name != "body"
+)
+
+_HOLDERS = ("partial", "lru_cache", "cache", "staticmethod")
+
+
+def _holds(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):
+        return all(map(_holds, node.elts))
+    if isinstance(node, ast.Call):
+        inner = node.func.func if isinstance(node.func, ast.Call) else node.func
+        is_known = (dotted(inner) or "").rpartition(".")[2] in _HOLDERS
+        return is_known and all(map(_holds, node.args))
+    return isinstance(node, ast.Constant) or dotted(node) is not None
+
+
+class _WithoutLambdaBodies(ast.NodeTransformer):
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        node.body = ast.Constant(None)
+        return node
+
+
+def statements_of(source: bytes, tree: ast.Module) -> tuple[Statement, ...]:
+    return split(tree.body, decoded_lines(source))
+
+
+def split(
+    nodes: Sequence[ast.stmt], lines: Sequence[str], moved_by: int = 0, *, is_head: bool = True
+) -> tuple[Statement, ...]:
+    """The statements of a body; `lines` are those of the whole file, which may have moved since the
+    nodes were read. `is_head`: from the first one on, which may be a docstring."""
+    statements: list[Statement] = []
+    end_before = 0
+    for index, node in enumerate(nodes):
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        last = node.end_lineno or node.lineno
+        begins_after = nodes[index + 1].lineno if index + 1 < len(nodes) else last + 1
+        alone = first > end_before and begins_after > last
+        end_before = last
+        parts = (
+            [_pass(node)] if _is_text(node) and (index or not is_head) else _single_imports(node)
+        )
+        for part in parts:
+            whole = len(parts) == 1 and alone
+            top, bottom = first + moved_by, last + moved_by
+            text = "\n".join(lines[top - 1 : bottom]) if whole else ast.dump(part)
+            statements.append(Statement(part, text, top, bottom, lines, moved_by=moved_by))
+    return tuple(statements)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _pass(node: ast.stmt) -> ast.stmt:
+    """A text that is not the first statement is no docstring; alone, it would run as one."""
+    return ast.copy_location(ast.Pass(), node)
+
+
+def _single_imports(node: ast.stmt) -> list[ast.stmt]:
+    """`from m import a, b` as two statements, so that adding `b` leaves `a` alone."""
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [node]
+    if len(node.names) == 1:
+        return [node]
+    parts: list[ast.stmt] = []
+    for alias in node.names:
+        part: ast.stmt
+        if isinstance(node, ast.Import):
+            part = ast.Import(names=[alias])
+        else:
+            part = ast.ImportFrom(module=node.module, names=[alias], level=node.level)
+        parts.append(ast.copy_location(part, node))
+    return parts

@@ -1,0 +1,110 @@
+"""Attributes that staged code sets by way of methods: taken back, and kept for the commit.
+
+`app.default(f)` sets `app.handler`, a decorator a global of its own module, `__init_subclass__`
+something of the base class. None of it is to be seen in the statement that runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+from monarch_reload.kinds import is_a, own_names
+from monarch_reload.trial.held_back import Whose
+from monarch_reload.undo_log import MISSING, Action, Attribute, Item
+
+Lookup = Callable[[Any], Any]
+
+
+def may_be_set(owner: Any) -> bool:
+    """Of classes, only those that are told what becomes of them: there are so many others."""
+    if not is_a(owner, type):
+        return True
+    return type(owner) is not type or any(
+        type(value) is classmethod for value in owner.__dict__.values()
+    )
+
+
+class Attributes:
+    """Those of one live object before staged code runs, and who sets them meanwhile."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self._names = owner.__dict__ if is_a(owner, type) else own_names(owner)
+        self._before = self._seen = dict(self._names)
+        self._assigned: dict[str, tuple[Any, Whose]] = {}  # not by others
+
+    @property
+    def names(self) -> Mapping[str, Any]:
+        return self._names
+
+    @property
+    def has_news(self) -> bool:
+        return self._seen is not self._before
+
+    def look(self) -> dict[str, Any] | None:
+        """What was set since the last look."""
+        if _is_same(self._seen, self._names):
+            return None
+        seen, self._seen = self._seen, dict(self._names)
+        num = len(seen)
+        if len(self._seen) > num and _begins_with(self._seen, seen):
+            return dict(islice(self._seen.items(), num, None))
+        return {
+            name: self._seen.get(name, MISSING)
+            for name in seen.keys() | self._seen.keys()
+            if seen.get(name, MISSING) is not self._seen.get(name, MISSING)
+        }
+
+    def note(self, changes: dict[str, Any] | None, whose: Whose) -> None:
+        for name, value in (changes or {}).items():
+            if whose is Whose.OTHERS:
+                self._assigned.pop(name, None)
+            elif not (name.startswith("__") or is_a(value, ModuleType)):  # Python's own doing
+                self._assigned[name] = value, whose
+
+    def take_out(self, is_made_here: Callable[[Any], bool]) -> Iterator[HeldAttribute]:
+        """Where it is not clear who set something, only new definitions are staged code's doing."""
+        self.note(self.look(), Whose.OTHERS)
+        for name, (value, whose) in self._assigned.items():
+            before = self._before.get(name, MISSING)
+            if value is not before and (whose is Whose.OURS or is_made_here(value)):
+                held = HeldAttribute(self._owner, name, before, value)
+                held.put(before)
+                yield held
+
+
+class HeldAttribute:
+    """Something that staged code set."""
+
+    def __init__(self, owner: Any, name: str, before: Any, value: Any) -> None:
+        self._owner, self._name, self._before, self._value = owner, name, before, value
+
+    def put(self, value: Any) -> Callable[[], None]:
+        # Past properties and `__setattr__`, which have had their say.
+        if is_a(self._owner, type):
+            return Attribute(self._owner, self._name, value).apply()
+        return Item(own_names(self._owner), self._name, value).apply()
+
+    def flip(self, live_of: Lookup) -> Action:
+        return Action(lambda: self._repeat(live_of))
+
+    def _repeat(self, live_of: Lookup) -> Callable[[], None]:
+        names = self._owner.__dict__ if is_a(self._owner, type) else own_names(self._owner)
+        if self._before is MISSING and self._name in names:
+            return lambda: None  # a value that is made when it is first asked for: it was
+        return self.put(live_of(self._value))
+
+
+def _is_same(seen: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return len(seen) == len(now) and _begins_with(seen, now)
+
+
+def _begins_with(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the shorter one is the beginning of the longer one."""
+    return all(map(operator.is_, one, other)) and all(
+        map(operator.is_, one.values(), other.values())
+    )

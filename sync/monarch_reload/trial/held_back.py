@@ -1,0 +1,261 @@
+"""What staged code does to registries: taken out again, and kept for the commit.
+
+What other threads do to them meanwhile is told apart from it, by looking at them before and after
+each statement, and goes straight through.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from types import FunctionType
+from typing import Any, Protocol
+
+from monarch_reload.live.differences import Difference, insert, is_same
+from monarch_reload.live.registries import Registry, change, parts_of_entry, take_out, without
+from monarch_reload.undo_log import Action, contents_of
+
+Lookup = Callable[[Any], Any]
+
+
+class Whose(Enum):
+    """Who changed a container while a statement ran, or between two."""
+
+    OURS = "staged code"
+    OTHERS = "running code"
+    UNCLEAR = "either: others may have run while the statement did"
+
+
+class Watched(Protocol):
+    """What may change while staged code runs. `look` says what did since the last look."""
+
+    def look(self) -> Any: ...
+
+    def note(self, difference: Any, whose: Whose) -> None: ...
+
+
+class Snapshot:
+    """A container before staged code runs, and what running code does to it meanwhile."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._before: Any = registry.container.copy()
+        self._seen: Any = self._before
+        self._by_others: list[tuple[Difference, Whose]] = []
+
+    @property
+    def container(self) -> Any:
+        return self._registry.container
+
+    @property
+    def has_news(self) -> bool:
+        return self._seen is not self._before
+
+    def spoken_of(self) -> Iterator[Any]:
+        """What its entries speak of."""
+        held = self._before.values() if isinstance(self._before, dict) else self._before
+        for entry in held:
+            yield from parts_of_entry(entry)
+
+    def look(self) -> Difference | None:
+        """What happened since the last look."""
+        if is_same(self._seen, self._registry.container):
+            return None
+        now = self._registry.container.copy()
+        difference = Difference.between(self._seen, now)
+        self._seen = now
+        return difference
+
+    def note(self, difference: Difference | None, whose: Whose) -> None:
+        if whose is Whose.OURS and self._registry.is_of_others:
+            whose = Whose.UNCLEAR  # a connection's queue, or a table of threads
+        if difference is not None and whose is not Whose.OURS:
+            self._by_others.append((difference, whose))
+
+    def withdraw(self, ids: Collection[int]) -> Withdrawn | None:
+        """Take out what is registered of definitions (by their ids), if something is."""
+        if not self._registry.names(ids):
+            return None
+        before = self._registry.container.copy()
+        take_out(self._registry.container, ids)
+        self._registry.refresh()
+        return Withdrawn(self._registry, before, ids)
+
+    def take_out(self, is_made_here: Callable[[Any], bool]) -> HeldBack | None:
+        """Take staged code's doing out of the container; the result can repeat it.
+
+        What others did stays. Where it is not clear who did something, new definitions are
+        staged code's doing, and everything else is theirs: nothing of it may be lost.
+        """
+        self.note(self.look(), Whose.OTHERS)
+        if self._seen is self._before:
+            return None
+        without = self._before.copy()
+        for difference, whose in self._by_others:
+            unclear = whose is Whose.UNCLEAR
+            (difference.without(is_made_here) if unclear else difference).apply(without)
+        ours = Difference.between(without, self._seen)
+        back = Difference.between(self._seen, without)
+        if ours is None or back is None:
+            return None
+        back.apply(self._registry.container)
+        self._registry.refresh()
+        return HeldBack(self._registry, ours)
+
+
+class Withdrawn:
+    """Entries that were taken out of a registry for the time in which a statement runs again."""
+
+    def __init__(self, registry: Registry, before: Any, ids: Collection[int]) -> None:
+        self._registry, self._before = registry, before
+        # Not a copy of the container: others may have put something into that meanwhile.
+        self._rest = before.copy()
+        take_out(self._rest, ids)
+
+    def put_back(self) -> None:
+        """Unless something came in their place."""
+        container, before = self._registry.container, self._before
+        if len(container) == len(self._rest):
+            if (back := Difference.between(self._rest, before)) is not None:
+                back.apply(container)
+        elif isinstance(container, list) and len(container) == len(before):
+            added = iter(container[len(self._rest) :])
+            rest = {id(thing) for thing in self._rest}
+            container[:] = [thing if id(thing) in rest else next(added) for thing in before]
+        self._registry.refresh()
+
+
+class HeldBack:
+    """Something that staged code did to a live container."""
+
+    def __init__(self, registry: Registry, difference: Difference) -> None:
+        self._registry, self._difference = registry, difference
+        put = difference.put
+        # Tuples are told of live definitions in place, before the commit.
+        values = put.values() if isinstance(put, dict) else put
+        self._parts = {id(value): (value, parts_of_entry(value)) for value in values}
+        self._inner = [part for value in values if type(value) in (list, set) for part in value]
+
+    @property
+    def registry(self) -> Registry:
+        return self._registry
+
+    def renewed(self, live_of: Lookup) -> set[int]:
+        """The live definitions, by their ids, that were registered again, here or inside."""
+        found = {id(live_of(part)) for part in self._inner if live_of(part) is not part}
+        return found.union(*(self._renewed(value, live_of) for value, _ in self._parts.values()))
+
+    def _renewed(self, value: Any, live_of: Lookup) -> set[int]:
+        """The live definitions, by their ids, that the value registers again."""
+        live = [(part, live_of(part)) for part in self._parts[id(value)][1]]
+        return {id(after) for part, after in live if after is not part}
+
+    def flip(self, live_of: Lookup, before_of: Lookup) -> Action:
+        """Repeats it on the container, with live objects instead of their staged twins.
+
+        What takes the name of an object that is registered takes its place, too.
+        """
+        kind = type(self._registry.container)
+        is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)
+        in_line = self._repeat_in_set if is_set else self._repeat_in_list
+        repeat = self._repeat_in_dict if is_dict else in_line
+        return Action(lambda: change(self._registry, lambda now: repeat(now, live_of, before_of)))
+
+    def _repeat_in_dict(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
+        put = self._difference.put
+        for key in self._difference.gone:
+            container.pop(key, None)
+        keys = _places_of_parts(container.items())
+        for key, value in put.items():
+            if key not in container:
+                # Registered under another name now.
+                again = {*self._renewed(value, live_of), id(before_of(live_of(value)))}
+                for old in {k for one in again for k in keys.get(one, ())}:
+                    if old not in put:
+                        container.pop(old, None)
+            container[live_of(key)] = live_of(value)
+
+    def _repeat_in_set(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
+        container -= self._difference.gone
+        known = {id(one): one for one in container}
+        for value in map(live_of, self._difference.put):
+            if id(before_of(value)) in known:
+                container.discard(known[id(before_of(value))])
+            container.add(value)
+
+    def _repeat_in_list(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
+        put = self._difference.put
+        if self._difference.gone:
+            replace(self._difference, put=[live_of(value) for value in put]).apply(container)
+            return
+        # Registering again what is registered already adds nothing.
+        taken: set[int] = set()
+        added: list[Any] = []
+        there = Counter(map(id, container))
+        wholes = defaultdict(list)
+        for place, known in enumerate(container):
+            wholes[id(known)].append(place)
+        parts = _places_of_parts(enumerate(container))
+        closures = defaultdict(list)
+        for known in container:
+            closures[_definition_of(known)].append(known)
+        for staged in put:
+            value, renewed = live_of(staged), self._renewed(staged, live_of)
+            places = {place for one in renewed for place in parts.get(one, ())}
+            places = places.union(wholes.get(id(before_of(value)), ())) - taken
+            if places:
+                place = min(places)
+                taken.add(place)
+                there[id(container[place])] -= 1
+                container[place] = value
+                there[id(value)] += 1
+            alike = closures[_definition_of(value)] if type(value) is FunctionType else ()
+            if not there[id(value)] and not any(_is_made_again(value, one) for one in alike):
+                added.append(value)
+                there[id(value)] += 1
+                closures[_definition_of(value)].append(value)
+        insert(container, added, None if self._difference.at_end else self._difference.start)
+
+
+def _places_of_parts(entries: Iterable[tuple[Any, Any]]) -> Mapping[int, Sequence[Any]]:
+    """Where in a container something is spoken of, by its id."""
+    places = defaultdict(list)
+    for place, entry in entries:
+        for part in parts_of_entry(entry):
+            places[id(part)].append(place)
+    return places
+
+
+def _definition_of(value: Any) -> Hashable:
+    return (value.__module__, value.__qualname__) if type(value) is FunctionType else None
+
+
+def _is_made_again(value: Any, known: Any) -> bool:
+    """Whether a closure is what its maker made before, of the same things."""
+    if type(value) is not FunctionType or type(known) is not FunctionType:
+        return False
+    if (value.__module__, value.__qualname__) != (known.__module__, known.__qualname__):
+        return False
+    if value.__closure__ is None or known.__closure__ is None or not value.__closure__:
+        return False
+    cells = zip(value.__closure__, known.__closure__, strict=False)
+    return len(value.__closure__) == len(known.__closure__) and all(
+        contents_of(one) is contents_of(other) for one, other in cells
+    )
+
+
+def left_behind(
+    known: Iterable[Registry], held_back: Collection[HeldBack], live_of: Lookup
+) -> Iterator[Action]:
+    """What was registered again in another part of a registry, `@on("start")` for `@on("end")`."""
+    renewed: dict[int, set[int]] = {}
+    here: dict[int, set[int]] = {}
+    for held in held_back:
+        here[id(held.registry.container)] = held.renewed(live_of)
+        renewed.setdefault(held.registry.family, set()).update(here[id(held.registry.container)])
+    for registry in known if any(renewed.values()) else ():
+        stale = renewed.get(registry.family, set()) - here.get(id(registry.container), set())
+        if registry.outer is not None and stale and registry.names(stale):
+            yield without(registry, stale)

@@ -1,0 +1,117 @@
+"""What code that runs ahead of a commit does to the process, outside of all modules.
+
+Handlers for the exit, for signals and of loggers are taken back, and repeated by the commit. A
+thread that was started runs; it is noted, so that whoever reads the report knows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from monarch_reload.live.registries import Registry
+from monarch_reload.trial.held_back import Snapshot
+from monarch_reload.undo_log import Action
+
+
+class Outside:
+    """What one thread did while it was watched.
+
+    `threads` are the names of those it started, `loggers` what those it touched held, by name.
+    """
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.loggers: dict[str, Snapshot] = {}
+        self._handlers: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self._signals: dict[int, Any] = {}
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """For the thread that calls; others do what they do."""
+        me = threading.get_ident()
+        register, start = atexit.register, threading.Thread.start
+        set_handler = signal.signal
+        add, remove = logging.Logger.addHandler, logging.Logger.removeHandler
+
+        def note_logger(logger: logging.Logger) -> None:
+            if threading.get_ident() == me and logger.name not in self.loggers:
+                self.loggers[logger.name] = Snapshot(Registry(logger.handlers))
+
+        def note_added(logger: logging.Logger, hdlr: logging.Handler) -> None:
+            note_logger(logger)
+            add(logger, hdlr)
+
+        def note_removed(logger: logging.Logger, hdlr: logging.Handler) -> None:
+            note_logger(logger)
+            remove(logger, hdlr)
+
+        def note_handler(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != me:
+                return register(function, *args, **kwargs)
+            self._handlers.append((function, args, kwargs))
+            return function
+
+        def note_signal(number: int, handler: Any) -> Any:
+            if threading.get_ident() != me:
+                return set_handler(number, handler)
+            before = self._signals.get(number, signal.getsignal(number))
+            self._signals[number] = handler
+            return before
+
+        def note_thread(thread: threading.Thread) -> None:
+            if threading.get_ident() == me:
+                self.threads.append(thread.name)
+            start(thread)
+
+        atexit.register = note_handler  # type: ignore[assignment]
+        signal.signal = note_signal  # type: ignore[assignment]
+        logging.Logger.addHandler = note_added  # type: ignore[method-assign, assignment]
+        logging.Logger.removeHandler = note_removed  # type: ignore[method-assign, assignment]
+        threading.Thread.start = note_thread  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            atexit.register = register
+            signal.signal = set_handler
+            logging.Logger.addHandler = add  # type: ignore[method-assign]
+            logging.Logger.removeHandler = remove  # type: ignore[method-assign]
+            threading.Thread.start = start  # type: ignore[method-assign]
+
+    def flips(self, live_of: Callable[[Any], Any]) -> Iterator[Action]:
+        for function, args, kwargs in self._handlers:
+            yield Action(_registering(live_of(function), args, kwargs))
+        for number, handler in self._signals.items():
+            if signal.getsignal(number) is not live_of(handler):
+                yield Action(_handling(number, live_of(handler)))
+
+
+def _registering(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[], Callable[[], None]]:
+    def do() -> Callable[[], None]:
+        # One that was edited runs once at the exit, not once for each of its versions.
+        atexit.unregister(function)
+        atexit.register(function, *args, **kwargs)
+        return lambda: atexit.unregister(function)
+
+    return do
+
+
+def _handling(number: int, handler: Any) -> Callable[[], Callable[[], None]]:
+    def do() -> Callable[[], None]:
+        before = signal.signal(number, handler)
+        return lambda: _handle_again(number, before)
+
+    return do
+
+
+def _handle_again(number: int, before: Any) -> None:
+    # None stands for a handler that was not installed from Python.
+    if before is not None:
+        signal.signal(number, before)

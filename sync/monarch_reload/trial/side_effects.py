@@ -1,0 +1,126 @@
+"""Lookout: tells what staged code does to live objects from what others do to them meanwhile.
+
+It looks at all containers and attributes of ours before and after each statement, and in the end
+takes out again what staged code has done, to be kept for the commit.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+from monarch_reload.live.differences import Glance
+from monarch_reload.live.holders import holders
+from monarch_reload.live.registries import Registry, registries
+from monarch_reload.live.targets import HeldStore, Target, targets_of
+from monarch_reload.thread_switches import Moment, Turns
+from monarch_reload.trial.held_attributes import Attributes, HeldAttribute, may_be_set
+from monarch_reload.trial.held_back import HeldBack, Snapshot, Watched, Whose, Withdrawn
+
+
+class Lookout:
+    """While a plan is run. ``loggers`` come along as their handlers are asked for."""
+
+    def __init__(
+        self, ours: Iterable[tuple[str, ModuleType]], loggers: Mapping[Any, Snapshot]
+    ) -> None:
+        self._turns = Turns()
+        self._looked: Moment | None = self._turns.moment()
+        held = list(holders(ours))
+        self._loggers = loggers
+        self._targets: dict[Hashable, Target] = {}
+        self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
+        self._attributes = [Attributes(one) for one in held if may_be_set(one)]
+        watched: list[Snapshot | Attributes] = [*self._snapshots, *self._attributes]
+        parts = (watched[at : at + _AT_A_GLANCE] for at in range(0, len(watched), _AT_A_GLANCE))
+        self._glances = [(Glance(map(_content_of, part)), part) for part in parts]
+
+    @contextlib.contextmanager
+    def looking(self, targets: Iterable[Target]) -> Iterator[None]:
+        """Around a statement, which may assign to these targets."""
+        if self._turns.freshen() or not self._is_undisturbed(0):
+            self._looked = self._turns.moment()
+            for one in self._changed():
+                one.note(one.look(), Whose.OTHERS)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds, moment = time.perf_counter() - started, self._turns.moment()
+            for target in targets:
+                target.was_assigned()
+            watched = (*self._changed(), *self._loggers.values())
+            looks = [(one, one.look()) for one in watched]
+            undisturbed = self._is_undisturbed(seconds)
+            self._looked = moment
+            for one, difference in looks:
+                one.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
+
+    def targets_of(self, node: ast.stmt, namespace: dict[str, Any]) -> Iterator[Target]:
+        """Attributes and items of live objects that an assignment will overwrite."""
+        for part in targets_of(node):
+            target = Target.find(part, namespace)
+            if target is not None:
+                yield self._targets.setdefault(target.place, target)
+
+    def no_more_statements(self) -> None:
+        """Let go of the frames of other threads, which are none of what staged code has made."""
+        self._looked = None
+
+    def withdraw(self, ids: Collection[int]) -> list[Withdrawn]:
+        """Take out what is registered of definitions (by their ids), until it is put back."""
+        if not ids:
+            return []
+        found = {id(one): one for part in ids for one in self._holding.get(part, ())}
+        found.update({id(one): one for one in self._snapshots if one.has_news})
+        return [one for s in found.values() if (one := s.withdraw(ids)) is not None]
+
+    @cached_property
+    def _holding(self) -> Mapping[int, Sequence[Snapshot]]:
+        """By the ids of what they speak of, the containers, as they were before."""
+        found = defaultdict(list)
+        for snapshot in self._snapshots:
+            for part in snapshot.spoken_of():
+                found[id(part)].append(snapshot)
+        return found
+
+    def take_out(
+        self, is_definition: Callable[[Any], bool]
+    ) -> tuple[list[HeldStore | HeldAttribute], list[HeldBack]]:
+        """Put back what staged code did to live objects, and give it, for the commit."""
+        stores: list[HeldStore | HeldAttribute] = [
+            held for held in map(Target.take_out, self._targets.values()) if held
+        ]
+        changed = set(map(id, self._changed()))
+        for attributes in self._attributes:
+            if id(attributes) in changed or attributes.has_news:
+                stores += attributes.take_out(is_definition)
+        held_back = []
+        snapshots = [one for one in self._snapshots if id(one) in changed or one.has_news]
+        for snapshot in (*snapshots, *self._loggers.values()):
+            self._turns.freshen()
+            held = snapshot.take_out(is_definition)
+            if held is not None:
+                held_back.append(held)
+        return stores, held_back
+
+    def _is_undisturbed(self, seconds: float) -> bool:
+        return self._looked is not None and self._turns.undisturbed_since(self._looked, seconds)
+
+    def _changed(self) -> Sequence[Watched]:
+        """Where to look closer."""
+        return [one for glance, part in self._glances if glance.has_changed() for one in part]
+
+
+_AT_A_GLANCE = 64
+
+
+def _content_of(watched: Snapshot | Attributes) -> Any:
+    return watched.container if isinstance(watched, Snapshot) else watched.names

@@ -1,0 +1,117 @@
+"""Whether a fresh process imports a new state: the judge where it cannot be prepared in place."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from monarch_reload.errors import ReloadError
+from monarch_reload.source.source import Source
+
+_SECONDS = 120.0
+_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spare_import.py")
+
+
+@dataclass(frozen=True)
+class NewState:
+    """Files by real path with what they will hold: a text, where the text lies, or nothing.
+
+    `modules` are to be imported, each with its file, in that order; `path` is `sys.path` by then.
+    """
+
+    files: Mapping[str, bytes | str | None]
+    modules: Sequence[tuple[str, str]]
+    path: Sequence[str]
+
+
+Spare = Callable[[NewState], ReloadError | None]
+
+
+def import_in_subprocess(state: NewState) -> ReloadError | None:
+    """Why a fresh interpreter cannot import it; None where it can."""
+    with tempfile.TemporaryDirectory(prefix="reload-") as folder:
+        files = dict(_laid_out(state.files, Path(folder)))
+        described = {
+            "files": files,
+            "modules": state.modules,
+            "path": [os.path.abspath(entry) for entry in state.path],
+            "argv": sys.argv,
+        }
+        description, answer = os.path.join(folder, "state.json"), os.path.join(folder, "answer")
+        with open(description, "w", encoding="utf-8", errors="surrogateescape") as file:
+            json.dump(described, file)
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        try:
+            ended = subprocess.run(
+                [sys.executable, *flags, _SCRIPT, description, answer],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            message = f"a fresh process has not imported it within {_SECONDS:g} s"
+            return ReloadError(message, phase="run")
+        try:
+            said = json.loads(Path(answer).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            words = ended.stderr.decode("utf-8", "replace").strip()
+            message = f"a fresh process that imported it ended with status {ended.returncode}"
+            return ReloadError(message, phase="run", traceback=words)
+        return _refusal(said, state, files) if said else None
+
+
+def is_surely_wrong(error: ReloadError, changed: Mapping[str, Source]) -> bool:
+    """Whether no process could run it: it needs a name that nobody binds."""
+    cause = error.__cause__
+    source = next((one for one in changed.values() if one.path == error.path), None)
+    if type(cause) is not NameError or source is None or b"import *" in source.text:
+        return False
+    name = cause.name or ""
+    if any(one.is_opaque or name in one.names.binds for one in source.statements):
+        return False
+    return not hasattr(builtins, name) and f"global {name}".encode() not in source.text
+
+
+def _laid_out(
+    files: Mapping[str, bytes | str | None], folder: Path
+) -> Sequence[tuple[str, str | None]]:
+    """Where the text of each file lies."""
+    found: list[tuple[str, str | None]] = []
+    for number, (path, content) in enumerate(files.items()):
+        if isinstance(content, bytes):
+            place = folder / f"{number}.py"
+            place.write_bytes(content)
+            content = str(place)
+        found.append((path, content))
+    return found
+
+
+def _refusal(
+    said: Mapping[str, str], state: NewState, files: Mapping[str, str | None]
+) -> ReloadError:
+    path, line = said["path"], int(said["line"] or 0)
+    return ReloadError(
+        said["message"],
+        phase="run",
+        path=path,
+        line=line or None,
+        column=int(said["column"]) if said["column"] else None,
+        text=_line(files.get(os.path.realpath(path)) or path, line) if path else None,
+        traceback=said["traceback"],
+    )
+
+
+def _line(place: str, line: int) -> str | None:
+    try:
+        lines = Path(place).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return lines[line - 1] if 0 < line <= len(lines) else None

@@ -1,0 +1,366 @@
+"""Runs the statements of a plan beside the live modules, which stay as they are.
+
+Each module gets a namespace laid over its own: a copy in which new values replace old ones.
+Code that runs there sees other staged modules through views, whether it imports them or has
+them already. What the statements append to registries of ours (module-level lists, dicts and
+sets) is taken out again and kept for the commit (see `lookout`).
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import enum
+import functools
+import gc
+import importlib
+import linecache
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType, ModuleType
+from typing import Any
+
+from monarch_reload.errors import ReloadError
+from monarch_reload.kinds import is_a, own_names
+from monarch_reload.live.classes import keep_live_values, kept_names
+from monarch_reload.live.enums import keep_live_members
+from monarch_reload.live.patch import parts_of
+from monarch_reload.live.staged_module import StagedModule
+from monarch_reload.live.targets import HeldStore
+from monarch_reload.plan.dirty_marks import Mark, ModulePlan, Plan
+from monarch_reload.plan.graph import Origin
+from monarch_reload.plan.stars import bring
+from monarch_reload.source.source import ImportHook, Source
+from monarch_reload.source.statements import Statement
+from monarch_reload.thread_switches import longer_turns
+from monarch_reload.trial.budget import Budget
+from monarch_reload.trial.container_copies import Shadows
+from monarch_reload.trial.held_attributes import HeldAttribute
+from monarch_reload.trial.held_back import HeldBack
+from monarch_reload.trial.outside import Outside
+from monarch_reload.trial.side_effects import Lookout
+from monarch_reload.trial.stand_ins import Disguises
+from monarch_reload.undo_log import MISSING, Item
+
+_NAMED = (FunctionType, type)
+
+
+class Stage:
+    """The outcome of running a plan: namespaces, and everything that was made on the way."""
+
+    def __init__(self, hook: ImportHook, budget: Budget) -> None:
+        self._hook = hook
+        self._budget = budget
+        self.namespaces: dict[str, dict[str, Any]] = {}
+        self.made: dict[int, Any] = {}  # every container object made meanwhile, by id
+        self.made_is_exact = False  # else it holds older objects too
+        self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
+        self.assigned: dict[str, set[str]] = {}  # from other modules, by module
+        self.left_alone: dict[tuple[str, int], set[str]] = {}
+        """Names that a statement may bind and did not, as in a branch that was not taken."""
+        self._plan = Plan({})
+        self.disguises = Disguises()
+        self._kept: list[tuple[str, str]] = []  # names of kept instances, by module
+        self.stores: list[HeldStore | HeldAttribute] = []
+        self.imported: list[str] = []
+        self.held_back: list[HeldBack] = []
+        self.outside = Outside()
+        self.builtins = {
+            **vars(builtins),
+            "__import__": self._import,
+            **self.disguises.checks,
+        }
+        self._open = True
+        self._shadows = Shadows({}, set(), self.disguises.of)
+
+    def run(
+        self, plan: Plan, sources: dict[str, Source], ours: Iterable[tuple[str, ModuleType]]
+    ) -> None:
+        """Raises ReloadError for what the new code raises; `close` cleans up then."""
+        self._plan = plan
+        involved = {name: p for name, p in plan.modules.items() if p.is_staged}
+        for name, module_plan in involved.items():
+            namespace = dict(vars(sys.modules[name]))
+            for gone in module_plan.edit.gone:
+                namespace.pop(gone, None)
+            self.namespaces[name] = namespace
+            marks = module_plan.marks.items()
+            self._kept += [(name, key) for key, m in marks if m in (Mark.KEPT, Mark.INSTANCE)]
+        names = {name: p.shadowed for name, p in involved.items() if p.shadowed}
+        statements = [s for p in involved.values() for s in p.edit.new] if names else []
+        late = {part for s in statements for name in s.names.deferred for part in name.split(".")}
+        self._shadows = Shadows(names, late, self.disguises.of)
+        lookout = Lookout(ours, self.outside.loggers)
+        self._hook.builtins, self._hook.imported = self.builtins, self.imported
+        self._hook.thread = threading.get_ident()
+        import_module = importlib.import_module
+        importlib.import_module = self._import_module(import_module)
+        collecting = gc.isenabled()
+        gc.disable()
+        gc.collect(0)
+        collections = _num_collections()
+        shown = {source.path: linecache.cache.pop(source.path, None) for source in sources.values()}
+        try:
+            for source in sources.values():
+                # For decorators that read the source; the file need not hold it yet.
+                lines = source.text.decode("utf-8", "replace").splitlines(keepends=True)
+                linecache.cache[source.path] = (len(source.text), None, lines, source.path)
+            with self.outside.watched(), longer_turns():
+                for name, module_plan in involved.items():
+                    self._run_module(name, module_plan, sources[name], lookout)
+        finally:
+            lookout.no_more_statements()
+            importlib.import_module = import_module
+            for path, entry in shown.items():
+                linecache.cache.pop(path, None)
+                if entry is not None:
+                    linecache.cache[path] = entry
+            # What was made meanwhile is the young generation, unless somebody collected.
+            self.made_is_exact = collections == _num_collections()
+            young = 0 if self.made_is_exact else None
+            self.made = {id(thing): thing for thing in gc.get_objects(generation=young)}
+            if collecting:
+                gc.enable()
+            self._hook.builtins = None
+            self.disguises.pairs += self._shadows.cast
+            with longer_turns():
+                self.stores, self.held_back = lookout.take_out(self._is_definition)
+        for namespace in self.namespaces.values():
+            for name, value in dict(namespace).items():
+                if type(value) is StagedModule:
+                    namespace[name] = value.__reload_module__
+
+    def _run_module(self, name: str, plan: ModulePlan, source: Source, lookout: Lookout) -> None:
+        module = sys.modules[name]
+        namespace = self.namespaces[name]
+        namespace["__builtins__"] = self.builtins
+        for key, value in dict(namespace).items():
+            if issubclass(type(value), ModuleType):
+                namespace[key] = self._view(value)
+        flags = source.flags
+        for index in sorted(plan.run | plan.twin):
+            self._budget.check()
+            statement = plan.edit.new[index]
+            run = self._runner(plan, index, source.path, flags)
+            targets = list(lookout.targets_of(statement.node, namespace))
+            later = _take_later(namespace, plan.edit.new, index) if statement.reads_whole else {}
+            bound_to = {bound: namespace.get(bound, MISSING) for bound in statement.binds}
+            try:
+                with contextlib.nullcontext() if statement.is_inert else lookout.looking(targets):
+                    live = vars(module).get(statement.name or "")
+                    with self._shadows.in_place(self.namespaces, statement):
+                        self._execute(run, namespace, live, name, lookout)
+            except (Exception, SystemExit) as error:
+                raise ReloadError.of_exception(
+                    error, "run", source.path, {source.path: source.text}
+                ) from error
+            if not (statement.is_definition or statement.is_import):
+                now = {b for b, value in bound_to.items() if namespace.get(b, MISSING) is value}
+                self.left_alone[name, index] = now
+            namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
+            if statement.name is not None:
+                value = namespace.get(statement.name)
+                self.defined[name, index] = value
+                self._keep_live_state(plan, index, value, vars(module).get(statement.name))
+                self._note_twin(name, vars(module).get(statement.name), value)
+            for bound in statement.binds if statement.name is None else ():
+                before, after = vars(module).get(bound), namespace.get(bound)
+                if type(before) is FunctionType and type(after) is FunctionType:
+                    self._shadows.twins[id(before)] = after
+
+    def _runner(
+        self, plan: ModulePlan, index: int, path: str, flags: int
+    ) -> Callable[[dict[str, Any]], None]:
+        """What runs a statement in a namespace."""
+        statement = plan.edit.new[index]
+        node = statement.placed
+        if statement.is_star:
+            assert isinstance(node, ast.ImportFrom)
+            name, level = node.module or "", node.level
+
+            def run(namespace: dict[str, Any]) -> None:
+                owner = self._import(name, namespace, None, ("*",), level)
+                bring(plan.edit.new, index, owner, namespace)
+
+            return run
+        if index in plan.twin and not (statement.is_import or statement.is_definition):
+            taken = {name: plan.edit.origins.get(name) for name in statement.binds}
+            if any(taken.values()):
+                return functools.partial(self._take, taken)
+        module = ast.Module([node], [])
+        return functools.partial(
+            exec, compile(module, path, "exec", flags=flags, dont_inherit=True)
+        )
+
+    def _take(self, names: Mapping[str, Origin | None], namespace: dict[str, Any]) -> None:
+        """Import what an `if` or `try` imported once, and nothing else of it."""
+        for name, origin in names.items():
+            if origin is not None and origin[1] is not None:
+                owner = self._import(origin[0], namespace, None, (origin[1],))
+                namespace[name] = getattr(owner, origin[1])
+
+    def _execute(
+        self,
+        run: Callable[[dict[str, Any]], None],
+        namespace: dict[str, Any],
+        live: Any,
+        module: str,
+        lookout: Lookout,
+    ) -> None:
+        """Run a statement, which may define anew what is live now.
+
+        A registry may refuse to take a name twice; then what is live leaves it meanwhile, and so
+        does what is gone from where it was: an import may bring it from elsewhere.
+        """
+        try:
+            with self._budget.not_counting():
+                run(namespace)
+        except Exception:
+            replaced = [(live, module), *self._gone()]
+            ids = {id(part) for value, name in replaced for part in parts_of(value, name)}
+            found = lookout.withdraw(ids)
+            if not found:
+                raise
+            run(namespace)
+            for withdrawn in found:
+                withdrawn.put_back()
+
+    def _gone(self) -> Iterator[tuple[Any, str]]:
+        """Live definitions that are no longer where they were, with their modules."""
+        for name, plan in self._plan.modules.items():
+            live = vars(sys.modules[name])
+            yield from ((live.get(gone), name) for gone in plan.edit.gone_definitions)
+
+    def _is_definition(self, entry: Any) -> bool:
+        """Whether something that was made here, and can be called, is all or part of it."""
+        inside = entry if type(entry) in (list, set, tuple) else (entry,)
+        return any(
+            id(type(part)) in self.made or (id(part) in self.made and callable(part))
+            for part in inside
+        )
+
+    def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
+        """What staged code changes in defaults and class values it changes in the live ones."""
+        statement = plan.edit.new[index]
+        if type(value) is FunctionType and type(live) is FunctionType:
+            origin = plan.edit.alignment.source_of(index)
+            if plan.edit.last_binders.get(statement.name or "", origin) != origin:
+                return  # that of a later `def _`
+            if "__wrapped__" not in live.__dict__ and "__wrapped__" not in value.__dict__:
+                for name, held in live.__dict__.items():
+                    value.__dict__.setdefault(name, held)
+            if index in plan.twin:
+                value.__defaults__ = live.__defaults__
+                value.__kwdefaults__ = live.__kwdefaults__
+        elif is_a(value, type) and is_a(live, type) and value is not live:
+            self.disguises.follows(live, value)
+            self._stand_in(live, value)
+            old = plan.edit.live_definition(index)
+            if is_a(value, enum.EnumMeta) and is_a(live, enum.EnumMeta):
+                keep_live_members(live, value)
+            elif old is not None and old.is_class and statement.is_class:
+                changed = plan.forced_by.get(index, set())
+                keep_live_values(live, value, kept_names(live, old, statement, changed))
+
+    def _stand_in(self, live: type, staged: type) -> None:
+        """Kept instances look like ones of the staged class, to code that reads them here."""
+        for name, key in self._kept:
+            namespace = self.namespaces[name]
+            if key in namespace and type(namespace[key]) is live:
+                namespace[key] = self.disguises.of(namespace[key], staged)
+
+    def _note_twin(self, module: str, live: Any, staged: Any) -> None:
+        """What a container may hold of a definition: itself, or what its decorators were given."""
+        before, after = (
+            {part.__qualname__: part for part in parts_of(one, module) if is_a(part, _NAMED)}
+            for one in (live, staged)
+        )
+        for name in before.keys() & after.keys():
+            if before[name] is not after[name]:
+                self._shadows.twins[id(before[name])] = after[name]
+        if live is not None and live is not staged:
+            self._shadows.twins[id(live)] = staged
+
+    def _view(self, module: ModuleType) -> ModuleType:
+        name = own_names(module).get("__name__", "")
+        staged = name in self.namespaces or any(n.startswith(f"{name}.") for n in self.namespaces)
+        if type(module) is StagedModule or not staged or not self._open:
+            return module
+        return StagedModule(module, self)
+
+    def _import(
+        self,
+        name: str,
+        globals: dict[str, Any] | None = None,
+        locals: dict[str, Any] | None = None,
+        fromlist: tuple[str, ...] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        module: ModuleType = builtins.__import__(name, globals, locals, fromlist or (), level)
+        return self._view(module)
+
+    def _import_module(self, real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
+        """For code that runs here; other threads get modules as ever."""
+        thread = threading.get_ident()
+
+        def import_module(name: str, package: str | None = None) -> ModuleType:
+            module = real(name, package)
+            return self._view(module) if threading.get_ident() == thread else module
+
+        return import_module
+
+    def attribute(self, module: ModuleType, name: str) -> Any:
+        namespace = self.namespaces.get(module.__name__) if self._open else None
+        if namespace is None:
+            value = getattr(module, name)
+        elif name == "__dict__":
+            return namespace
+        elif name in namespace:
+            value = namespace[name]
+        elif name in vars(module):  # gone from the new source
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        elif "__getattr__" in namespace and not hasattr(ModuleType, name):
+            value = namespace["__getattr__"](name)
+        else:
+            value = getattr(module, name)
+        return self._view(value) if is_a(value, ModuleType) else value
+
+    def assign(self, module: ModuleType, name: str, value: Any) -> None:
+        namespace = self.namespaces.get(module.__name__) if self._open else None
+        if namespace is not None:
+            self.assigned.setdefault(module.__name__, set()).add(name)
+            Item(namespace, name, value).apply()
+        elif value is MISSING:
+            delattr(module, name)
+        else:
+            setattr(module, name, value)
+
+    def close(self, keep_imported: bool) -> None:
+        """Views show the live modules from now on; modules imported for an abort go again."""
+        self._open = False
+        for name in self.imported:
+            module = sys.modules.get(name)
+            if module is None:
+                continue
+            if keep_imported:
+                module.__dict__["__builtins__"] = vars(builtins)
+                continue
+            del sys.modules[name]
+            parent, _, child = name.rpartition(".")
+            if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
+                delattr(sys.modules[parent], child)
+
+
+def _take_later(
+    namespace: dict[str, Any], statements: Sequence[Statement], index: int
+) -> dict[str, Any]:
+    """Take out what no statement above binds: one that looks at all names finds none of it."""
+    so_far = {name for statement in statements[:index] for name in statement.binds}
+    below = {name for statement in statements[index:] for name in statement.binds} - so_far
+    return {name: namespace.pop(name) for name in below & namespace.keys()}
+
+
+def _num_collections() -> int:
+    return sum(generation["collections"] for generation in gc.get_stats())

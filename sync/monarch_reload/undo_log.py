@@ -1,0 +1,164 @@
+"""The only ways in which a commit touches anything, each of which can be put back.
+
+Every flip is one attribute, item or cell: a thread that runs meanwhile sees the old value or
+the new one. Undoing takes flips back in reverse order, to what was there when they were made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from types import CellType
+from typing import Any, Final, Protocol
+
+from monarch_reload.thread_switches import Turns, longer_turns
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+
+
+class Flip(Protocol):
+    def apply(self) -> Callable[[], None]:
+        """Do it; the result undoes it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Attribute:
+    owner: Any
+    name: str
+    value: Any = MISSING
+
+    def apply(self) -> Callable[[], None]:
+        own = _own_attributes(self.owner)
+        if own is None:
+            before = getattr(self.owner, self.name, MISSING)
+        else:
+            before = own.get(self.name, MISSING)
+        _set_attribute(self.owner, self.name, self.value)
+        return lambda: _set_attribute(self.owner, self.name, before)
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    mapping: MutableMapping[Any, Any]
+    key: Any
+    value: Any = MISSING
+
+    def apply(self) -> Callable[[], None]:
+        before = self.mapping.get(self.key, MISSING)
+        _set_item(self.mapping, self.key, self.value)
+        return lambda: _set_item(self.mapping, self.key, before)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    cell: CellType
+    value: Any
+
+    def apply(self) -> Callable[[], None]:
+        before = contents_of(self.cell)
+        self.cell.cell_contents = self.value
+        return lambda: _set_cell(self.cell, before)
+
+
+@dataclass(frozen=True, eq=False)
+class Action:
+    """Anything else: `do` returns what undoes it."""
+
+    do: Callable[[], Callable[[], None]]
+
+    def apply(self) -> Callable[[], None]:
+        return self.do()
+
+
+class UndoLog:
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def apply(self, flips: Iterable[Flip]) -> None:
+        """All at once, as far as other threads can see."""
+        with longer_turns():
+            Turns().freshen()
+            for flip in flips:
+                self._undo.append(flip.apply())
+
+    def rollback(self) -> None:
+        with longer_turns():
+            Turns().freshen()
+            while self._undo:
+                self._undo.pop()()
+
+
+def contents_of(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return MISSING
+
+
+def _own_attributes(owner: Any) -> Any:
+    """Where an attribute would be stored; None where it sits in the object's layout."""
+    if isinstance(owner, type):
+        return _ClassAttributes(owner)
+    return None
+
+
+class _ClassAttributes:
+    """A class's own attributes, with the ones that live in slots of `type`."""
+
+    def __init__(self, owner: type) -> None:
+        self._owner = owner
+
+    def get(self, name: str, default: Any) -> Any:
+        if name in ("__bases__", "__name__", "__qualname__"):
+            return getattr(self._owner, name)
+        return self._owner.__dict__.get(name, default)
+
+
+def _set_attribute(owner: Any, name: str, value: Any) -> None:
+    # Past the metaclass: it may refuse assignments, as that of Enum does.
+    setter, deleter = (
+        (type.__setattr__, type.__delattr__)
+        if isinstance(owner, type)
+        else (object.__setattr__, object.__delattr__)
+    )
+    if value is MISSING:
+        with contextlib.suppress(AttributeError):
+            deleter(owner, name)
+    elif name == "__code__" and (owner.__code__.co_flags ^ value.co_flags) & _KINDS:
+        with warnings.catch_warnings():
+            # A function that becomes a generator. Nothing else says so to those who hold it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            setter(owner, name, value)
+    else:
+        setter(owner, name, value)
+
+
+_KINDS = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)
+
+
+def _set_item(mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
+    if value is MISSING:
+        mapping.pop(key, None)
+    else:
+        mapping[key] = value
+
+
+def _set_cell(cell: CellType, value: Any) -> None:
+    if value is MISSING:
+        del cell.cell_contents
+    else:
+        cell.cell_contents = value

@@ -1,0 +1,151 @@
+"""A class that came by value takes the place of another: no module, no source.
+
+The methods of the new class arrive with globals of their own, a copy of what its author had. After
+the commit they and the old methods share one namespace, which has the new values.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+from monarch_reload.errors import NeedsRespawn, ReloadError
+from monarch_reload.live.classes import ClassPatch, forget_subclass_checks
+from monarch_reload.live.patch import FunctionPatch, parts_of
+from monarch_reload.live.settle import rehome
+from monarch_reload.report import ReloadReport, Verdict
+from monarch_reload.undo_log import MISSING, Action, Attribute, Flip, Item, UndoLog
+
+
+class ClassUpgrade:
+    """`staged` into `live`, prepared; both are changed by the commit, and put back by its undo.
+
+    `adds_globals`: what the new methods read from their module comes with them. `also` are further
+    flips of the same commit. Raises NeedsRespawn where live instances cannot become new ones.
+    """
+
+    def __init__(
+        self, live: type, staged: type, *, adds_globals: bool = True, also: tuple[Flip, ...] = ()
+    ) -> None:
+        name = f"{live.__module__}.{live.__qualname__}"
+        self._live, self._staged = live, staged
+        _rename(staged, live)
+        self._functions = FunctionPatch()
+        self._classes = ClassPatch(self._functions, self._is_inner)
+        self._classes.patch(live, staged, None, None)
+        self._adds_globals = adds_globals
+        self._also = also
+        if self._classes.refused:
+            reasons = "; ".join(f"{cls}: {why}" for cls, why in self._classes.refused.items())
+            verdict = Verdict(live.__module__, "", "respawn", reasons, tuple(self._classes.refused))
+            raise NeedsRespawn.of_verdicts([verdict])
+        self._gone = [
+            name
+            for name in live.__dict__
+            if not name.startswith("__") and name not in staged.__dict__
+        ]
+        self.verdicts = {name: Verdict(live.__module__, "", "patch", "upgraded", (name,))}
+
+    def _is_inner(self, value: Any) -> bool:
+        return isinstance(value, type) and value.__qualname__.startswith(
+            f"{self._staged.__qualname__}."
+        )
+
+    def abort(self) -> None:
+        """Nothing has changed, so there is nothing to do."""
+
+    def commit(self) -> ReloadReport:
+        """Raises ReloadError, and has put everything back, where something cannot be changed."""
+        started = time.perf_counter()
+        log = UndoLog()
+        try:
+            log.apply(self._flips())
+            self._refresh()
+        except Exception as error:
+            log.rollback()
+            raise ReloadError.of_exception(error, "commit") from error
+        live = self._live
+        report = ReloadReport(
+            modules=[live.__module__],
+            classes=[f"{live.__module__}.{live.__qualname__}"],
+            functions=sorted({f"{f.__module__}.{f.__qualname__}" for f in self._functions.patched}),
+            verdicts=self.verdicts,
+            seconds=time.perf_counter() - started,
+        )
+
+        def undo() -> None:
+            log.rollback()
+            self._refresh()
+
+        report._undo = undo
+        return report
+
+    def _flips(self) -> Iterator[Flip]:
+        live, staged = self._live, self._staged
+        home = _home(live)
+        fresh = _home(staged)
+        functions = [f for f in _functions(staged) if f.__globals__ is fresh]
+        if home is not None and fresh is not None and home is not fresh:
+            if self._adds_globals:
+                for key, value in list(fresh.items()):
+                    if key != "__builtins__" and home.get(key, MISSING) is not value:
+                        yield Item(home, key, self._functions.live_of(value))
+            for function in functions:
+                yield Action(_moved(function, home, fresh))
+        yield from self._functions.flips
+        yield from self._classes.flips
+        for name in self._gone:
+            yield Attribute(live, name)
+        yield from self._also
+
+    def _refresh(self) -> None:
+        forget_subclass_checks(self._classes.patched)
+        for part in parts_of(self._live, self._live.__module__):
+            if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
+                part.cache_clear()
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None:
+            dynamo.reset()
+
+
+def _rename(staged: type, live: type) -> None:
+    """What was defined in another function is the same class nevertheless."""
+    place, _ = next(filter(None, (_place_of(f, live) for f in _functions(live))), ("", ""))
+    for part in parts_of(staged, staged.__module__):
+        if part is not staged and isinstance(part, (FunctionType, type)):
+            found = _place_of(part, staged)
+            if found is not None:
+                part.__qualname__ = place + found[1]
+    staged.__qualname__ = live.__qualname__
+
+
+def _place_of(part: FunctionType | type, cls: type) -> tuple[str, str] | None:
+    """Where the class was defined, and the name of its part from the class on."""
+    outer, own, inner = part.__qualname__.rpartition(f"{cls.__name__}.")
+    return (outer, own + inner) if own else None
+
+
+def _home(cls: type) -> dict[str, Any] | None:
+    """The globals that the methods of a class read."""
+    return next((f.__globals__ for f in _functions(cls)), None)
+
+
+def _functions(cls: type) -> list[FunctionType]:
+    return [
+        part
+        for part in parts_of(cls, cls.__module__)
+        if isinstance(part, FunctionType) and part.__module__ == cls.__module__
+    ]
+
+
+def _moved(
+    function: FunctionType, home: dict[str, Any], before: dict[str, Any]
+) -> Callable[[], Callable[[], None]]:
+    def do() -> Callable[[], None]:
+        rehome(function, home)
+        return lambda: rehome(function, before)
+
+    return do

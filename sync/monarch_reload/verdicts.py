@@ -1,0 +1,148 @@
+"""What a reload comes to: a verdict for every module, and what edited functions will trip over."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from types import FunctionType
+
+from monarch_reload.at_start import (
+    counts_from_next_start,
+    helpers_of_the_start,
+    makes_torch_modules,
+)
+from monarch_reload.plan.code_warnings import CodeWarnings
+from monarch_reload.plan.dirty_marks import Plan
+from monarch_reload.report import ReloadReport, Verdict
+from monarch_reload.source.source import RunningSources, Source
+
+__all__ = ["judge", "warnings_of"]
+
+
+def judge(
+    report: ReloadReport,
+    plan: Plan,
+    running: RunningSources,
+    changed: Mapping[str, Source],
+    *,
+    refused: Mapping[str, Mapping[str, str]],
+    patched: Collection[FunctionType],
+    moved: Collection[str],
+) -> None:
+    """Fill in the report, its verdicts included, from the plan.
+
+    ``refused`` says of each module which classes cannot change in place, and why; ``patched`` are
+    the functions that take new code, ``moved`` the classes that do.
+    """
+    verdicts = report.verdicts
+    for name, module_plan in plan.modules.items():
+        path = running[name].path
+        if name not in changed and not module_plan.run:
+            continue
+        statements = [module_plan.edit.new[index] for index in sorted(module_plan.run)]
+        reran = [s for s in statements if not (s.is_definition or s.is_import)]
+        reasons = refused.get(name, {})
+        report.modules.append(name)
+        report.reran += [f"{name}:{s.first} {s.title}" for s in reran]
+        report.classes += [
+            f"{name}.{s.name}" for s in statements if s.is_class and s.name not in reasons
+        ]
+        if reasons:
+            why = "; ".join(f"{cls}: {reason}" for cls, reason in reasons.items())
+            verdict = Verdict(name, path, "respawn", why, tuple(reasons))
+        elif reran:
+            lines = ", ".join(str(statement.first) for statement in reran)
+            verdict = Verdict(name, path, "rerun", f"statements at lines {lines} run again")
+        else:
+            why = "definitions change in place" if name in changed else "follows an import"
+            verdict = Verdict(name, path, "patch", why)
+        verdicts[name] = verdict
+    for function in patched:
+        qualname = function.__qualname__
+        report.functions.append(f"{function.__module__}.{qualname}")
+        if counts_from_next_start(function):
+            report.at_start.append(report.functions[-1])
+        owner = qualname.rpartition(".")[0]
+        if owner and "<locals>" not in owner:
+            report.classes.append(f"{function.__module__}.{owner}")
+    report.classes += moved
+    report.at_start += _makers_that_come_or_go(plan, changed)
+    report.functions = sorted(set(report.functions))
+    # Code that cannot be looked through is taken as it is.
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+        report.at_start += _helpers(plan, running, changed, patched)
+    report.at_start = sorted(set(report.at_start))
+    report.classes = sorted(set(report.classes))
+    for owner in report.classes:
+        module = next((n for n in verdicts if owner.startswith(f"{n}.")), None)
+        if module is not None and verdicts[module].action in ("patch", "rerun"):
+            known = verdicts[module]
+            own = owner.removeprefix(f"{module}.")
+            verdicts[module] = Verdict(
+                known.module, known.path, known.action, known.reason, (*known.classes, own)
+            )
+
+
+def _makers_that_come_or_go(plan: Plan, changed: Mapping[str, Source]) -> Iterator[str]:
+    """Of modules of torch that have an `__init__` of their own now, or had one until now."""
+    for name in changed:
+        edit = plan.modules[name].edit
+        for index, statement in enumerate(edit.new):
+            if not statement.is_class or index in edit.alignment.same:
+                continue
+            live = vars(sys.modules[name]).get(str(statement.name))
+            if isinstance(live, type) and makes_torch_modules(live):
+                has_one = any("__init__" in one.binds for one in statement.body)
+                if has_one != ("__init__" in vars(live)):
+                    yield f"{name}.{statement.name}.__init__"
+
+
+def _helpers(
+    plan: Plan,
+    running: RunningSources,
+    changed: Mapping[str, Source],
+    patched: Collection[FunctionType],
+) -> Iterator[str]:
+    """What is edited, and taken by nothing but what runs when a run begins."""
+    functions = [
+        (function.__module__, function.__qualname__)
+        for function in patched
+        if "." not in function.__qualname__ and not counts_from_next_start(function)
+    ]
+    values = [
+        (name, *statement.binds)
+        for name, module_plan in plan.modules.items()
+        for statement in (module_plan.edit.new[index] for index in sorted(module_plan.run))
+        if isinstance(statement.node, (ast.Assign, ast.AnnAssign)) and len(statement.binds) == 1
+    ]
+    if functions or values:
+        sources = dict(running.running()) | dict(changed)
+        yield from helpers_of_the_start(sources, functions, values)  # type: ignore[arg-type]
+
+
+def warnings_of(
+    plan: Plan,
+    running: RunningSources,
+    changed: Mapping[str, Source],
+    namespaces: Mapping[str, Mapping[str, object]],
+) -> Iterator[str]:
+    """What edited functions will trip over. ``namespaces`` are those of modules made anew."""
+
+    def source_of(name: str) -> Source | None:
+        if name in changed:
+            return changed[name]
+        return running[name] if name in running else None  # noqa: SIM401  no mapping
+
+    def names_of(name: str) -> Mapping[str, object]:
+        module = sys.modules.get(name)
+        # `vars` would import a lazy one.
+        live = object.__getattribute__(module, "__dict__") if module is not None else {}
+        return {**live, **namespaces.get(name, {})}
+
+    for name, source in changed.items():
+        edit = plan.modules[name].edit
+        # Code that cannot be looked through is taken as it is.
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+            yield from map(str, CodeWarnings(edit, source, source_of, names_of))
