@@ -60,6 +60,10 @@ format: $(STAMP) ## rewrite the code in the house's format
 reference: $(STAMP) ## write docs/reference.md anew, from the code
 	@$(BIN)/python tools/reference.py
 
+.PHONY: docs
+docs: $(STAMP) ## build the documents as a site, in build/site; a link that leads nowhere fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean --config-file tools/mkdocs.yml
+
 .PHONY: soak
 soak: $(STAMP) ## shake the runtime for SOAK_SECONDS (600), with SOAK_SEED
 	@$(BIN)/python -m tests.soak.main

@@ -1,0 +1,85 @@
+"""What `make docs` adds to the pages in docs/: the documents at the top, and the Python API.
+
+A hook of mkdocs, which calls `on_files` and `on_page_markdown`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from types import ModuleType
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+_PAGES = {
+    "readme.md": "README.md",
+    "architecture.md": "ARCHITECTURE.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+}
+# A name that several modules offer is on the page of the first one here.
+_API = {
+    "monarch.errors": "What is raised.",
+    "monarch.mesh": "Extents, points, slices, value meshes.",
+    "monarch.actor": "Actors, endpoints, and the meshes that they live in.",
+    "monarch.job": "Allocations of machines.",
+    "monarch.spmd": "torch.distributed on a mesh.",
+    "monarch.runs": "What a recipe, or a training loop of your own, needs of a run.",
+    "monarch.testing": "Hosts and procs without processes, for tests.",
+    "monarch_sync": "Folders kept equal on many machines.",
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The site's files, with those that are not in docs/."""
+    for page, document in _PAGES.items():
+        files.append(File.generated(config, page, content=_moved((ROOT / document).read_text())))
+    rows = [f"| [`{name}`]({name}.md) | {what} |" for name, what in _API.items()]
+    index = ["# Python API", "", "| module | what is in it |", "| --- | --- |", *rows]
+    files.append(File.generated(config, "api/index.md", content="\n".join(index)))
+    shown: set[str] = set()
+    for name, what in _API.items():
+        page = _api_page(name, what, shown)
+        files.append(File.generated(config, f"api/{name}.md", content=page))
+    return files
+
+
+def _moved(text: str) -> str:
+    """A document's links, as they are from within docs/."""
+    text = re.sub(r"\]\(docs/", "](", text)
+    for page, document in _PAGES.items():
+        text = text.replace(f"]({document}", f"]({page}")
+    return text.replace("[LICENSE](LICENSE)", "LICENSE")
+
+
+def _api_page(name: str, what: str, shown: set[str]) -> str:
+    """A heading for each public name that is not shown yet, from the module where it is made."""
+    module = importlib.import_module(name)
+    parts = [f"# {name}", what]
+    for public in getattr(module, "__all__", None) or _defined_in(module):
+        value = getattr(module, public)
+        home = getattr(value, "__module__", None)
+        if not callable(value) or not isinstance(home, str):
+            continue
+        where = f"{home}.{getattr(value, '__qualname__', public)}"
+        if where not in shown and home.startswith(("monarch.", "monarch_")):
+            shown.add(where)
+            parts.append(f"::: {where}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _defined_in(module: ModuleType) -> list[str]:
+    of_its_own = [name for name, value in vars(module).items() if _is_made_in(value, module)]
+    return [name for name in of_its_own if not name.startswith("_")]
+
+
+def _is_made_in(value: object, module: ModuleType) -> bool:
+    return getattr(value, "__module__", None) == module.__name__
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Without the word by which tests tell which blocks are not whole programs."""
+    return re.sub(r"^(```\w+) notest$", r"\1", markdown, flags=re.MULTILINE)
