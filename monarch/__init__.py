@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # First of all, so that whatever this program imports next finds Monarch's addresses.
 install()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Extent",
