@@ -44,10 +44,9 @@ from monarch.actor.endpoint import (
     send,
 )
 from monarch.actor.future import Future
-from monarch.actor.host_mesh import HostMesh, this_host, this_proc
+from monarch.actor.host_mesh import HostMesh, local_proc_mesh, proc_mesh, this_host, this_proc
 from monarch.actor.ids import ActorAddr, ProcId, Uid
 from monarch.actor.instance import Instance
-from monarch.actor.older import local_proc_mesh, proc_mesh
 from monarch.actor.proc_mesh import ProcMesh
 from monarch.actor.returns_future import returns_future
 from monarch.actor.shutdown import shutdown_context

@@ -263,6 +263,20 @@ def this_host() -> HostMesh:
     return HostMesh("this_host", Shape.unity(), hosts, agent.is_root, agent.command)
 
 
+def proc_mesh(
+    *,
+    gpus: int = 1,
+    hosts: int = 1,
+    env: dict[str, str] | None = None,
+    setup: Callable[[], Any] | None = None,
+) -> ProcMesh:
+    """``hosts`` times ``gpus`` procs on this machine: ``this_host().spawn_procs(...)``."""
+    return this_host().spawn_procs({"hosts": hosts, "gpus": gpus}, setup, env=env)
+
+
+local_proc_mesh = proc_mesh
+
+
 def this_proc() -> ProcMesh:
     """The process that this code runs in, the client's too: a mesh without dimensions."""
     node = process.current().node

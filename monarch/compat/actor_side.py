@@ -14,15 +14,6 @@ from monarch.actor import Context, context, get_meter
 from monarch.runtime import process
 from monarch.runtime.context import running
 
-__all__ = [
-    "METER",
-    "TracingForwarder",
-    "fake_sync_state",
-    "get_monarch_tracer",
-    "in_fake_sync_state",
-    "is_ipython",
-]
-
 _depth = threading.local()
 
 

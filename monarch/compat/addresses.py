@@ -10,8 +10,6 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-__all__ = ["ADDRESSES", "is_package"]
-
 
 class Address(NamedTuple):
     """``instead`` is what a deprecated one warns to use."""

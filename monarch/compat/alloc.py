@@ -17,19 +17,6 @@ from monarch.actor.host_mesh import HostMesh, this_host
 from monarch.actor.proc_mesh import ProcMesh
 from monarch.runtime.promise import Promise
 
-__all__ = [
-    "ALLOC_LABEL_PROC_MESH_NAME",
-    "Alloc",
-    "AllocConstraints",
-    "AllocSpec",
-    "LocalAllocator",
-    "ProcessAllocator",
-    "RemoteAllocInitializer",
-    "RemoteAllocator",
-    "StaticRemoteAllocInitializer",
-    "TorchXRemoteAllocInitializer",
-]
-
 ALLOC_LABEL_PROC_MESH_NAME = "procmesh.monarch.meta.com/name"
 
 _HOSTS = "hosts"

@@ -21,8 +21,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from monarch_reload.running_files import stat_of
 
-__all__ = ["AutoReloader", "SysAuditImportHook"]
-
 _YOUNG_SECONDS = 2.0
 
 ImportCallback = Callable[[str, ModuleType], object]

@@ -8,21 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-__all__ = [
-    "TIMEOUT_AFTER_KILL",
-    "bounce",
-    "create",
-    "debug",
-    "get_or_create",
-    "host_mesh",
-    "info",
-    "kill",
-    "kill_and_confirm",
-    "server_ready",
-    "stop",
-    "torchx_runner",
-]
-
 TIMEOUT_AFTER_KILL = 300
 
 

@@ -15,8 +15,6 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["install"]
-
 _PREFIX = "monarch."
 
 # Under which all addresses are.

@@ -7,8 +7,6 @@ from typing import Any
 
 from monarch.mesh import MeshTrait, Shape, Slice
 
-__all__ = ["ShapeExt", "Slices", "iter_ranks"]
-
 Slices = Slice | list[Slice]
 
 

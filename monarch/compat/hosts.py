@@ -11,14 +11,6 @@ from monarch.mesh import Extent
 from monarch.tools.network import free_port
 from monarch.wire.address import new_uid
 
-__all__ = [
-    "ChannelAddr",
-    "create_local_host_mesh",
-    "fake_in_process_host",
-    "host_mesh_from_alloc",
-    "reload_config_from_env",
-]
-
 
 def create_local_host_mesh(
     extent: Extent | None = None, env: dict[str, str] | None = None

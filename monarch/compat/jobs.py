@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["SSHJob"]
-
 
 class SSHJob:
     """Hosts reached by SSH."""

@@ -13,16 +13,6 @@ from typing import Any
 
 from monarch_sync import Workspace
 
-__all__ = [
-    "ACTIVE_CONDA_ENV",
-    "MONARCH_HOME",
-    "NOT_SET",
-    "CondaEnvironment",
-    "Config",
-    "Environment",
-    "conda",
-]
-
 
 class Environment:
     """Some installation of what the code needs."""

@@ -6,8 +6,6 @@ from monarch.actor import ProcMesh
 from monarch.spmd import setup_torch_elastic_env_async
 from monarch.tools.network import AddrType
 
-__all__ = ["setup_env_for_distributed"]
-
 
 async def setup_env_for_distributed(
     proc_mesh: ProcMesh,

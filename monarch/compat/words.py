@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["CA", "PrivateKey", "Propagator", "Selection", "enabled", "has_tensor_engine"]
-
 CA = bytes | Path | Literal["trust_all_connections"]
 PrivateKey = bytes | Path | None
 Propagator = Any

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["format_duration", "parse_duration"]
-
 _NANOSECONDS = {
     ("years", "year", "yrs", "yr", "y"): 31_557_600_000_000_000,
     ("months", "month", "M"): 2_630_016_000_000_000,

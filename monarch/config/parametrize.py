@@ -10,8 +10,6 @@ from typing import Any
 
 from monarch.config.settings import configured
 
-__all__ = ["parametrize_config", "parametrize_config_pointwise"]
-
 _ARGUMENT = "_config_overrides"
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -18,19 +18,6 @@ from monarch.config.duration import parse_duration
 from monarch.config.transport import BindSpec
 from monarch.config.upstream import UPSTREAM, Encoding
 
-__all__ = [
-    "Settings",
-    "clear_runtime_config",
-    "configure",
-    "configured",
-    "get_global_config",
-    "get_runtime_config",
-    "inherit_config",
-    "inherited_config",
-    "runtime_dir",
-    "settings",
-]
-
 _PLAIN = (bool, int, float, str)
 
 

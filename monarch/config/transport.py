@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 import re
 
-__all__ = ["BindSpec", "ChannelTransport"]
-
 
 class ChannelTransport(enum.Enum):
     """The kinds of transport that upstream names."""

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from monarch.config.duration import format_duration, parse_duration
 from monarch.config.transport import BindSpec, ChannelTransport
 
-__all__ = ["UPSTREAM", "Encoding", "UpstreamSetting"]
-
 
 class Encoding(enum.Enum):
     """How upstream encodes messages. Here there is one way."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from monarch.config_file.origin import ConfigError
 
-__all__ = ["check_range"]
-
 
 def check_range(
     config: Any,

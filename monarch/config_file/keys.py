@@ -11,8 +11,6 @@ from typing import Any, TypeVar, get_type_hints
 from monarch.config_file.origin import ConfigError, Origin, located
 from monarch.config_file.types import is_config
 
-__all__ = ["build", "changed_keys", "fields_of", "leaves", "nearest", "with_keys_of"]
-
 C = TypeVar("C")
 Field = dataclasses.Field[Any]
 

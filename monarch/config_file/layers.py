@@ -12,8 +12,6 @@ from monarch.config_file.keys import nearest
 from monarch.config_file.origin import ConfigError, Origin
 from monarch.config_file.toml_text import KeyPath, TOMLDecodeError, key_lines, loads
 
-__all__ = ["ENVIRONMENT_PREFIX", "Given", "from_environment", "from_file", "from_overrides"]
-
 ENVIRONMENT_PREFIX = "MONARCH_CONFIG_"
 
 

@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from monarch.config_file.keys import fields_of
 
-__all__ = ["live", "live_keys"]
-
 T = TypeVar("T")
 
 _LIVE = "live"

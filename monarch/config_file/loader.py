@@ -20,8 +20,6 @@ from monarch.config_file.layers import Given, from_environment, from_file, from_
 from monarch.config_file.origin import DEFAULT, ConfigError, Origin, located
 from monarch.config_file.types import Mismatch, convert, parse_text
 
-__all__ = ["LoadedConfig", "load_config", "resolve_config"]
-
 C = TypeVar("C")
 
 

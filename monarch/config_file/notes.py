@@ -20,8 +20,6 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from monarch.config_file.types import describe, is_config
 
-__all__ = ["Note", "notes_of"]
-
 
 class Note(NamedTuple):
     """``text`` is of one key; ``heading`` of it and those that follow, up to the next heading."""

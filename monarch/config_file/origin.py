@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["DEFAULT", "ConfigError", "Origin", "located"]
-
 
 class ConfigError(ValueError):
     """A configuration that cannot be used, told to the person who wrote it.

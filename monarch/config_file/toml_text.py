@@ -11,11 +11,11 @@ import re
 import sys
 
 if sys.version_info >= (3, 11):
-    from tomllib import TOMLDecodeError, loads
+    from tomllib import TOMLDecodeError as TOMLDecodeError
+    from tomllib import loads as loads
 else:
-    from tomli import TOMLDecodeError, loads  # type: ignore[import-not-found, unused-ignore]
-
-__all__ = ["KeyPath", "TOMLDecodeError", "key_lines", "loads"]
+    from tomli import TOMLDecodeError as TOMLDecodeError
+    from tomli import loads as loads  # type: ignore[import-not-found, unused-ignore]
 
 KeyPath = tuple[str, ...]
 

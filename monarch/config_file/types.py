@@ -13,8 +13,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from monarch.config_file.toml_text import loads
 
-__all__ = ["Mismatch", "convert", "describe", "is_config", "parse_text", "to_toml_value"]
-
 NONE = "none"
 """TOML has no null; this text stands for it where a key may be None."""
 

@@ -12,8 +12,6 @@ from monarch.config_file.notes import Note, notes_of
 from monarch.config_file.origin import Origin
 from monarch.config_file.types import to_toml_value
 
-__all__ = ["to_commented_toml", "to_toml"]
-
 _WIDTH = 80
 
 

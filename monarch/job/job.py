@@ -20,11 +20,9 @@ from typing import Any, ClassVar, TypeVar
 
 from monarch.actor import HostMesh
 from monarch.errors import JobError
-from monarch.job.interrupts import deferred_interrupts
 from monarch.job.services import MeshAdminConfig, TelemetryConfig, warn_of_missing
 from monarch.runtime.hosts.host_link import who_am_i
-
-__all__ = ["DEFAULT_JOB_PATH", "JobState", "JobTrait", "job_load", "job_loads"]
+from monarch.runtime.uninterrupted import Uninterrupted
 
 Self = TypeVar("Self", bound="JobTrait")
 
@@ -184,7 +182,7 @@ class JobTrait(ABC):
         self.apply_id = str(uuid.uuid4())
         try:
             # Half an allocation would be one that nobody can find to end it.
-            with deferred_interrupts():
+            with Uninterrupted():
                 self._create(client_script)
                 self._running = self
                 if path is not None:
@@ -225,7 +223,7 @@ class JobTrait(ABC):
         """``how``: for good, or to be "replaced" by another, which its state file is left for."""
         job = self._running or self
         path = self._state_path
-        with deferred_interrupts():
+        with Uninterrupted():
             if path is not None and not _tells_of(path, job):
                 path = None
             if path is not None:

@@ -13,8 +13,6 @@ from typing import Any
 from monarch.actor import this_host
 from monarch.job.job import JobState, JobTrait
 
-__all__ = ["LocalJob"]
-
 
 class LocalJob(JobTrait):
     """Each name in ``hosts`` is a mesh that consists of ``this_host()``."""

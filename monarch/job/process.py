@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from monarch.actor import attach_to_workers
 from monarch.config import runtime_dir
 from monarch.errors import JobError
-from monarch.job.interrupts import deferred_interrupts
 from monarch.job.job import JobState, JobTrait
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
@@ -28,10 +27,9 @@ from monarch.runtime.ends.process_group import signal_process
 from monarch.runtime.ends.process_start import process_start
 from monarch.runtime.hosts.directory import sweep
 from monarch.runtime.secret import SECRET_VARIABLES
+from monarch.runtime.uninterrupted import Uninterrupted
 from monarch.wire.address import new_uid
 from monarch.wire.keys import new_secret
-
-__all__ = ["HostProcess", "ProcessJob"]
 
 _TERM_SECONDS = 2.0
 _STATUS_SECONDS = 1.0
@@ -189,7 +187,7 @@ class ProcessJob(JobTrait):
     def repair(self) -> list[str]:
         if not os.path.isdir(self._directory):
             raise JobError("the allocation has been ended: bring one up with `monarch apply`")
-        with deferred_interrupts(), _locked(self._directory):
+        with Uninterrupted(), _locked(self._directory):
             self._reread()
             ended = [host for host in self.hosts if not host.is_running]
             for host in ended:

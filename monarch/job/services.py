@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
-__all__ = ["MeshAdminConfig", "TelemetryConfig", "warn_of_missing"]
-
 
 @dataclass
 class TelemetryConfig:

@@ -14,8 +14,6 @@ from monarch.actor import Actor, Future, ProcMesh, current_rank, endpoint
 from monarch.spmd.surroundings import hosts_beyond, use_interface
 from monarch.tools.network import AddrType, address_for, free_port, get_ipaddr, host_name
 
-__all__ = ["SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"]
-
 
 class SPMDActor(Actor):
     """Runs ordinary SPMD scripts, one copy a proc, with the ranks of the mesh."""

@@ -16,8 +16,6 @@ from monarch.actor import HostMesh, attach_to_workers
 from monarch.runtime.hosts.directory import new_directory
 from monarch.wire.address import new_uid
 
-__all__ = ["host_mesh_from_store"]
-
 _workers: list[subprocess.Popen[bytes]] = []
 
 

@@ -9,8 +9,6 @@ import sys
 from monarch.runtime.ends.process_group import end_with
 from monarch.runtime.host_main import serve_host
 
-__all__ = ["main"]
-
 
 def main() -> None:
     url, name, parent = sys.argv[1:]

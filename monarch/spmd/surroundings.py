@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 from monarch.actor import HostMesh, ProcMesh
 from monarch.tools.network import LOOPBACK, interface_towards
 
-__all__ = ["hosts_beyond", "use_interface"]
-
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 

@@ -13,17 +13,6 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = [
-    "LOOPBACK",
-    "AddrType",
-    "address_for",
-    "free_port",
-    "get_ipaddr",
-    "get_sockaddr",
-    "host_name",
-    "interface_towards",
-]
-
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
 

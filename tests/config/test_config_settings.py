@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -39,8 +40,17 @@ def test_the_package_gives_what_its_modules_do() -> None:
         for name in ("settings", "parametrize", "transport")
     ]
     package = importlib.import_module("monarch.config")
-    assert set(package.__all__) == {"Encoding"}.union(*(module.__all__ for module in modules))
+    assert set(package.__all__) == {"Encoding"}.union(*map(public_names, modules))
     assert all(hasattr(package, name) for name in package.__all__)
+
+
+def public_names(module: ModuleType) -> set[str]:
+    """What the module defines for others."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    }
 
 
 @pytest.fixture(autouse=True)
