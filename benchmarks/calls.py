@@ -1,0 +1,151 @@
+"""Calls and starts beside torchmonarch, on this machine, in turn.
+
+    python benchmarks/calls.py --peer PEER/bin/python [--rounds N] [STEP ...]
+
+The peer's interpreter has `torchmonarch`; ours is the one that runs this. The same file measures
+both, through the public API, each in a process of its own, one after the other in each round, so
+that what else the machine does meets both alike. The steps: `calls` (round trip of `call_one`
+with a small argument, microseconds, medians), `start1` and `start8` (from before the program
+starts to the first answers of so many procs, seconds), `program1` (a whole program: one proc,
+called and stopped, start to exit, seconds). Prints a JSON object a line: the median over rounds of
+each side, its lowest and highest round, and the median of the rounds' ratios. Without `--peer`
+only this side is measured. Our bytecode is compiled first, as by `make setup`; the peer's was when
+it was installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import compileall
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+STEPS = ("calls", "start1", "start8", "program1")
+_NUM_CALLS = 2000
+_NUM_WARM = 300
+_NUM_STARTS = 3
+_PATIENCE_SECONDS = 120
+
+
+def calls() -> dict[str, float]:
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Echo(Actor):
+        @endpoint
+        def echo(self, value: int) -> int:
+            return value
+
+    class AsyncEcho(Actor):
+        @endpoint
+        async def echo(self, value: int) -> int:
+            return value
+
+    def get(echo: Any) -> float:
+        times = []
+        for _ in range(_NUM_WARM + _NUM_CALLS):
+            began = time.perf_counter()
+            echo.call_one(1).get()
+            times.append(time.perf_counter() - began)
+        return statistics.median(times[_NUM_WARM:]) * 1e6
+
+    async def wait(call: Callable[[int], Awaitable[int]]) -> float:
+        times = []
+        for _ in range(_NUM_WARM + _NUM_CALLS):
+            began = time.perf_counter()
+            await call(1)
+            times.append(time.perf_counter() - began)
+        return statistics.median(times[_NUM_WARM:]) * 1e6
+
+    procs = this_host().spawn_procs({"gpus": 1})
+    one, other = procs.spawn("sync", Echo).echo, procs.spawn("async", AsyncEcho).echo
+    found = {"get.sync": get(one), "get.async": get(other)}
+    found["await.sync"] = asyncio.run(wait(one.call_one))
+    found["await.async"] = asyncio.run(wait(other.call_one))
+    procs.stop().get()
+    return found
+
+
+def first_answers(num_procs: int) -> float:
+    """When all have answered, by the clock of the wall."""
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Echo(Actor):
+        @endpoint
+        def echo(self, value: int) -> int:
+            return value
+
+    procs = this_host().spawn_procs({"gpus": num_procs})
+    procs.spawn("echo", Echo).echo.call(1).get()
+    answered = time.time()
+    procs.stop().get()
+    return answered
+
+
+def measure(step: str) -> None:
+    """In a process of its own: what is found goes to the standard output."""
+    if step == "calls":
+        found = calls()
+    else:
+        found = {"answered": first_answers(int(step.removeprefix("start").removeprefix("program")))}
+    print(json.dumps(found), flush=True)
+
+
+def measured(python: str, step: str) -> dict[str, float]:
+    """One measurement of one side."""
+    begun = time.time()
+    command = [python, __file__, "--measure", step]
+    run = subprocess.run(
+        command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False
+    )
+    seconds = time.time() - begun
+    lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise SystemExit(f"{python} {step} ended with status {run.returncode}:\n{run.stderr}")
+    found: dict[str, float] = json.loads(lines[-1])
+    if step == "calls":
+        return found
+    return {step: seconds if step == "program1" else found["answered"] - begun}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("steps", nargs="*", default=[], metavar="STEP")
+    parser.add_argument("--peer", help="an interpreter that has torchmonarch")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--measure", choices=STEPS, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.measure:
+        measure(given.measure)
+        return
+    for package in ("monarch", "sync"):
+        compileall.compile_dir(Path(__file__).parents[1] / package, quiet=2)
+    sides = {"ours": sys.executable, **({"peer": given.peer} if given.peer else {})}
+    rounds: dict[str, dict[str, list[float]]] = {}
+    for _ in range(given.rounds):
+        for step in given.steps or STEPS:
+            for _ in range(1 if step == "calls" else _NUM_STARTS):
+                for side, python in sides.items():
+                    for metric, value in measured(python, step).items():
+                        rounds.setdefault(metric, {}).setdefault(side, []).append(value)
+    for metric, each in rounds.items():
+        row: dict[str, object] = {"metric": metric, "rounds": len(each["ours"])}
+        for side, values in each.items():
+            row[side] = round(statistics.median(values), 4)
+            row[f"{side}_range"] = [round(min(values), 4), round(max(values), 4)]
+        if "peer" in each:
+            ratios = [a / b for a, b in zip(each["ours"], each["peer"], strict=True)]
+            row["ratio"] = round(statistics.median(ratios), 3)
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    os.chdir(Path(__file__).parent)
+    main()
