@@ -81,5 +81,10 @@ def _is_made_in(value: object, module: ModuleType) -> bool:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Without the word by which tests tell which blocks are not whole programs."""
+    """Its links to documents at the top, as they are on the site.
+
+    And no word by which tests tell which blocks are not whole programs.
+    """
+    for page, document in _PAGES.items():
+        markdown = markdown.replace(f"](../{document}", f"]({page}")
     return re.sub(r"^(```\w+) notest$", r"\1", markdown, flags=re.MULTILINE)

@@ -17,7 +17,10 @@ def all_files() -> set[str]:
     return {str(path.relative_to(ROOT)) for top in tops for path in (ROOT / top).rglob("*.py")}
 
 
-@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "document",
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/internals.md", "docs/security.md"],
+)
 def test_named_files_are_there(document: str) -> None:
     """A name without a folder means a file beside the one named before it in the same line."""
     files = all_files()
