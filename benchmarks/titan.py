@@ -22,8 +22,8 @@ START = time.time()
 from monarch.actor import this_host  # noqa: E402
 from monarch.config_file import load_config  # noqa: E402
 from monarch_recipes.titan import PRELOAD, Driver  # noqa: E402
-from monarch_recipes.titan_config import TitanConfig, in_folder  # noqa: E402
-from monarch_recipes.titan_tiny import prepare  # noqa: E402
+from monarch_recipes.titan.config import TitanConfig, in_folder  # noqa: E402
+from monarch_recipes.titan.tiny import prepare  # noqa: E402
 from monarch_sync import Workspace  # noqa: E402
 
 SMALL = [

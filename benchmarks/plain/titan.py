@@ -5,15 +5,21 @@ torchrun --nproc-per-node 2 titan.py --job.config_file titan.toml
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from monarch_recipes.titan_cpu import import_torchtitan
+import monarch_recipes
 
 sys.path.insert(0, str(Path.cwd()))  # the model's own file
-import_torchtitan()  # On a CPU it cannot be imported as it is.
+# On a CPU, TorchTitan cannot be imported as it is. This one file helps; its package would bring
+# imports along that a plain program does not pay for.
+file = Path(monarch_recipes.__file__).with_name("titan") / "cpu.py"
+spec = importlib.util.spec_from_file_location("titan_on_cpus", file)
+spec.loader.exec_module(cpu := importlib.util.module_from_spec(spec))
+cpu.import_torchtitan()
 
 from torchtitan.train import Trainer, main  # noqa: E402
 

@@ -20,8 +20,8 @@ import torch
 from monarch.actor import Actor, current_rank, endpoint
 from monarch.job import JobTrait, ProcessJob
 from monarch.utils import setup_env_for_distributed
-from monarch_recipes.titan_cpu import import_torchtitan
-from monarch_recipes.titan_tiny import prepare
+from monarch_recipes.titan.cpu import import_torchtitan
+from monarch_recipes.titan.tiny import prepare
 
 import_torchtitan()  # without a GPU, TorchTitan could not be imported otherwise
 
@@ -32,7 +32,7 @@ from torchtitan.train import Trainer  # noqa: E402
 
 def create_job(mesh_name: str, num_nodes: int) -> JobTrait:
     """Reserve hosts: here on this machine. Their procs find the heavy modules imported."""
-    return ProcessJob({mesh_name: num_nodes}, preload=["torch", "monarch_recipes.titan_api"])
+    return ProcessJob({mesh_name: num_nodes}, preload=["torch", "monarch_recipes.titan.api"])
 
 
 class TrainerActor(Actor):

@@ -419,7 +419,8 @@ def recipe_show(**given: Any) -> None:
 def recipe_cp(**given: Any) -> None:
     """Copy a recipe to FILE, which runs as it is: `monarch run FILE`.
 
-    FILE is my_RECIPE.py if not given. One that ends with .toml gets the config instead.
+    FILE is my_RECIPE.py if not given; for a recipe that is a folder, the folder my_RECIPE. One that
+    ends with .toml gets the config instead.
     """
     from monarch.cli.recipe import cp
 

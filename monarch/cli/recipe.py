@@ -45,7 +45,8 @@ def show(name: str, is_toml: bool) -> None:
 def cp(name: str, file: Path | None, force: bool) -> None:
     """Copy a recipe, or its config, to ``file``."""
     found = recipe_here(name)
-    target = file or Path(f"my_{found.name}.py")
+    is_folder = found.path is not None and found.path.is_dir()
+    target = file or Path(f"my_{found.name}{'' if is_folder else '.py'}")
     if target.exists() and not force:
         raise JobError(f"{target} is there already; --force writes over it")
     if target.suffix == ".toml":
@@ -56,12 +57,14 @@ def cp(name: str, file: Path | None, force: bool) -> None:
         return
     if found.path is None:
         raise JobError(f"{name} is written in no file")
-    if target.suffix != ".py" or not target.stem.isidentifier():
-        raise JobError(
-            f"{target} could not be imported: name it like a Python module, my_recipe.py"
-        )
+    if target.suffix != ("" if is_folder else ".py") or not target.stem.isidentifier():
+        like = "my_recipe: this recipe is a folder" if is_folder else "my_recipe.py"
+        raise JobError(f"{target} could not be imported: name it like a Python module, {like}")
     with writing(target):
-        write_whole(target, found.path.read_text(encoding="utf-8"))
+        if is_folder:
+            target.mkdir(exist_ok=True)
+        for source, copy in _copies(found.path, target):
+            write_whole(copy, source.read_text(encoding="utf-8"))
     say(f"wrote {target}, the whole recipe, to be made your own. Run it:")
     say(f"    monarch run {target}")
 
@@ -115,6 +118,13 @@ def export(name: str, what: str, file: Path, force: bool) -> None:
         place = find_run(what).checkpoint_dir
     with writing(file):
         say(f"wrote {exports(place, file)}")
+
+
+def _copies(source: Path, target: Path) -> list[tuple[Path, Path]]:
+    """Which file becomes which, when a recipe is copied; of a folder its own modules."""
+    if not source.is_dir():
+        return [(source, target)]
+    return [(each, target / each.name) for each in sorted(source.glob("*.py"))]
 
 
 def recipe_here(name: str) -> Recipe:

@@ -18,6 +18,11 @@ def built_in_recipes() -> dict[str, str]:
     return {point.name: point.value for point in sorted(points, key=lambda point: point.name)}
 
 
+def is_package(path: Path) -> bool:
+    """Whether a path names a folder that Python imports as one module: ``my_recipe/``."""
+    return path.name.isidentifier() and (path / "__init__.py").is_file()
+
+
 def source_of(module: str) -> Path | None:
     """The file that a module is written in, found without importing it."""
     try:

@@ -19,7 +19,7 @@ from typing import Any
 
 from monarch.config_file import LoadedConfig
 from monarch.config_file.types import is_config
-from monarch.runs.catalog import built_in_recipes, source_of
+from monarch.runs.catalog import built_in_recipes, is_package, source_of
 
 __all__ = ["Outline", "outline_of", "preload_of"]
 
@@ -80,8 +80,9 @@ def preload_of(wanted: str) -> tuple[str, ...]:
     found = _source_of(wanted)
     if found is None:
         return ()
-    names: dict[str, Any] = {"__file__": str(found.path), "__package__": found.package}
     try:
+        found = found.defining("PRELOAD")
+        names: dict[str, Any] = {"__file__": str(found.path), "__package__": found.package}
         needed = _statements_for(found.tree, {"PRELOAD"}, in_strings=False)
         exec(compile(ast.Module(needed, type_ignores=[]), str(found.path), "exec"), names)
         return tuple(names.get("PRELOAD", ()))
@@ -97,19 +98,33 @@ class _Source:
 
     @property
     def package(self) -> str:
-        return self.module.rpartition(".")[0]
+        is_folder = self.path.name == "__init__.py"
+        return self.module if is_folder else self.module.rpartition(".")[0]
+
+    def defining(self, name: str) -> _Source:
+        """Itself, or the file beside it that it has ``name`` of: ``from .recipe import name``."""
+        for each in self.tree.body:
+            if not (isinstance(each, ast.ImportFrom) and each.level == 1 and each.module):
+                continue
+            if name in [alias.asname or alias.name for alias in each.names]:
+                path = self.path.parent.joinpath(*each.module.split(".")).with_suffix(".py")
+                module = f"{self.package}.{each.module}"
+                return _Source(ast.parse(path.read_bytes()), path, module)
+        return self
 
 
 def _source_of(wanted: str) -> _Source | None:
     place = wanted.partition(":")[0]
+    known = built_in_recipes()
     path: Path | None
-    if Path(place).suffix == ".py":
-        path, module = Path(place), Path(place).stem
+    is_folder = place not in known and is_package(Path(place))
+    if Path(place).suffix == ".py" or is_folder:
+        path, module = Path(place, "__init__.py" if is_folder else ""), Path(place).stem
         other = source_of(module)
         if other is not None and not (path.exists() and path.samefile(other)):
             return None  # The name of another module, which an import would give instead.
     else:
-        module = built_in_recipes().get(place, place)
+        module = known.get(place, place)
         path = source_of(module)
     if path is None or path.suffix != ".py":
         return None

@@ -1,6 +1,7 @@
 """A recipe: where its code is found, and what it says of itself.
 
-A recipe is a function ``run(config, procs, record)``, in a module of its own. What kind of mesh it
+A recipe is a function ``run(config, procs, record)``, in a module of its own: a file, or a folder
+with an ``__init__.py``. What kind of mesh it
 gets is told by the annotation of its second parameter: ``ProcMesh``, spawned for it, or
 ``HostMesh``, to spawn its own. A class may stand in for the function: it is made with the config,
 and its method ``run(procs, record)`` is called. Either may be ``async``.
@@ -24,7 +25,7 @@ from monarch.actor import HostMesh
 from monarch.config_file import ConfigError, LoadedConfig
 from monarch.config_file.types import is_config
 from monarch.errors import JobError
-from monarch.runs.catalog import built_in_recipes
+from monarch.runs.catalog import built_in_recipes, is_package
 from monarch.runs.record import Record
 
 __all__ = ["Recipe", "find_recipe"]
@@ -71,9 +72,11 @@ class Recipe:
 
     @property
     def path(self) -> Path | None:
-        """The file it is written in."""
+        """The file or the folder it is written in."""
         file = getattr(self.module, "__file__", None)
-        return Path(file) if file else None
+        if file is None:
+            return None
+        return Path(file).parent if hasattr(self.module, "__path__") else Path(file)
 
     def function(self, name: str) -> Callable[..., Any] | None:
         """One of the functions that a recipe may have besides: ``plan``, ``check``, ``prepare``."""
@@ -87,7 +90,7 @@ class Recipe:
 
 
 def find_recipe(wanted: str) -> Recipe:
-    """The recipe that ``wanted`` names: a built-in one, a file, a module, or ``module:name``.
+    """The recipe that ``wanted`` names: built-in, a file, a folder, a module, or ``module:name``.
 
     Imports it. Raises ``JobError``.
     """
@@ -137,12 +140,14 @@ def _parameters(function: Any) -> list[tuple[str, Any]]:
 def _load_module(name: str) -> ModuleType:
     known = built_in_recipes()
     path = Path(name)
-    if path.suffix == ".py":
+    if path.suffix == ".py" or (name not in known and is_package(path)):
         if not path.exists():
             raise ConfigError(f"there is no file {name}{_meant(name, _files_beside(path))}")
-        sys.path.insert(0, str(path.resolve().parent))
+        path = path.resolve()
+        sys.path.insert(0, str(path.parent))
         module = importlib.import_module(path.stem)
-        if not module.__file__ or not path.samefile(module.__file__):
+        source = path / "__init__.py" if path.is_dir() else path
+        if not module.__file__ or not source.samefile(module.__file__):
             raise JobError(
                 f"{name} has the name of a module of Python's or of a package, "
                 f"{module.__file__ or 'which is built in'}: give it another"
@@ -165,7 +170,7 @@ def _load_module(name: str) -> ModuleType:
             ) from None
         raise ConfigError(
             f"there is no recipe {name!r}{_meant(name, known)} Built in: {', '.join(known)}; or "
-            "give a Python file, or a module"
+            "give a Python file, a folder with an __init__.py, or a module"
         ) from None
 
 

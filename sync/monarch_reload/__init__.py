@@ -36,7 +36,7 @@ What to open, by what is to be changed:
 - whether other threads ran meanwhile: `thread_switches.py`
 - what a reload comes to: `verdicts.py`, `report.py`, `errors.py`
 - which edits count only when a run begins again: `at_start.py`; whether that could go on from a
-  checkpoint: `monarch_recipes/next_start.py`, `monarch_recipes/titan_next_start.py`
+  checkpoint: `monarch_recipes/next_start.py`, `monarch_recipes/titan/next_start.py`
 - a class that came by value: `upgrade.py`
 - reload in a notebook: `ipython.py`
 """

@@ -11,7 +11,7 @@ from monarch.config_file import ConfigError, load_config
 from monarch.errors import JobError
 from monarch.runs.catalog import built_in_recipes, summary_of
 from monarch_recipes.ddp import DDPConfig
-from tests.cli.runs_folder import RunsFolder
+from tests.cli.runs_folder import COUNTING, RunsFolder
 from tests.support import small_files
 
 
@@ -57,6 +57,48 @@ def test_cp_gives_files_that_work(folder: RunsFolder, monkeypatch: pytest.Monkey
             folder.here(monkeypatch, "recipe", "cp", "counting.py", name)
     folder.here(monkeypatch, "recipe", "cp", "ddp", "ddp.toml")
     assert load_config(DDPConfig, folder.path / "ddp.toml").config == DDPConfig()
+
+
+def as_a_folder(folder: RunsFolder) -> None:
+    """The recipe again, in two files of the folder `counted`."""
+    config, dataclass, rest = COUNTING.partition("@dataclass(frozen=True)\n")
+    body, actor, driven = rest.partition("class Counter(Actor)")
+    (folder.path / "counted").mkdir()
+    folder.write(
+        "counted/__init__.py", '"""Counts, from a folder."""\nfrom .driving import check, run'
+    )
+    folder.write("counted/settings.py", config + dataclass + body)
+    folder.write("counted/driving.py", config + "from .settings import *\n" + actor + driven)
+
+
+def test_a_recipe_may_be_a_folder(folder: RunsFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_a_folder(folder)
+    for name in ("counted", "counted/", "./counted"):
+        said = folder.here(monkeypatch, "recipe", "show", name)
+        assert said.startswith("Counts, from a folder.\n\nnum_steps = 4\n")
+    with pytest.raises(ConfigError, match="'size' cannot be shared"):
+        folder.here(monkeypatch, "recipe", "validate", "counted", "size=12", "--procs", "5")
+
+
+def test_cp_of_a_folder_gives_one_that_imports_nothing_from_the_first(
+    folder: RunsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_a_folder(folder)
+    said = folder.here(monkeypatch, "recipe", "cp", "counted")
+    assert said.endswith("    monarch run my_counted\n")
+    names = ["__init__.py", "driving.py", "settings.py"]
+    assert sorted(path.name for path in (folder.path / "my_counted").iterdir()) == names
+    with pytest.raises(JobError, match="is there already"):
+        folder.here(monkeypatch, "recipe", "cp", "counted", "my_counted")
+    for name in ("mine.py", "my-counted"):
+        with pytest.raises(JobError, match="my_recipe: this recipe is a folder"):
+            folder.here(monkeypatch, "recipe", "cp", "counted", name)
+    settings = folder.path / "my_counted/settings.py"
+    settings.write_text(settings.read_text().replace("num_steps: int = 4", "num_steps: int = 5"))
+    # By a process of its own, which has imported neither.
+    assert "num_steps = 5" in folder.monarch("recipe", "show", "my_counted")
+    folder.here(monkeypatch, "recipe", "cp", "counted", "my_counted", "--force")
+    assert "num_steps: int = 4" in settings.read_text()
 
 
 def test_cp_on_a_full_disk_leaves_what_was_there(

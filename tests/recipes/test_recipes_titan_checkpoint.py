@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 
 import tests.recipes.titan_support  # noqa: F401
 from monarch_recipes.checkpoint import CheckpointError
-from monarch_recipes.titan_checkpoint import check_model, find_checkpoint, read_checkpoint
+from monarch_recipes.titan.checkpoints import check_model, find_checkpoint, read_checkpoint
 
 MODEL = {"layer.weight": torch.zeros(4, 4), "layer.bias": torch.zeros(4)}
 

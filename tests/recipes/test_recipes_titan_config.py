@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ import pytest
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import ConfigError, live_keys, load_config, resolve_config, to_toml
 from monarch.errors import JobError
+from monarch.runs.outline import preload_of
 from monarch.runs.recipe import find_recipe
-from monarch_recipes.titan import check, patience_seconds
-from monarch_recipes.titan_api import check_version
-from monarch_recipes.titan_config import Degrees, TitanConfig, from_flags, in_folder
-from monarch_recipes.titan_tiny import copy_edited, prepare, read_documents
+from monarch_recipes.titan import PRELOAD, check
+from monarch_recipes.titan.api import check_version
+from monarch_recipes.titan.config import Degrees, TitanConfig, from_flags, in_folder
+from monarch_recipes.titan.recipe import patience_seconds
+from monarch_recipes.titan.tiny import copy_edited, prepare, read_documents
+from tests.cli.command_folder import CommandFolder
 from tests.support import small_files
 
 
@@ -199,3 +203,20 @@ def test_what_a_full_disk_cut_short_is_made_again(tmp_path: Path) -> None:
         copy_edited(tmp_path)
     copy_edited(tmp_path)
     assert load_config(TitanConfig, tmp_path / "titan.toml").config.training.steps > 0
+
+
+def test_a_copy_of_the_recipe_is_whole_and_keeps_the_preload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CommandFolder(tmp_path).here(monkeypatch, "recipe", "cp", "titan", "copy_of_titan")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    recipe = find_recipe(str(tmp_path / "copy_of_titan"))
+    assert recipe.config_class.__module__ == "copy_of_titan.config"
+    ours = {name for name in sys.modules if name.startswith("copy_of_titan.")}
+    copied = {f"copy_of_titan.{path.stem}" for path in recipe.path.glob("[a-z]*.py")}
+    assert ours == copied
+    for name in ours:
+        members = vars(sys.modules[name]).values()
+        homes = {getattr(each, "__module__", "") or "" for each in members}
+        assert not [home for home in homes if home.startswith("monarch_recipes.titan")]
+    assert preload_of("titan") == preload_of(str(tmp_path / "copy_of_titan")) == PRELOAD

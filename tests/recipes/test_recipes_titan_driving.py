@@ -17,10 +17,10 @@ from monarch.runs.record import EVENTS, METRICS
 from monarch.runs.restarts import Restarts
 from monarch.runs.rows import read_rows
 from monarch.runs.saving import Saving
-from monarch_recipes import titan
-from monarch_recipes.titan_checkpointer import Saved
-from monarch_recipes.titan_config import TitanConfig, with_values
-from monarch_recipes.titan_training import Setup, StepResult
+from monarch_recipes.titan import recipe as titan
+from monarch_recipes.titan.checkpoints import Saved
+from monarch_recipes.titan.config import TitanConfig, with_values
+from monarch_recipes.titan.training import Setup, TitanStep
 
 
 class Short:
@@ -35,10 +35,10 @@ class Short:
         self.setups.append(config)
         return Setup(0, 0, 10, 100, "FSDP 2", 0, "cpu", 0.1, None, ())
 
-    def step(self) -> list[StepResult]:
+    def step(self) -> list[TitanStep]:
         is_over = self.step_now == 3
         self.step_now += not is_over
-        return [StepResult(0, self.step_now, {"loss": 1.0}, is_last=is_over)]
+        return [TitanStep(0, self.step_now, {"loss": 1.0}, is_last=is_over)]
 
     def save_if_due(self) -> Saved:
         raise AssertionError("none is due")
@@ -82,7 +82,7 @@ class Saves(Short):
     noted: list[list[int]] = []  # noqa: RUF012 - of the last training
     metrics = Path()
 
-    def step(self) -> list[StepResult]:
+    def step(self) -> list[TitanStep]:
         return [dataclasses.replace(result, is_save_due=True) for result in super().step()]
 
     def save_if_due(self) -> Saved:

@@ -11,8 +11,8 @@ import pytest
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import load_config
 from monarch_recipes import titan
-from monarch_recipes.titan_config import TitanConfig
-from monarch_recipes.titan_tiny import prepare
+from monarch_recipes.titan.config import TitanConfig
+from monarch_recipes.titan.tiny import prepare
 from tests.recipes.held_run import HeldRun, importable
 
 pytestmark = pytest.mark.timeout(300)

@@ -12,9 +12,9 @@ import torch
 
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import load_config
-from monarch_recipes.titan_config import TitanConfig, look_up_model
-from monarch_recipes.titan_next_start import TitanNextStart
-from monarch_recipes.titan_tiny import prepare
+from monarch_recipes.titan.config import TitanConfig, look_up_model
+from monarch_recipes.titan.next_start import TitanNextStart
+from monarch_recipes.titan.tiny import prepare
 from monarch_reload import Reloader
 from tests.recipes.held_run import importable
 

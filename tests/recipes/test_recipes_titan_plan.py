@@ -6,8 +6,8 @@ import pytest
 
 import tests.recipes.titan_support  # noqa: F401
 from monarch.config_file import ConfigError, resolve_config
-from monarch_recipes.titan_config import TitanConfig, look_up_model
-from monarch_recipes.titan_plan import Dimension, build_plan
+from monarch_recipes.titan.config import TitanConfig, look_up_model
+from monarch_recipes.titan.planning import Dimension, build_plan
 
 
 def config(*overrides: str) -> TitanConfig:

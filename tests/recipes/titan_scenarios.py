@@ -34,9 +34,9 @@ from monarch.runs import LineDisplay, Record
 from monarch.runs.ranks import RunFailed
 from monarch.runs.record import EVENTS, METRICS
 from monarch_recipes import titan
-from monarch_recipes.titan_checkpoint import find_checkpoint
-from monarch_recipes.titan_config import TitanConfig, in_folder
-from monarch_recipes.titan_tiny import prepare
+from monarch_recipes.titan.checkpoints import find_checkpoint
+from monarch_recipes.titan.config import TitanConfig, in_folder
+from monarch_recipes.titan.tiny import prepare
 from monarch_sync import Workspace
 
 folder = Path(sys.argv[1])

@@ -19,7 +19,7 @@ from torchtitan.models import llama3
 from torchtitan.models.llama3 import Transformer, TransformerModelArgs
 
 from monarch_recipes.schedule import learning_rate_factor
-from monarch_recipes.titan_config import register_model
+from monarch_recipes.titan import register_model
 
 FLAVORS = {
     "mini": TransformerModelArgs(

@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 
 from monarch.config_file import ConfigError
-from monarch_recipes.titan_api import device_type
-from monarch_recipes.titan_config import Degrees, TitanConfig, with_values
 
-__all__ = ["check_machine", "with_paths_here"]
+from .api import device_type
+from .config import Degrees, TitanConfig, with_values
 
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt")
 

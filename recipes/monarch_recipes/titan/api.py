@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import metadata
 
 from monarch.errors import JobError
-from monarch_recipes.titan_cpu import import_torchtitan
+
+from .cpu import import_torchtitan
 
 PIN = "0.2.2"
 

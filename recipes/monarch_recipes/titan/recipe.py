@@ -1,12 +1,6 @@
-"""Pre-training with TorchTitan's own trainer: FSDP, tensor and pipeline parallelism from its TOML.
+"""How a run is driven, from the client: `run`, the attempts that it is made of, and the ranks.
 
-    monarch recipe prepare titan-tiny
-    monarch run titan --config titan-tiny/titan.toml
-    monarch run titan --config titan-tiny/titan.toml parallelism.tensor_parallel_degree=2
-
-The config file is TorchTitan's, and so are the keys. On two CPU cores the small Llama that is
-prepared learns from half a megabyte of English; with GPUs the same commands use NCCL. When a rank
-dies or hangs, all begin again from the last checkpoint. `titan_training` has what one rank does.
+`TitanTrainer` is the actor of one rank; `training` has what it does.
 """
 
 from __future__ import annotations
@@ -30,19 +24,16 @@ from monarch.runs.words import in_words
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import CheckpointError
 from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
-from monarch_recipes.titan_checkpointer import Saved
-from monarch_recipes.titan_config import TitanConfig, check_config, in_folder, with_values
-from monarch_recipes.titan_plan import plan
-from monarch_recipes.titan_tiny import prepare
-from monarch_recipes.titan_training import Setup, StepResult, Training
 from monarch_reload import ReloadReport
 
-__all__ = ["PRELOAD", "Driver", "Outcome", "TitanTrainer", "check", "plan", "prepare", "run"]
+from .checkpoints import Saved
+from .config import TitanConfig, check_config, in_folder, with_values
+from .training import Setup, TitanStep, Training
 
 # What `monarch recipe prepare titan-...` may make.
 PREPARED_VARIANTS = ("tiny",)
 # Imported once a host, ahead of the procs: it takes seconds.
-PRELOAD = ("torch", "monarch_recipes.titan_training")
+PRELOAD = ("torch", "monarch_recipes.titan.training")
 
 
 class TitanTrainer(Actor):
@@ -67,7 +58,7 @@ class TitanTrainer(Actor):
         return self.training.setup()
 
     @endpoint
-    def step(self) -> StepResult:
+    def step(self) -> TitanStep:
         """One step of training. See `save_if_due`."""
         result = self.running().step()
         return dataclasses.replace(result, generation=context().generation)
@@ -156,12 +147,12 @@ class Driver:
         self.step_now = setup.first_step
         return setup
 
-    def step(self) -> list[StepResult]:
+    def step(self) -> list[TitanStep]:
         """One step of training, on all ranks. Call `save_if_due` when it is written down."""
         step = self.step_now + 1
         started = time.monotonic()
         patience = patience_seconds(self.config, step, self.seconds_of_last)
-        results: list[StepResult] = self.ask(
+        results: list[TitanStep] = self.ask(
             self.trainers.step, doing=f"step {step}", seconds=patience
         )
         self.seconds_of_last = time.monotonic() - started
@@ -227,7 +218,7 @@ def patience_seconds(config: TitanConfig, step: int, seconds_of_last: float | No
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TitanOutcome:
     """How a run ended. Losses are NaN where none was measured."""
 
     step: int
@@ -237,7 +228,7 @@ class Outcome:
     num_restarts: int
 
 
-def run(config: TitanConfig, hosts: HostMesh, record: Record) -> Outcome:
+def run(config: TitanConfig, hosts: HostMesh, record: Record) -> TitanOutcome:
     """Train to the end on `hosts`, step by step, so that code can change between two steps.
 
     When a rank dies or hangs, all begin again in new procs, from the last checkpoint. When the
@@ -251,7 +242,7 @@ def run(config: TitanConfig, hosts: HostMesh, record: Record) -> Outcome:
     )  # fmt: skip
 
 
-def train(config: TitanConfig, record: Record, attempt: Attempt) -> Outcome:
+def train(config: TitanConfig, record: Record, attempt: Attempt) -> TitanOutcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
     driver, saving = Driver(attempt.procs, record), attempt.saving
     first_config = in_folder(config, record.folder)
@@ -302,7 +293,9 @@ def train(config: TitanConfig, record: Record, attempt: Attempt) -> Outcome:
         if not record.is_stopping:
             record.message(f"the data has ended after step {step}")
     driver.close()
-    return Outcome(step, last["loss"], last["validation_loss"], saving.latest, attempt.num_restarts)
+    return TitanOutcome(
+        step, last["loss"], last["validation_loss"], saving.latest, attempt.num_restarts
+    )
 
 
 def check(config: TitanConfig, num_hosts: int, procs_per_host: int) -> None:

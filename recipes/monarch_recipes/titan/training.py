@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from monarch_recipes.titan_api import (
+from .api import (
     DataloaderExhaustedError,
     Trainer,
     get_metrics_rank,
@@ -29,19 +29,17 @@ from monarch_recipes.titan_api import (
     maybe_enable_profiling,
     set_pg_timeouts,
 )
-from monarch_recipes.titan_checkpointer import Checkpointer, Saved
-from monarch_recipes.titan_config import (
+from .checkpoints import Checkpointer, Saved
+from .config import (
     TitanConfig,
     check_config,
     look_up_model,
     with_values,
 )
-from monarch_recipes.titan_machine import check_machine, with_paths_here
-from monarch_recipes.titan_metrics import Metrics
-from monarch_recipes.titan_next_start import TitanNextStart
-from monarch_recipes.titan_process import borrowed_process
-
-__all__ = ["Setup", "StepResult", "Training"]
+from .machine import check_machine, with_paths_here
+from .metrics import MetricsBuffer
+from .next_start import TitanNextStart
+from .process import borrowed_process
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class StepResult:
+class TitanStep:
     """One step. `values` is empty where TorchTitan did not measure: see `metrics.log_freq`."""
 
     rank: int
@@ -88,7 +86,7 @@ class Training:
             look_up_model(config)
             self.trainer = Trainer(config)
             processor = self.trainer.metrics_processor
-            processor.logger = self._metrics = Metrics(processor.logger, self.world_size)
+            processor.logger = self._metrics = MetricsBuffer(processor.logger, self.world_size)
             self._checkpointer = Checkpointer(self.trainer, config, self.degrees)
             self._resumed = self._checkpointer.load()
             self.configure(config)
@@ -130,7 +128,7 @@ class Training:
             notes=self._resumed.notes,
         )
 
-    def step(self) -> StepResult:
+    def step(self) -> TitanStep:
         """Learn from one global batch, and validate where it is time to.
 
         It does not save. Whoever writes down what came of the step does that first: it would be
@@ -143,7 +141,7 @@ class Training:
             trainer.train_step(self._batches)
         except DataloaderExhaustedError:
             trainer.step -= 1
-            return StepResult(self.rank, trainer.step, {}, is_last=True)
+            return TitanStep(self.rank, trainer.step, {}, is_last=True)
         is_last = trainer.step == config.training.steps
         if config.validation.enable and (
             is_last or trainer.validator.should_validate(trainer.step)
@@ -158,7 +156,7 @@ class Training:
             set_pg_timeouts(timeout, trainer.parallel_dims)
         values = self._metrics.take()
         is_save_due = self._checkpointer.is_due(trainer.step, is_last)
-        return StepResult(self.rank, trainer.step, values, is_last, is_save_due)
+        return TitanStep(self.rank, trainer.step, values, is_last, is_save_due)
 
     def save_if_due(self) -> Saved:
         """Write a checkpoint where the config has one after the step that was made last."""
@@ -185,7 +183,7 @@ class Training:
         return self._checkpointer.save()
 
     def configure(self, config: TitanConfig) -> None:
-        """Take over the keys that may change between two steps; see `titan_config`."""
+        """Take over the keys that may change between two steps; see `config`."""
         trainer = self.trainer
         # TorchTitan's parts hold the config that the trainer was made with, and look into it.
         for section, key in (

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from monarch_recipes.titan_api import BaseLogger, device_type
-
-__all__ = ["Metrics"]
+from .api import BaseLogger, device_type
 
 _NAMES = {
     "loss_metrics/global_avg_loss": "loss",
@@ -25,7 +23,7 @@ _NAMES = {
 _TITANS = ("time_metrics/", "memory/", "validation_metrics/")  # of these, only the ones above
 
 
-class Metrics(BaseLogger):  # type: ignore[misc]
+class MetricsBuffer(BaseLogger):  # type: ignore[misc]
     """Takes every number, on its way to TensorBoard or nowhere, until it is taken from here."""
 
     def __init__(self, inner: Any, world_size: int) -> None:

@@ -16,9 +16,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from monarch_recipes.titan_api import device_type
-
-__all__ = ["borrowed_process"]
+from .api import device_type
 
 # What torch and TorchTitan say of every training here, and nobody need act on.
 _IDLE = (

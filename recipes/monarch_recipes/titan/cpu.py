@@ -26,8 +26,6 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-__all__ = ["import_torchtitan", "is_cpu_only"]
-
 # The one file of TorchTitan that imports triton: kernels of mixture-of-experts models.
 _KERNELS = "torchtitan.models.moe.kernels"
 

@@ -21,8 +21,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from monarch.config_file import ConfigError
-from monarch_recipes.titan_api import Trainer
-from monarch_recipes.titan_config import (
+
+from .api import Trainer
+from .config import (
     Degrees,
     TitanConfig,
     check_config,
@@ -30,8 +31,6 @@ from monarch_recipes.titan_config import (
     register_model,
     with_values,
 )
-
-__all__ = ["Dimension", "TitanPlan", "build_plan", "plan"]
 
 _ADAMS = ("Adam", "AdamW")
 _ANSWER = "PLAN "
@@ -118,7 +117,7 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
         "LOCAL_RANK": "0",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "monarch_recipes.titan_plan"],
+        [sys.executable, "-c", f"from {__name__} import main; main()"],
         input=pickle.dumps(config),
         capture_output=True,
         env=environment,
@@ -188,8 +187,9 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
-def _main(data: bytes) -> None:
-    config: TitanConfig = pickle.loads(data)
+def main() -> None:
+    """Build what stdin has a config of, print what came of it, and end this process."""
+    config: TitanConfig = pickle.loads(sys.stdin.buffer.read())
     found: Mapping[str, Any]
     try:
         found = _build(config)
@@ -200,7 +200,3 @@ def _main(data: bytes) -> None:
     print(_ANSWER + json.dumps(found), flush=True)  # noqa: T201
     # The fake process groups have nothing to shut down, and try.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    _main(sys.stdin.buffer.read())

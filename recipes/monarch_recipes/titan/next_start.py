@@ -12,11 +12,10 @@ from torch import nn
 
 from monarch.runs.words import in_words
 from monarch_recipes.next_start import Builders, NextStart
-from monarch_recipes.titan_api import DATASETS
-from monarch_recipes.titan_config import TitanConfig, look_up_model, with_values
 from monarch_reload import ReloadReport, at_start
 
-__all__ = ["TitanNextStart"]
+from .api import DATASETS
+from .config import TitanConfig, look_up_model, with_values
 
 
 class TitanNextStart:

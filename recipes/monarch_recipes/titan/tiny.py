@@ -17,8 +17,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from monarch.runs.whole_file import write_whole
 
-__all__ = ["copy_edited", "prepare", "read_documents"]
-
 _BEGIN, _END = "<|begin_of_text|>", "<|end_of_text|>"
 _VOCABULARY = 1024
 _DOCUMENT_CHARACTERS = 1500

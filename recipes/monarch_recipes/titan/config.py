@@ -21,23 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from monarch.config_file import ConfigError, live
-from monarch_recipes.titan_api import ConfigManager, JobConfig, train_spec
-from monarch_recipes.titan_api import titan_config as titan
 
-__all__ = [
-    "Degrees",
-    "TitanConfig",
-    "check_config",
-    "from_flags",
-    "in_folder",
-    "look_up_model",
-    "register_model",
-    "with_values",
-]
+from .api import ConfigManager, JobConfig, train_spec
+from .api import titan_config as titan
 
 
 @dataclass
-class Optimizer(titan.Optimizer):  # type: ignore[misc]
+class OptimizerSection(titan.Optimizer):  # type: ignore[misc]
     """The learning rate is the highest of the schedule."""
 
     lr: float = live(titan.Optimizer.lr)
@@ -45,14 +35,14 @@ class Optimizer(titan.Optimizer):  # type: ignore[misc]
 
 
 @dataclass
-class Training(titan.Training):  # type: ignore[misc]
+class TrainingSection(titan.Training):  # type: ignore[misc]
     """Steps, batches, data."""
 
     max_norm: float | int = live(titan.Training.max_norm)
 
 
 @dataclass
-class Metrics(titan.Metrics):  # type: ignore[misc]
+class MetricsSection(titan.Metrics):  # type: ignore[misc]
     """How often the ranks agree on their numbers."""
 
     log_freq: int = live(titan.Metrics.log_freq)
@@ -62,7 +52,7 @@ class Metrics(titan.Metrics):  # type: ignore[misc]
 
 
 @dataclass
-class Checkpoint(titan.Checkpoint):  # type: ignore[misc]
+class CheckpointSection(titan.Checkpoint):  # type: ignore[misc]
     """When to save, and what to load."""
 
     interval: int = live(titan.Checkpoint.interval)
@@ -72,7 +62,7 @@ class Checkpoint(titan.Checkpoint):  # type: ignore[misc]
 
 
 @dataclass
-class Validation(titan.Validation):  # type: ignore[misc]
+class ValidationSection(titan.Validation):  # type: ignore[misc]
     """When and how to validate."""
 
     freq: int = live(titan.Validation.freq)
@@ -84,7 +74,7 @@ class Validation(titan.Validation):  # type: ignore[misc]
 
 
 @dataclass
-class FaultTolerance(titan.FaultTolerance):  # type: ignore[misc]
+class FaultToleranceSection(titan.FaultTolerance):  # type: ignore[misc]
     """What is done about ranks that die or hang: all begin again from the last checkpoint."""
 
     max_restarts: int = 5
@@ -104,12 +94,12 @@ def _check_at_least_1(section: Any, key: str, besides: str = "") -> None:
 class TitanConfig(JobConfig):  # type: ignore[misc]
     """All sections of TorchTitan's `JobConfig`; a `Trainer` takes it as one."""
 
-    metrics: Metrics = field(default_factory=Metrics)
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    training: Training = field(default_factory=Training)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    validation: Validation = field(default_factory=Validation)
-    fault_tolerance: FaultTolerance = field(default_factory=FaultTolerance)
+    metrics: MetricsSection = field(default_factory=MetricsSection)
+    optimizer: OptimizerSection = field(default_factory=OptimizerSection)
+    training: TrainingSection = field(default_factory=TrainingSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    validation: ValidationSection = field(default_factory=ValidationSection)
+    fault_tolerance: FaultToleranceSection = field(default_factory=FaultToleranceSection)
 
 
 def from_flags(flags: Sequence[str]) -> TitanConfig:

@@ -1,0 +1,45 @@
+"""Pre-training with TorchTitan's own trainer: FSDP, tensor and pipeline parallelism from its TOML.
+
+    monarch recipe prepare titan-tiny
+    monarch run titan --config titan-tiny/titan.toml
+    monarch run titan --config titan-tiny/titan.toml parallelism.tensor_parallel_degree=2
+
+The config file is TorchTitan's, and so are the keys. On two CPU cores the small Llama that is
+prepared learns from half a megabyte of English; with GPUs the same commands use NCCL. When a rank
+dies or hangs, all begin again from the last checkpoint.
+
+The recipe is this folder; `monarch recipe cp titan` copies it, to be made your own. Begin with
+`recipe`: how a run is driven, from the client. `training` is what one rank does. Around these:
+
+    config        TorchTitan's sections, which keys are live, what does not fit together
+    checkpoints   what is saved, what is looked at before it is loaded
+    planning      --plan: the model on ranks that do not exist
+    tiny          `prepare titan-tiny`: text, tokenizer, model, configs
+    next_start    what an edit means for the next start of the run
+    metrics       TorchTitan's numbers, under our names
+    machine       where files lie on a rank's host; what the host cannot do
+    process       a process is left as it was found
+    api, cpu      all that is used of TorchTitan; how it runs without a GPU
+"""
+
+from .config import TitanConfig, from_flags, in_folder, register_model, with_values
+from .planning import plan
+from .recipe import PRELOAD, PREPARED_VARIANTS, Driver, TitanOutcome, TitanTrainer, check, run
+from .tiny import prepare
+
+__all__ = [
+    "PRELOAD",
+    "PREPARED_VARIANTS",
+    "Driver",
+    "TitanConfig",
+    "TitanOutcome",
+    "TitanTrainer",
+    "check",
+    "from_flags",
+    "in_folder",
+    "plan",
+    "prepare",
+    "register_model",
+    "run",
+    "with_values",
+]
