@@ -148,6 +148,14 @@ class NeedsRespawn(ReloadError):
         return cls("\n".join(reasons), phase="run", path=verdicts[0].path, verdicts=verdicts)
 
 
+def files_of(error: BaseException) -> set[str]:
+    """The files that it has come through, and that of a refusal's own place."""
+    found = {frame.filename for frame in traceback_module.extract_tb(error.__traceback__)}
+    if isinstance(error, ReloadError) and error.path is not None:
+        found.add(error.path)
+    return found
+
+
 def _listed(modules: Sequence[str]) -> str:
     more = len(modules) - _MOST_LISTED
     return ", ".join(modules[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -7,13 +7,15 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from monarch_reload.data_files import is_config
-from monarch_reload.errors import NeedsRespawn, ReloadError
+from monarch_reload.errors import NeedsRespawn, ReloadError, files_of
+from monarch_reload.plan.reached_modules import importable_as, reached_modules
 from monarch_reload.prepared import Mode, Prepared, Process
 from monarch_reload.report import ReloadReport, Verdict
 from monarch_reload.reshaping import other_places, other_shape
@@ -184,7 +186,8 @@ class Reloader:
                     )
                 except Exception as error:
                     state = self._new_state(texts, moved, arriving, folders)
-                    reason = self._tried_elsewhere(error, state, changed)
+                    reached = self._reached(error, texts, moved, state)
+                    reason = self._tried_elsewhere(error, state, reached, changed)
                     prepared = begun()
                     prepared.respawns(sound, reason)
             if mode == "patch":
@@ -192,16 +195,26 @@ class Reloader:
             return prepared
 
     def _tried_elsewhere(
-        self, error: Exception, state: NewState, changed: Mapping[str, Source]
+        self,
+        error: Exception,
+        state: NewState,
+        reached: Collection[str],
+        changed: Mapping[str, Source],
     ) -> str:
         """Why a fresh process is needed, as one imports what could not be prepared in this one.
 
-        Raises ReloadError where the code itself is to blame.
+        It imports the modules that the edit has reached. Where that fails in another way than
+        here, it may have missed what some other module does for them when it is imported: then
+        all are. Raises ReloadError where the code itself is to blame.
         """
         known = error if isinstance(error, ReloadError) else None
         if known is not None and (is_surely_wrong(known, changed) or "__main__" in changed):
             raise known
-        refusal = self._spare(state)
+        modules = [(name, path) for name, path in state.modules if name in reached]
+        refusal = self._spare(replace(state, modules=modules))
+        is_known = refusal is None or (known is not None and known.message == refusal.message)
+        if not is_known and len(modules) < len(state.modules):
+            refusal = self._spare(state)
         if refusal is None:
             if isinstance(error, OverBudget):
                 return str(error)
@@ -233,6 +246,28 @@ class Reloader:
             [(name, path) for name, path in modules if path.endswith(".py") and path not in gone],
             list(dict.fromkeys([*folders, *sys.path])),
         )
+
+    def _reached(
+        self,
+        error: Exception,
+        texts: Mapping[str, bytes | None],
+        moved: Mapping[str, list[str]],
+        state: NewState,
+    ) -> set[str]:
+        """Modules that change, that import such, or in which the attempt in this process failed.
+
+        All, where a file changes that is no module: who reads it is not known.
+        """
+        same = {os.path.realpath(path) for path, text in texts.items() if self._runs(path, text)}
+        files = [path for path in state.files if path not in same]
+        if any(not path.endswith(".py") for path in files):
+            return {name for name, _ in state.modules}
+        changed = {name for names in moved.values() for name in names}
+        changed.update(name for path in files for name in self._sources.names_at(path))
+        changed.update(name for path in files for name in importable_as(path, state.path))
+        reached = reached_modules(changed, {os.path.dirname(path) for path in files}, self._sources)
+        failed = {path for one in (error, error.__cause__) if one for path in files_of(one)}
+        return reached.union(name for path in failed for name in self._sources.names_at(path))
 
     def _runs(self, path: str, text: bytes | None) -> bool:
         """Whether modules were loaded from the file, and run this text."""

@@ -1,0 +1,111 @@
+"""The loaded modules that import what changed, directly or by way of others."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+from monarch_reload.source.source import RunningSources, Source
+
+# Imports of names that are only known when they are run.
+_COMPUTED = re.compile(
+    rb"import_module\s*\(|__import__\s*\(|exec_module\s*\(|run_(?:path|module)\("
+)
+
+
+def reached_modules(
+    changed: Iterable[str], folders: Collection[str], sources: RunningSources
+) -> set[str]:
+    """`changed`, and the names of all loaded modules whose import may import one of these.
+
+    `changed` are names of modules, loaded or not, and `folders` are where their files lie: a
+    module there, or above, that imports by computed names may import any of them.
+    """
+    found = set(changed)
+    rest = {name: source for name, source in sources.running() if name not in found}
+    latest = found | {n for n, source in rest.items() if _may_import_any_of(source, folders)}
+    imports: dict[str, Collection[str] | None] = {}
+    while latest:
+        found |= latest
+        mention = re.compile(b"|".join(re.escape(_last(name)) for name in latest) + rb"|import \*")
+        importers = set()
+        for name, source in rest.items():
+            if name in found:
+                continue
+            if not latest.isdisjoint(_above(name)):  # A module's packages are imported before it.
+                importers.add(name)
+            elif mention.search(source.text):
+                if name not in imports:
+                    imports[name] = _imports(name, source)
+                if _takes(imports[name], latest):
+                    importers.add(name)
+        latest = importers
+    return found
+
+
+def importable_as(path: str, folders: Iterable[str]) -> Iterator[str]:
+    """The names by which a file can be imported, loaded or not; `folders` is `sys.path`."""
+    for folder in folders:
+        top = os.path.join(os.path.realpath(folder or os.getcwd()), "")
+        if path.startswith(top):
+            name = path[len(top) :].removesuffix(".py").replace(os.sep, ".")
+            yield name.removesuffix(".__init__")
+
+
+def _takes(imports: Collection[str] | None, names: Collection[str]) -> bool:
+    if imports is None:
+        return True
+    return any(name in imports or f"{name.rpartition('.')[0]}.*" in imports for name in names)
+
+
+def _imports(name: str, source: Source) -> Collection[str] | None:
+    """What the module's imports name, with the packages above; None where it has no syntax tree.
+
+    Imports in functions count as well: an import of the module may call them.
+    """
+    try:
+        tree = ast.parse(source.text)
+    except (SyntaxError, ValueError):
+        return None
+    is_package = os.path.basename(source.path) == "__init__.py"
+    package = name if is_package else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            taken = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, package)
+            taken = [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
+        else:
+            continue
+        for one in taken:
+            found.add(one)
+            found.update(_above(one))
+    return found
+
+
+def _base(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    parts = parts[: len(parts) - node.level + 1]
+    return ".".join([*parts, *([node.module] if node.module else [])])
+
+
+def _may_import_any_of(source: Source, folders: Collection[str]) -> bool:
+    if not _COMPUTED.search(source.text):
+        return False
+    above = os.path.join(os.path.realpath(os.path.dirname(source.path)), "")
+    return any(os.path.join(folder, "").startswith(above) for folder in folders)
+
+
+def _last(name: str) -> bytes:
+    return name.rpartition(".")[2].encode()
+
+
+def _above(name: str) -> Iterator[str]:
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
