@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+
 import pytest
 
 from monarch_reload import NeedsRespawn, ReloadError
