@@ -39,8 +39,7 @@ class WorkspaceSession:
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
-        self.reload = CodeSwitch(agent, LocalReload(agent, roots, label))
-        self.reload.on_over = self._came_to
+        self.reload = CodeSwitch(agent, LocalReload(agent, roots, label), self._came_to)
         SwitchOrders(agent, self.reload)
         self._authors: dict[Workspace, Author] = {}
         self._surroundings: dict[Workspace, Surroundings] = {}

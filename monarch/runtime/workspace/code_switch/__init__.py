@@ -3,7 +3,10 @@
 What is decided is in ``monarch.core.code_switch``; here are the threads and messages around it.
 
 - ``coordinating``: drives a switch over its owners (see ``owner``), for whoever pushes.
-- ``driver``: a process's part in it, and its part for the procs that it owns.
+- ``driver``: the orders that a process is given, and what happens to it meanwhile.
+- ``actions``: what it does about them, itself and through the procs that it owns.
+- ``open_order``: an order that waits for its answer.
+- ``proc_orders``: what a process sends to its procs, and to their hosts.
 - ``orders``: what arrives from other processes.
 - ``fencing``: what a participant does to its mailboxes, its spawns and what it sends.
 - ``author_lost``: brings a switch to its end whose author has died.

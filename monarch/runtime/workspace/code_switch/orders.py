@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.code_switch.driver import CodeSwitch
-from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
+from monarch.runtime.workspace.code_switch.open_order import OpenOrder
+from monarch.runtime.workspace.reload_plan import ReloadPlan
 from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
@@ -45,7 +44,7 @@ class SwitchOrders:
         assert isinstance(order, Prepare)
         plan = ReloadPlan.decode(envelope.payload)
         asker = self._asker(order.sender)
-        self._switch.ordered_to_prepare(plan, asker, self._answer(order.sender, order.port))
+        self._switch.ordered_to_prepare(plan, asker, self._answered(order.sender, order.port))
         if order.pid:
             author = self._node.address_of(asker)
             self._node.failure_detector.watch(author, order.pid, lambda: self._author_left(asker))
@@ -61,7 +60,7 @@ class SwitchOrders:
             order.attempt,
             order.seconds if is_own else None,
             self._asker(order.sender),
-            self._answer(order.sender, order.port),
+            self._answered(order.sender, order.port),
             is_held=order.is_held,
         )
 
@@ -69,7 +68,7 @@ class SwitchOrders:
         order = envelope.message
         assert isinstance(order, Step)
         number, switch, asker = order.generation, self._switch, self._asker(order.sender)
-        answer = self._answer(order.sender, order.port)
+        answer = self._answered(order.sender, order.port)
         if order.name is StepName.GO:
             switch.ordered_to_go(number, asker, answer)
         elif order.name is StepName.RESUME:
@@ -84,7 +83,7 @@ class SwitchOrders:
     def _on_revert(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, Revert)
-        answer = self._answer(order.sender, order.port)
+        answer = self._answered(order.sender, order.port)
         self._switch.ordered_to_revert(order.generation, self._asker(order.sender), answer)
 
     def _on_waiting(self, envelope: Envelope) -> None:
@@ -110,5 +109,7 @@ class SwitchOrders:
         self._switch.author_gone(uid)
         self._node.peer_down.left(uid)
 
-    def _answer(self, sender: Uid, port: int) -> Callable[[ReloadOutcome], None]:
-        return lambda outcome: self._node.answer(sender, port, msgspec.to_builtins(outcome))
+    def _answered(self, sender: Uid, port: int) -> OpenOrder:
+        return OpenOrder(
+            lambda outcome: self._node.answer(sender, port, msgspec.to_builtins(outcome))
+        )

@@ -1,4 +1,4 @@
-"""New processes in the places of procs whose code cannot be changed in place."""
+"""What a participant of a code switch sends to the procs that it owns, and to their hosts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,42 @@ import time
 from collections.abc import Callable, Sequence
 
 from monarch.config import settings
+from monarch.core.code_switch.table import Order
 from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.reload_plan import ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
-from monarch.wire.message import ReplaceProcs
-
-__all__ = ["replace_procs"]
+from monarch.wire.message import AnyMessage, Prepare, ReplaceProcs, Revert, Step, StepName, Switch
 
 _UP_SECONDS = 120.0
+
+
+def order_to_procs(
+    order: Order,
+    plan: ReloadPlan,
+    sender: Uid,
+    *,
+    attempt: int = 0,
+    seconds: float = 0.0,
+    behind: tuple[Uid, ...] = (),
+    gives_way: bool = False,
+) -> Callable[[int], AnyMessage]:
+    """An order, as the message that has it answered at a port; 0 for no answer.
+
+    ``attempt`` counts the fences. ``behind`` are hosts that could not show their files. A proc
+    that ``gives_way`` does so to a new one: what comes after its fence is for that one.
+    """
+    number = plan.generation
+    if order is Order.PREPARE:
+        return lambda port: Prepare(number, plan.digest, plan.mode, port, sender)
+    if order is Order.FENCE:
+        return lambda port: Switch(number, port, sender, gives_way, attempt)
+    if order is Order.REVERT:
+        return lambda port: Revert(number, port, sender)
+    name, left = StepName(order.value), behind if order is Order.PATCH else ()
+    return lambda port: Step(number, name, seconds, port, sender, attempt, left)
 
 
 def replace_procs(

@@ -1,0 +1,336 @@
+"""What a participant of a code switch decides is done here: work in this process, orders to the
+procs that it owns, and the answer to whoever gave the order."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from monarch.core.code_switch.effects import (
+    Answer,
+    AskProcs,
+    Do,
+    Effect,
+    Look,
+    Say,
+    TellHeld,
+    TellProcs,
+    Work,
+)
+from monarch.core.code_switch.participant import Participant
+from monarch.core.code_switch.table import Order, Vote
+from monarch.errors import format_remote
+from monarch.runtime.answers import Outcome
+from monarch.runtime.procs.kept_spawns import KEPT_BYTES
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.code_switch.fencing import Fencing
+from monarch.runtime.workspace.code_switch.open_order import OpenOrder, in_background, waits_for
+from monarch.runtime.workspace.code_switch.proc_orders import order_to_procs, replace_procs
+from monarch.runtime.workspace.local_reload import LocalReload
+from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import AnyMessage, HeldUp, LeftBehind, Waiting
+
+_log = logging.getLogger("monarch.reload")
+
+Event = Callable[[float], Sequence[Effect]]
+"""Something that happens to a participant, at a time; it comes to effects."""
+
+
+class SwitchUnderWay:
+    """The switch that this process takes part in.
+
+    ``asker`` is the process that pushes, if it is another. ``targets`` are the procs that switch
+    with this one: all that it owns, where it is ``None``. ``here`` is how this process prepares.
+    ``exempt`` are actors here that push, and so wait for the switch; ``behind`` are hosts that
+    could not show the files.
+    """
+
+    def __init__(
+        self,
+        plan: ReloadPlan,
+        *,
+        asker: Uid,
+        targets: Sequence[ProcAddress] | None,
+        here: Callable[[ReloadPlan], ReloadOutcome],
+    ) -> None:
+        self.plan = plan
+        self.asker = asker
+        self.targets = targets
+        self.here = here
+        self.exempt: frozenset[Uid] = frozenset()
+        self.behind: tuple[Uid, ...] = ()
+        self.told: set[str] = set()
+        # Said by procs while no order waited for an answer.
+        self.unheard: list[RefusedFile] = []
+
+
+class Actions:
+    """Effects are carried out one after the other, in the order in which they came.
+
+    What takes time is done on the thread that waits for the order, or on one of its own. What it
+    comes to is an event, which ``feed`` takes from any thread. ``tell`` hears what the switch waits
+    for, ``on_over`` that a plan has been switched to.
+    """
+
+    def __init__(
+        self,
+        agent: ProcAgent,
+        here: LocalReload,
+        *,
+        feed: Callable[[Event], None],
+        tell: Callable[[str], None],
+        on_over: Callable[[ReloadPlan], None],
+    ) -> None:
+        self.machine = Participant(self._members, is_root=agent.is_root, uid=agent.node.uid)
+        self.fencing = Fencing(
+            agent,
+            lambda: self.machine.fence,
+            lambda: feed(lambda now: self.machine.held(0, now)),
+        )
+        self.switch: SwitchUnderWay | None = None
+        self.orders: dict[int, OpenOrder] = {}
+        self._agent = agent
+        self._node = agent.node
+        self._here = here
+        self._feed = feed
+        self._on_waiting = tell
+        self._on_over = on_over
+        self._known: dict[Uid, ProcAddress] = {}
+
+    def carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Do):
+            self._do(effect)
+        elif isinstance(effect, AskProcs):
+            self._ask_procs(effect)
+        elif isinstance(effect, TellProcs):
+            message = self._order(effect.order, effect.attempt)
+            with self._node.casting:
+                for uid in effect.procs:
+                    self._node.send(self._known[uid], message(0))
+        elif isinstance(effect, Answer):
+            self._answer(effect)
+        elif isinstance(effect, Look):
+            self.fencing.look()
+        elif isinstance(effect, TellHeld):
+            owner = self._node.address_of(self.machine.coordinator)
+            self._node.send(owner, HeldUp(self.machine.generation, effect.attempt))
+        elif isinstance(effect, Say):
+            text = waits_for(self.machine.generation, self.fencing.busy(), effect.seconds)
+            if text and self.switch is not None:
+                self.tell(self.switch, text)
+
+    def members_on(self, hosts: Sequence[Uid]) -> list[Uid]:
+        """The procs on ``hosts`` that switch with this process."""
+        members = self._members() if hosts else []
+        return [uid for uid in members if self._known[uid].host_uid in hosts]
+
+    def tell(self, switch: SwitchUnderWay, text: str) -> None:
+        """Say what the switch waits for, here and to the process that asked for it."""
+        # That may be a process of ours, which is told by us, and tells us.
+        if text in switch.told:
+            return
+        switch.told.add(text)
+        if self._agent.is_root:
+            self._on_waiting(text)
+        if switch.asker:
+            self._node.send(
+                self._node.address_of(switch.asker), Waiting(switch.plan.generation, text)
+            )
+
+    def _members(self) -> list[Uid]:
+        """The procs that switch with this process."""
+        switch = self.switch
+        if switch is not None and switch.targets is not None:
+            procs = list(switch.targets)
+        else:
+            behind = switch.plan.behind if switch is not None else ()
+            procs = [proc for proc in self._agent.owned_procs() if proc.host_uid not in behind]
+        self._known.update((proc.uid, proc) for proc in procs)
+        return [proc.uid for proc in procs]
+
+    def _do(self, effect: Do) -> None:
+        work, switch = effect.work, self.switch
+        did = functools.partial(self._did, effect.number)
+        if work is Work.RAISE_FENCE:
+            assert switch is not None
+            sender = self._node.uid if self._agent.is_root else switch.asker or self._node.uid
+            self.fencing.raise_for(sender, lambda: switch.exempt, did)
+        elif work is Work.CLOSE_GATE:
+            self.fencing.close_gate(self.machine.generation, did)
+        elif work is Work.LIFT_FENCE:
+            self.fencing.lift()
+        elif work is Work.HALT:
+            self.fencing.halt(did)
+        elif work is Work.RESUME:
+            self.fencing.resume()
+        elif work is Work.END:
+            self._end()
+        elif work is Work.GO:
+            self._go(effect.token)
+        else:
+            if work is Work.REVERT:
+                self.fencing.release()
+            order = self.orders.get(effect.token)
+            run = functools.partial(self._work, effect, switch)
+            (in_background if order is None else order.work)(run)
+
+    def _did(self, number: int) -> None:
+        self._feed(lambda now: self.machine.did(number, Vote.YES, now))
+
+    def _work(self, effect: Do, switch: SwitchUnderWay | None) -> None:
+        """A piece of work that takes time. No lock is held meanwhile."""
+        here, number = self._here, self.machine.generation if switch is None else 0
+        number = switch.plan.generation if switch is not None else number
+        try:
+            if effect.work is Work.PREPARE and switch is not None:
+                if effect.generation:
+                    here.revert(effect.generation)
+                outcome = switch.here(switch.plan)
+            elif effect.work is Work.CATCH_UP:
+                outcome = here.catch_up(number)
+            elif effect.work is Work.PATCH and switch is not None:
+                outcome = here.switch(number, switch.exempt)
+            else:
+                here.revert(effect.generation)
+                outcome = ReloadOutcome()
+        except Exception as error:
+            text = f"{effect.work.value} failed there: {format_remote(error)}"
+            outcome = ReloadOutcome(refused=[RefusedFile(here.label, text)])
+        vote = Vote.NO if outcome.refused else Vote.YES
+
+        def event(now: float) -> Sequence[Effect]:
+            order = self.orders.get(effect.token)
+            if order is not None:
+                order.outcome.add(outcome)
+                order.outcome.is_replaced |= outcome.is_replaced
+            return self.machine.did(effect.number, vote, now)
+
+        self._feed(event)
+
+    def _answer(self, answer: Answer) -> None:
+        order, switch = self.orders.pop(answer.token), self.switch
+        order.answer(
+            answer,
+            label=self._here.label,
+            author=switch.plan.author if switch is not None else "",
+            unheard=switch.unheard if switch is not None else (),
+            busy=self.fencing.busy,
+        )
+
+    def _ask_procs(self, effect: AskProcs) -> None:
+        order, switch = effect.order, self.switch
+        assert switch is not None
+        data = switch.plan.encode() if order is Order.PREPARE else b""
+        message = self._order(order, effect.attempt, effect.seconds)
+        going = self._order(order, effect.attempt, gives_way=True)
+        replaced = self.machine.replaced if order is Order.FENCE else ()
+        self.fencing.keep(uid for _, uid in effect.asked if uid in replaced)
+        answers = []
+        # One cast: nothing that we send comes between the procs' fences.
+        with self._node.casting:
+            for number, uid in sorted(effect.asked, key=lambda one: one[1] in replaced):
+                make = going if uid in replaced else message
+                answers.append((number, uid, self._node.request(self._known[uid], make, data)))
+        for number, uid, answer in answers:
+            answer.on_set(
+                functools.partial(
+                    self._heard, answer, uid, number=number, token=effect.token, order=order
+                )
+            )
+
+    def _order(
+        self, order: Order, attempt: int, seconds: float = 0.0, *, gives_way: bool = False
+    ) -> Callable[[int], AnyMessage]:
+        switch = self.switch
+        assert switch is not None
+        return order_to_procs(
+            order,
+            switch.plan,
+            self._node.uid,
+            attempt=attempt,
+            seconds=seconds,
+            behind=switch.behind,
+            gives_way=gives_way,
+        )
+
+    def _heard(
+        self, answer: Promise[Outcome], uid: Uid, *, number: int, token: int, order: Order
+    ) -> None:
+        """A proc has answered, or is gone."""
+        said = answer.value
+        outcome = ReloadOutcome()
+        if said.is_down:
+            # It has no code to switch; its owner hears of its end elsewhere.
+            _log.info("a proc has ended during a push: %s", said.error)
+        elif said.error:
+            outcome.refused.append(RefusedFile(uid, said.error))
+        else:
+            outcome = msgspec.convert(said.body, ReloadOutcome)
+
+        def event(now: float) -> Sequence[Effect]:
+            machine, switch = self.machine, self.switch
+            gives_way = outcome.is_replaced and order is not Order.PATCH
+            if gives_way and uid not in machine.replaced:
+                outcome.refused += self._why_not_again(uid)
+            vote = Vote.NO if outcome.refused else Vote.LATE if outcome.late else Vote.YES
+            asked = self.orders.get(token)
+            if order is not Order.REVERT and asked is not None:
+                asked.outcome.add(outcome)
+            elif order is Order.PREPARE and switch is not None:
+                switch.unheard += outcome.refused
+            vote = Vote.GONE if said.is_down else vote
+            return machine.voted(number, vote, now, gives_way=gives_way)
+
+        self._feed(event)
+
+    def _why_not_again(self, uid: Uid) -> list[RefusedFile]:
+        """Actors in a proc that could not be made again."""
+        return [
+            RefusedFile(
+                self._here.label,
+                f"a proc needs a new process, but the arguments of {spawn.name} cannot be given "
+                f"again: {spawn.num_bytes} bytes, of which {KEPT_BYTES} at most are kept; stop "
+                "these actors, or pass large things to an endpoint",
+            )
+            for spawn in self._agent.kept_spawns.on(uid)
+            if spawn.data is None
+        ]
+
+    def _end(self) -> None:
+        switch = self.switch
+        self._agent.code_states.expect_nothing()
+        self.fencing.end()
+        if switch is not None and switch.asker:
+            self._node.failure_detector.unexpect(switch.asker)
+
+    def _go(self, token: int) -> None:
+        """Run the new code, and have those procs replaced that cannot take it."""
+        switch, order = self.switch, self.orders.get(token)
+        assert switch is not None
+        self.fencing.forget_kept()
+        self.switch = None
+        plan = switch.plan
+        if plan.upgrade is None:
+            self._node.gate.why_behind = ""
+            self._on_over(plan)
+        codes = self._agent.code_states.to_inherit()
+        for proc in self._agent.owned_procs() if plan.behind else ():
+            if proc.host_uid in plan.behind:
+                self._node.send(proc, LeftBehind(codes))
+        replaced = [self._known[uid] for uid in sorted(self.machine.replaced)]
+
+        def replace() -> None:
+            problems = replace_procs(self._node, replaced, codes)
+            if order is not None:
+                order.outcome.problems += problems
+                self._feed(lambda now: [Answer(token)])
+
+        if replaced:
+            (in_background if order is None else order.work)(replace)
+        elif order is not None:
+            self._answer(Answer(token))

@@ -1,0 +1,136 @@
+"""An order of a code switch that waits for its answer, and the texts that answer it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from monarch.core.code_switch.effects import Answer, Reason
+from monarch.runtime.promise import Promise
+from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
+
+
+class Desk:
+    """Where the thread that waits for an answer does the work that the order brings."""
+
+    def __init__(self) -> None:
+        self._items: deque[Callable[[], None] | ReloadOutcome] = deque()
+        self._there: Promise[None] = Promise()
+        self._lock = threading.Lock()
+        self._is_left = False
+
+    def put(self, item: Callable[[], None] | ReloadOutcome) -> None:
+        """Work, or the answer. From any thread."""
+        with self._lock:
+            is_left = self._is_left
+            self._items.append(item)
+            there = self._there
+        if is_left:
+            self._clear()
+        there.set(None)
+
+    def wait(self) -> ReloadOutcome:
+        """Do the work that comes until the answer is there. After Ctrl-C, other threads do the
+        rest."""
+        try:
+            while True:
+                self._there.wait()
+                with self._lock:
+                    item = self._items.popleft()
+                    if not self._items:
+                        self._there = Promise()
+                if isinstance(item, ReloadOutcome):
+                    return item
+                item()
+        except BaseException:
+            with self._lock:
+                self._is_left = True
+            self._clear()
+            raise
+
+    def _clear(self) -> None:
+        with self._lock:
+            items, self._items = list(self._items), deque()
+        for item in items:
+            if not isinstance(item, ReloadOutcome):
+                in_background(item)
+
+
+class OpenOrder:
+    """``reply`` takes the answer, ``outcome`` is what it comes to. Work that takes time is done at
+    ``desk``, where there is one, and otherwise on a thread of its own."""
+
+    def __init__(self, reply: Callable[[ReloadOutcome], None], desk: Desk | None = None) -> None:
+        self.outcome = ReloadOutcome()
+        self._reply = reply
+        self._desk = desk
+
+    def work(self, work: Callable[[], None]) -> None:
+        """Have this done, and go on at once."""
+        if self._desk is None:
+            in_background(work)
+        else:
+            self._desk.put(work)
+
+    def refuse(self, label: str, why: str) -> None:
+        """``label`` names the process that says no."""
+        self.outcome.refused.append(RefusedFile(label, why))
+
+    def answer(
+        self,
+        answer: Answer,
+        *,
+        label: str,
+        author: str,
+        unheard: Sequence[RefusedFile],
+        busy: Callable[[], Sequence[tuple[str, str]]],
+    ) -> None:
+        """Reply with what was heard, and with the reasons of ``answer`` as texts.
+
+        ``label`` names this process, ``author`` whoever pushes at this moment. ``unheard`` is what
+        procs have refused while no order waited, ``busy`` gives actors that are, and their methods.
+        """
+        outcome = self.outcome
+        for reason, uid in answer.reasons:
+            if reason is Reason.OTHERS:
+                outcome.busy = f"{author or uid} pushes at this moment"
+            elif reason is Reason.REFUSED:
+                outcome.refused = outcome.refused or [*unheard]
+            elif reason is Reason.SILENT:
+                self.refuse(label, f"the process {uid} has not answered for {answer.seconds:g} s")
+            elif reason is Reason.BUSY:
+                outcome.late += [
+                    RefusedFile(
+                        label,
+                        f"{title} is busy with {method!r}, which is not its owner's call, and may "
+                        "wait for somebody who has stopped for the switch: nothing has changed; "
+                        "push again",
+                    )
+                    for title, method in busy()
+                ] or [RefusedFile(label, "an actor could not be halted in time: push again")]
+            else:
+                text = f"{uid} {reason.value}" if uid else reason.value
+                outcome.late.append(RefusedFile(label, text))
+        outcome.refused.sort(key=lambda refused: _by_rank(refused.rank))
+        self._reply(outcome)
+
+
+def in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="monarch-reload", daemon=True).start()
+
+
+def waits_for(generation: int, busy: Sequence[tuple[str, str]], seconds: float) -> str:
+    """The actors, and their methods, that a switch waits for. Empty where there are none here."""
+    names = [f"{title} (in {method!r})" if method else title for title, method in busy]
+    if not names:
+        return ""
+    shown = ", ".join(names[:3])
+    few = shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    return f"generation {generation} waits for {few}, for {seconds:g} s"
+
+
+def _by_rank(name: str) -> tuple[int, str]:
+    """Answers come in any order. They are told by rank, and ours, which has none, first."""
+    last = name.rpartition(" ")[2]
+    return (int(last), name) if last.isdecimal() else (-1, name)
