@@ -316,7 +316,13 @@ def _stop_what_was_spawned() -> None:
     client = _client()
     if client is None:
         return
-    if client.links or client.faults.has_ended_program or len(client.host_agent.templates) > 1:
+    listens = any(url.startswith("tcp://") for url in client.node.address.urls)
+    if (
+        client.links
+        or listens
+        or client.faults.has_ended_program
+        or len(client.host_agent.templates) > 1
+    ):
         _shut_down()
         return
     loop, agent = client.node.loop, client.host_agent

@@ -12,7 +12,6 @@ import click
 from rich.console import Console
 
 from monarch.actor import HostMesh, run_worker_loop_forever
-from monarch.cli.asking import ask_hosts
 from monarch.cli.confirm import ask_before
 from monarch.cli.host_table import show_hosts
 from monarch.cli.phases import phase
@@ -22,6 +21,7 @@ from monarch.cli.volume import is_quiet, say
 from monarch.errors import HostBusy, JobError, MonarchError
 from monarch.job import JobTrait
 from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.asking import ask_hosts
 from monarch_sync.words import counted
 
 _POLL_SECONDS = 0.1
@@ -170,6 +170,5 @@ def _show(job: JobTrait, found: Mapping[str, Mapping[str, Any]]) -> None:
 
 def inspect_hosts(job: JobTrait) -> dict[str, dict[str, Any]]:
     """What each host agent of a job says of itself, by URL. Looks without becoming their client."""
-    agent = client()
-    addresses = {url: agent.visit(url) for url in job.urls()}
-    return ask_hosts(agent.node, addresses, may_come_up=may_come_up(job))
+    addresses = {url: job.visit(url) for url in job.urls()}
+    return ask_hosts(client().node, addresses, may_come_up=may_come_up(job))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from monarch.actor import HostMesh, ProcMesh
-from monarch.cli.asking import ask_hosts
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.phases import phase
 from monarch.cli.project import PROJECT_FILE, Project, find_job, noted_job
@@ -21,6 +20,7 @@ from monarch.runs.allocation import RunAllocation
 from monarch.runs.code import RunCode
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.workspace.pushing.past import Past
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncReport, Workspace

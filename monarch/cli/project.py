@@ -31,19 +31,44 @@ _COMING_UP_SECONDS = 30.0
 
 
 @dataclass
+class SSHSection:
+    """How hosts of kind ssh are reached. Names, users and keys are for ~/.ssh/config."""
+
+    python: str = "python3"  # the Python there, which must have monarch
+    args: list[str] = field(default_factory=list)  # for ssh, before the host
+    port: int = 22222  # where each host listens; 0: at any port that is free
+
+
+@dataclass
 class JobSection:
     """The allocation: what `monarch apply` brings up."""
 
-    kind: Literal["process", "local"] = "process"  # local: none that outlives its command
-    # how many hosts each mesh has, by its name
-    hosts: dict[str, int] = field(default_factory=lambda: {"hosts": 1})
+    kind: Literal["process", "local", "ssh"] = "process"  # local: none that outlives its command
+    # how many hosts each mesh has, by its name; for ssh, the names of its hosts
+    hosts: dict[str, int | list[str]] = field(default_factory=lambda: {"hosts": 1})
     env: dict[str, str] = field(default_factory=dict)  # variables that all processes there get
     # modules that a host imports once, so that its processes begin in milliseconds
     preload: list[str] = field(default_factory=list)
+    ssh: SSHSection = field(default_factory=SSHSection)
 
     def __post_init__(self) -> None:
-        if not self.hosts or any(num < 1 for num in self.hosts.values()):
+        for name, hosts in self.hosts.items():
+            if isinstance(hosts, int) == (self.kind == "ssh"):
+                wanted = (
+                    'the names of its hosts, as in { trainers = ["gpu1", "gpu2"] }'
+                    if self.kind == "ssh"
+                    else "a number, as in { trainers = 2 }"
+                )
+                raise ConfigError(f"{name!r}: kind {self.kind!r} needs {wanted}", key="hosts")
+        if not self.hosts or any(num < 1 for num in self.num_hosts().values()):
             raise ConfigError("every mesh needs at least one host", key="hosts")
+
+    def num_hosts(self) -> dict[str, int]:
+        """How many hosts each mesh has."""
+        return {
+            name: hosts if isinstance(hosts, int) else len(hosts)
+            for name, hosts in self.hosts.items()
+        }
 
 
 @dataclass
@@ -76,7 +101,21 @@ class Project(NamedTuple):
         job = self.file.job
         if job.kind == "local":
             return LocalJob(tuple(job.hosts))
-        return ProcessJob(job.hosts, job.env, job.preload)
+        if job.kind == "ssh":
+            return self._make_ssh_job(job)
+        return ProcessJob(job.num_hosts(), job.env, job.preload)
+
+    def _make_ssh_job(self, wanted: JobSection) -> JobTrait:
+        from monarch.job import SSHJob
+
+        ssh = wanted.ssh
+        job = SSHJob(ssh.python, ssh.args, ssh.port, env=wanted.env, preload=wanted.preload)
+        try:
+            for name, hosts in wanted.hosts.items():
+                job.add_mesh(name, hosts if isinstance(hosts, list) else [])
+        except ValueError as error:
+            raise ConfigError(f"[job] in {self.directory / PROJECT_FILE}: {error}") from None
+        return job
 
     def make_workspace(self) -> Workspace:
         """One folder lands in the replica's root, several each under its own path, or under its

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from monarch.cli.asking import ask_hosts
 from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runs.folder import RUNS, runs_in
 from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.hosts.host_link import who_am_i
 
 _WHO = re.compile(r"(?P<program>.*) \((?P<where>pid (?P<pid>\d+), user .*)\)", re.DOTALL)
@@ -23,10 +23,9 @@ def users_of(job: JobTrait) -> list[str]:
     """The programs that its hosts serve, but for this one, each with the run that it trains."""
     if job.num_running() == 0:
         return []
-    agent = client()
-    addresses = {url: agent.visit(url) for url in job.urls()}
+    addresses = {url: job.visit(url) for url in job.urls()}
     # A host that says nothing at once is not worth waiting for: nobody can ask who uses it.
-    found = ask_hosts(agent.node, addresses, silent=addresses)
+    found = ask_hosts(client().node, addresses, silent=addresses)
     return list(dict.fromkeys(named(answer) for answer in found.values() if served(answer)))
 
 

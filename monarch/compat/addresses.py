@@ -61,10 +61,9 @@ _ENDPOINTS = (
     "monarch.compat.words: Propagator Selection",
 )
 _JOBS = (
-    "monarch.job: DEFAULT_JOB_PATH JobState JobTrait LocalJob MeshAdminConfig ProcessJob "
-    "TelemetryConfig job_load job_loads",
+    "monarch.job: DEFAULT_JOB_PATH JobState JobTrait LocalJob LoginJob MeshAdminConfig ProcessJob "
+    "SSHJob TelemetryConfig job_load job_loads",
     "monarch.job.process: ProcessState=HostProcess",
-    "monarch.compat.jobs: SSHJob",
 )
 _CONFIG = (
     "monarch.config: Encoding clear_runtime_config configure configured get_configuration="

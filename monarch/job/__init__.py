@@ -9,16 +9,20 @@ What to open, by what is to be changed:
 from monarch.actor import hosts_from_config
 from monarch.job.job import DEFAULT_JOB_PATH, JobState, JobTrait, job_load, job_loads
 from monarch.job.local import LocalJob
+from monarch.job.login import LoginJob
 from monarch.job.process import ProcessJob
 from monarch.job.services import MeshAdminConfig, TelemetryConfig
+from monarch.job.ssh import SSHJob
 
 __all__ = [
     "DEFAULT_JOB_PATH",
     "JobState",
     "JobTrait",
     "LocalJob",
+    "LoginJob",
     "MeshAdminConfig",
     "ProcessJob",
+    "SSHJob",
     "TelemetryConfig",
     "hosts_from_config",
     "job_load",

@@ -21,8 +21,10 @@ from typing import Any, ClassVar, TypeVar
 from monarch.actor import HostMesh
 from monarch.errors import JobError
 from monarch.job.services import MeshAdminConfig, TelemetryConfig, warn_of_missing
+from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.host_link import who_am_i
 from monarch.runtime.uninterrupted import Uninterrupted
+from monarch.wire.address import ProcAddress
 
 Self = TypeVar("Self", bound="JobTrait")
 
@@ -78,6 +80,10 @@ class JobTrait(ABC):
         self._running: JobTrait | None = None
         self._state_path: Path | None = None
 
+    def _begin(self, client_script: str | None) -> None:  # noqa: B027  (most need none)
+        """What takes long of bringing the allocation up. Unlike ``_create``, which comes after it,
+        Ctrl-C cuts it short; then, and where it fails, ``_kill`` is to leave nothing of it."""
+
     @abstractmethod
     def _create(self, client_script: str | None) -> None:
         """Bring the allocation up; with ``client_script``, have it run that and end."""
@@ -97,6 +103,10 @@ class JobTrait(ABC):
     def urls(self) -> list[str]:
         """Where its host agents listen; none for hosts that live in the client."""
         return []
+
+    def visit(self, url: str) -> ProcAddress:
+        """The host agent at ``url``, to ask it things without becoming its client."""
+        return client().visit(url)
 
     def names_by_url(self) -> dict[str, str]:
         """How its hosts are called, by URL, as far as it knows: one that is gone cannot say so."""
@@ -181,6 +191,7 @@ class JobTrait(ABC):
         """Make the allocation and note it at ``path``; if that is cut short, end it again."""
         self.apply_id = str(uuid.uuid4())
         try:
+            self._begin(client_script)
             # Half an allocation would be one that nobody can find to end it.
             with Uninterrupted():
                 self._create(client_script)
@@ -188,8 +199,11 @@ class JobTrait(ABC):
                 if path is not None:
                     self.dump(path)
                     self._state_path = path
-        except BaseException:
-            self.kill()
+        except BaseException as error:
+            try:
+                self.kill()
+            except JobError as left:
+                raise JobError(f"{str(error) or 'interrupted'}\n{left}") from error
             raise
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
@@ -213,7 +227,11 @@ class JobTrait(ABC):
                 return cached._state()
             _end_left(cached)
         self._bring_up(None, path)
-        return self._state()
+        try:
+            return self._state()
+        except BaseException:
+            self.kill()
+            raise
 
     def kill(self) -> None:
         """End the allocation that this object stands for, and forget its state file."""
@@ -231,7 +249,13 @@ class JobTrait(ABC):
                 job.ending = {"how": how, "by": who_am_i()}
                 with contextlib.suppress(OSError):
                     job.dump(path)
-            job._kill()
+            try:
+                job._kill()
+            except JobError:
+                if path is not None:
+                    with contextlib.suppress(OSError):
+                        job.dump(path)  # What is left of it can still be ended by that.
+                raise
             job.ending = None
             self._running = None
             if path is not None and how == "ended":

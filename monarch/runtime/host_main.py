@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -49,11 +50,20 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
     try:
         # Last, because whoever was waiting for us asks at once.
         service.open(url)
+        _say_ready()
         over.wait()
     finally:
         workspace.close()
         service.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _say_ready() -> None:
+    """Tell whoever started us, and left a descriptor for that, that clients may come."""
+    fd = os.environ.pop("MONARCH_READY_FD", None)
+    if fd is not None:
+        with os.fdopen(int(fd), "wb") as said, contextlib.suppress(BrokenPipeError):
+            said.write(b"1")
 
 
 _INHERITED = re.compile(r"tcp://([^@]+):fd(\d+)")

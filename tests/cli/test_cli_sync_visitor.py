@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import shutdown_context
-from monarch.cli import asking
-from monarch.cli.asking import NOBODY_THERE
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up
 from monarch.cli.sync import visitor
@@ -21,6 +19,8 @@ from monarch.cli.sync.voice import Lines
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, ProcessJob
 from monarch.runtime.answers import Outcome
+from monarch.runtime.hosts import asking
+from monarch.runtime.hosts.asking import NOBODY_THERE
 from monarch.runtime.promise import Promise
 from monarch.tools.network import free_port
 from monarch_sync import Workspace

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from monarch.cli.asking import ask_hosts
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up, no_allocation, noted_job
 from monarch.cli.sync.ending import asked_to_end
@@ -24,6 +23,7 @@ from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runtime.answers import Outcome
 from monarch.runtime.client_agent import ClientAgent, client
+from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.past import Past
 from monarch.runtime.workspace.pushing.rollback import roll_back
@@ -200,7 +200,7 @@ class Visitor:
         """The host agents, by URL."""
         for url in self.job.urls():
             if url not in self._addresses:
-                self._addresses[url] = self._agent.visit(url)
+                self._addresses[url] = self.job.visit(url)
         return self._addresses
 
     def generations(self) -> str:

@@ -46,7 +46,7 @@ def ask_hosts(
     _wait(asked.values(), began + _FIRST_SECONDS)
     if may_come_up and not all(answer.is_set for answer in asked.values()):
         _wait(asked.values(), began + _COMING_UP_SECONDS)
-    closed = _closed([url for url, answer in asked.items() if not answer.is_set])
+    closed = closed_of([url for url, answer in asked.items() if not answer.is_set])
     _wait((a for url, a in asked.items() if url in silent), began + _SILENT_SECONDS)
     given_up = closed.union(silent)
     _wait((a for url, a in asked.items() if url not in given_up), began + _SECONDS)
@@ -70,7 +70,7 @@ def _wait(answers: Iterable[Promise[Outcome]], deadline: float) -> None:
         answer.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _closed(urls: Collection[str]) -> set[str]:
+def closed_of(urls: Collection[str]) -> set[str]:
     """Those of them where nobody listens, as far as that is found within a moment."""
     closed: set[str] = set()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli import asking
-from monarch.cli.asking import NOBODY_THERE, ask_hosts
+from monarch.runtime.hosts import asking
+from monarch.runtime.hosts.asking import NOBODY_THERE, ask_hosts
 from monarch.runtime.node import Node
 from monarch.tools.network import free_port
 from monarch.wire.host_url import HostUrl

@@ -1,0 +1,112 @@
+"""What allocations on other machines have in common.
+
+Their hosts listen at TCP addresses, and let in only whoever has the job's secret.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from monarch.actor import attach_to_workers
+from monarch.job.job import JobState, JobTrait
+from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.asking import ask_hosts, closed_of
+from monarch.wire.address import ProcAddress
+from monarch.wire.keys import new_secret
+
+
+class RemoteHost(Protocol):
+    """A host of an allocation, as its job knows it."""
+
+    @property
+    def mesh(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def url(self) -> str: ...
+
+
+class RemoteJob(JobTrait):
+    """Subclasses fill ``hosts`` and ``_secret``.
+
+    Whether a host still runs, its agent is asked: one at whose port nobody listens has ended. One
+    that gives no answer may be behind a broken link, and counts as running.
+    """
+
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.preload = list(preload)
+        self._secret = b""
+
+    @property
+    @abstractmethod
+    def meshes(self) -> dict[str, int]:
+        """How many hosts each mesh has, by its name."""
+
+    @property
+    @abstractmethod
+    def hosts(self) -> Sequence[RemoteHost]:
+        """The hosts that are known, mesh by mesh."""
+
+    def _state(self) -> JobState:
+        meshes = {}
+        for mesh in self.meshes:
+            urls = [host.url for host in self.hosts if host.mesh == mesh]
+            meshes[mesh] = attach_to_workers(workers=urls, name=mesh, secret=self._secret)
+            if self.preload:
+                meshes[mesh].preload(self.preload)
+        return JobState(meshes)
+
+    def visit(self, url: str) -> ProcAddress:
+        client().use_secret(self._secret)
+        return super().visit(url)
+
+    def urls(self) -> list[str]:
+        return [host.url for host in self.hosts]
+
+    def names_by_url(self) -> dict[str, str]:
+        return {host.url: host.name for host in self.hosts}
+
+    def ask(self, urls: Sequence[str], *, patiently: bool = False) -> dict[str, dict[str, Any]]:
+        """What host agents say of themselves, by URL; of one that says nothing, the ``error``.
+
+        ``patiently`` where the first connection is still to be made, perhaps over a long way.
+        """
+        if not urls:
+            return {}
+        addresses = {url: self.visit(url) for url in urls}
+        return ask_hosts(client().node, addresses, silent=() if patiently else urls)
+
+    def ended(self) -> list[str]:
+        """The URLs at which nobody listens any more."""
+        found = self.ask(self.urls())
+        closed = closed_of([url for url, answer in found.items() if "error" in answer])
+        return [url for url in found if url in closed]
+
+    def num_running(self) -> int:
+        return len(self.urls()) - len(self.ended())
+
+    def _is_running(self) -> bool:
+        return bool(self.hosts) and not self.ended()
+
+    def why_ended(self) -> str:
+        names = self.names_by_url()
+        return "\n".join(f"{names[url]}: nobody listens at {url} any more" for url in self.ended())
+
+    def _forget_links(self) -> None:
+        """That the hosts end now is no failure."""
+        for host in self.hosts:
+            client().unlink(host.url)
+
+
+def job_secret() -> bytes:
+    """The secret of the job that this program speaks to already; a new one, if there is none.
+
+    A program speaks with one secret over TCP, so the jobs that it makes share it.
+    """
+    keys = client().node.keys
+    return keys.secret if keys is not None else new_secret()

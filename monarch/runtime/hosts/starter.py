@@ -1,0 +1,231 @@
+"""The far end of a login: starts a host agent on this machine, looks at it, ends it.
+
+Orders and answers are lines of JSON on standard input and output; an answer begins with the mark
+that the first line gave, because a login shell may print things of its own. The job's secret
+comes that way too: arguments and environment of a login are not private. A host agent stays only
+once ``keep`` has been said. If the login ends before, so does the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from monarch import __version__
+from monarch.config import runtime_dir
+from monarch.runtime.ends.process_group import signal_process
+from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.hosts.directory import sweep
+from monarch.runtime.secret import SECRET_VARIABLES
+
+# All that an agent starts inherits this variable, which has the agent's own folder: by that it is
+# found again, whatever process group it has moved to.
+ALLOCATION = "MONARCH_ALLOCATION"
+
+_READY_SECONDS = 60.0
+_TERM_SECONDS = 2.0
+_KILL_SECONDS = 5.0
+_LOOK_SECONDS = 0.01
+_TAIL_LINES = 5
+
+
+class _Failure(Exception):
+    """For people; goes back over the login."""
+
+
+def main(mark: str, version: str) -> None:
+    """Take orders until there are none."""
+    starter = _Starter()
+    with contextlib.suppress(KeyboardInterrupt):
+        if version != __version__:
+            _tell(
+                mark,
+                {
+                    "error": f"monarch is {__version__} there ({sys.executable}), and {version} "
+                    f"here: install the same on both"
+                },
+            )
+            return
+        for line in iter(sys.stdin.readline, ""):
+            order = json.loads(line)
+            try:
+                answer = starter.orders[order.pop("do")](**order)
+            except _Failure as failure:
+                answer = {"error": str(failure)}
+            except OSError as error:
+                answer = {"error": str(error)}
+            _tell(mark, answer)
+    starter.close()
+
+
+def _tell(mark: str, answer: Mapping[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # The login has ended.
+        sys.stdout.write(f"{mark}{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+class _Starter:
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._directory = ""
+        self._is_new = False
+        self.orders: dict[str, Callable[..., dict[str, Any]]] = {
+            "start": self._start, "keep": self._keep, "look": _look, "end": _end,
+        }  # fmt: skip
+
+    def _start(
+        self, *, name: str, address: str, port: int, secret: str, allocation: str,
+        env: Mapping[str, str], workspace: str,
+    ) -> dict[str, Any]:  # fmt: skip
+        """A host agent that others find at ``address``; ``port`` 0 is any that is free."""
+        directory = os.path.join(runtime_dir(), f"job-{allocation}", re.sub(r"[^\w.-]", "_", name))
+        listener = _listener(port)
+        reader, writer = os.pipe()
+        ready, is_ready = os.pipe()
+        self._is_new = not os.path.exists(directory)
+        os.makedirs(directory, 0o700, exist_ok=True)
+        log = os.path.join(directory, "host.log")
+        workspace = workspace or env.get("WORKSPACE_DIR") or f"{directory}/workspace"
+        variables = {
+            **os.environ, **env, "WORKSPACE_DIR": workspace, ALLOCATION: directory,
+            "MONARCH_JOB_SECRET_FD": str(reader), "MONARCH_READY_FD": str(is_ready),
+        }  # fmt: skip
+        variables.pop(SECRET_VARIABLES[0], None)
+        try:
+            os.write(writer, secret.encode())
+            with open(log, "ab") as output:
+                self._child = subprocess.Popen(
+                    [
+                        sys.executable, "-m", "monarch.runtime.host_main",
+                        f"tcp://{address}:fd{listener.fileno()}", name,
+                    ],
+                    env=variables, pass_fds=[listener.fileno(), reader, is_ready],
+                    start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                )  # fmt: skip
+                self._directory = directory
+        finally:
+            for fd in (reader, writer, is_ready):
+                os.close(fd)
+            port = listener.getsockname()[1]
+            listener.close()
+        pid = self._child.pid
+        started = process_start(pid) or 0
+        with os.fdopen(ready, "rb") as said:
+            if not select.select([said], [], [], _READY_SECONDS)[0]:
+                raise _Failure(f"the host agent (pid {pid}) does not get ready; see {log}")
+            if not said.read(1):
+                status = self._child.wait()
+                raise _Failure(
+                    f"the host agent exited with status {status}; the last lines of its log:\n"
+                    f"{_tail(log)}"
+                )
+        return {
+            "url": f"tcp://{address}:{port}", "pid": pid, "started": started,
+            "directory": directory, "workspace": workspace,
+        }  # fmt: skip
+
+    def _keep(self) -> dict[str, Any]:
+        self._child = None
+        return {}
+
+    def close(self) -> None:
+        """The login is over: what was started, and is not kept, ends."""
+        if self._child is not None:
+            _end_processes(self._child.pid, process_start(self._child.pid) or 0, self._directory)
+            self._child.wait()
+            if self._is_new:
+                _remove(self._directory)
+
+
+def _listener(port: int) -> socket.socket:
+    """A socket at the interface that the login came in by: clients come the same way."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((_interface(), port))
+    except OSError as error:
+        listener.close()
+        words = error.strerror or str(error)
+        raise _Failure(
+            f"cannot listen at port {port}: {words}. Another host agent, or another program, may "
+            "be there; choose another `port`, or 0 for any that is free"
+        ) from None
+    listener.listen(1024)
+    return listener
+
+
+def _interface() -> str:
+    fields = os.environ.get("SSH_CONNECTION", "").split()
+    if len(fields) != 4:
+        return "0.0.0.0"
+    return "127.0.0.1" if fields[2] == "::1" else "0.0.0.0" if ":" in fields[2] else fields[2]
+
+
+def _look(*, pid: int, started: int, directory: str) -> dict[str, Any]:
+    is_running = process_start(pid) == started
+    return {"is_running": is_running, "log": _tail(os.path.join(directory, "host.log"))}
+
+
+def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
+    """End an agent and all that it has started; says what could not be ended."""
+    left = _end_processes(pid, started, directory)
+    _remove(directory)
+    return {"left": sorted(left)}
+
+
+def _end_processes(pid: int, started: int, directory: str) -> set[int]:
+    """SIGTERM for the agent, which lets its procs clean up, then SIGKILL for what is left."""
+    signal_process(pid, started, signal.SIGTERM)
+    deadline = time.monotonic() + _TERM_SECONDS
+    while process_start(pid) == started and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+    signal_process(pid, started, signal.SIGKILL)
+    deadline = time.monotonic() + _KILL_SECONDS
+    while True:
+        left = _processes_of(directory)
+        if not left or time.monotonic() > deadline:
+            return set(left)
+        for one, since in left.items():
+            signal_process(one, since, signal.SIGKILL)
+        time.sleep(_LOOK_SECONDS)
+
+
+def _processes_of(directory: str) -> dict[int, int]:
+    """When each process of an agent was started, by pid: all have inherited its variable."""
+    sought = f"{ALLOCATION}={directory}".encode()
+    found = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+            if sought in file.read().split(b"\0") and (since := process_start(int(name))):
+                found[int(name)] = since
+    return found
+
+
+def _remove(directory: str) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(directory))  # The last one of the job on this machine.
+    with contextlib.suppress(OSError):
+        sweep(runtime_dir())
+
+
+def _tail(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return "".join(file.readlines()[-_TAIL_LINES:]).rstrip()
+    except OSError:
+        return ""

@@ -1,0 +1,93 @@
+"""The kinds of job that the contract holds for, and how a test makes one of each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from monarch.job import JobTrait, ProcessJob, SSHJob
+from monarch.runtime.client_agent import client
+from monarch.runtime.hosts.asking import ask_hosts
+from tests.job.sshd import Sshd
+
+FAKES = Path(__file__).parent / "fakes"
+MARK = "CONTRACT_MARK"
+
+
+def make(kind: str, meshes: Mapping[str, int], mark: str) -> JobTrait:
+    """A job of a kind. All processes on its hosts have ``mark`` in their environment.
+
+    Programs make theirs with it, too; what tells ssh from its fake is in the environment then.
+    """
+    env = {MARK: mark}
+    if kind == "process":
+        return ProcessJob(dict(meshes), env=env)
+    args = os.environ["CONTRACT_SSH_ARGS"].split()
+    job = SSHJob(sys.executable, args, monarch_port=0, env=env)
+    for mesh, num in meshes.items():
+        job.add_mesh(mesh, [f"gpu-{mesh}{index}" for index in range(num)])
+    return job
+
+
+class Kind:
+    """One of them, with what it needs on this machine."""
+
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.name = name
+        self._sshd: Sshd | None = None
+        if name == "ssh_fake":
+            monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
+            monkeypatch.setenv("CONTRACT_SSH_ARGS", "")
+        elif name == "ssh":
+            self._sshd = Sshd(folder)
+            monkeypatch.setenv("CONTRACT_SSH_ARGS", f"-F {self._sshd.config}")
+
+    @property
+    def can_repair(self) -> bool:
+        """Whether a single host of it can be brought up again."""
+        return True
+
+    def make(self, meshes: Mapping[str, int], mark: str) -> JobTrait:
+        return make(self.name, meshes, mark)
+
+    def toml(self, mark: str) -> str:
+        """The ``[job]`` of two hosts."""
+        env = f'env = {{ {MARK} = "{mark}" }}\n'
+        if self.name == "process":
+            return f'[job]\nkind = "process"\nhosts = {{ trainers = 2 }}\n{env}'
+        args = os.environ["CONTRACT_SSH_ARGS"].split()
+        return (
+            f'[job]\nkind = "ssh"\nhosts = {{ trainers = ["gpu1", "gpu2"] }}\n{env}'
+            f'[job.ssh]\npython = "{sys.executable}"\nport = 0\nargs = {args}\n'
+        )
+
+    def close(self) -> None:
+        if self._sshd is not None:
+            self._sshd.close()
+
+
+KINDS = ["process", "ssh_fake", pytest.param("ssh", marks=pytest.mark.system)]
+
+
+def agent_pids(job: JobTrait) -> list[int]:
+    """Of the host agents that answer; all hosts are this machine."""
+    addresses = {url: job.visit(url) for url in job.urls()}
+    found = ask_hosts(client().node, addresses)
+    return [int(answer["pid"]) for answer in found.values() if "error" not in answer]
+
+
+def processes_marked(mark: str) -> list[str]:
+    """The processes on the hosts of the jobs that were made with ``mark``."""
+    sought = f"{MARK}={mark}".encode()
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if sought in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.append(f"{pid} {Path(f'/proc/{pid}/cmdline').read_text()}")
+        except OSError:
+            continue  # It has ended, or is another user's.
+    return found

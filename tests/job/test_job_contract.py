@@ -1,0 +1,194 @@
+"""What every kind of job does alike: it comes up, is found again, loses hosts, and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch.job import JobTrait, job_load
+from tests.actors import Echo
+from tests.cli.command_folder import CommandFolder
+from tests.job.kinds import KINDS, Kind, agent_pids, processes_marked
+from tests.support import Program, is_running, wait_for
+
+Programs = Callable[..., Program]
+
+# Of programs that make jobs: the kind is told by the environment that they inherit.
+_PROGRAM = """
+import sys
+from monarch.job import job_load
+from tests.actors import Echo
+from tests.job.kinds import agent_pids, make
+job = make({kind!r}, {{"trainers": {num}}}, {mark!r})
+state = job.state({cache!r})
+state.trainers.initialized.get(timeout=60)
+print("pids", *sorted(agent_pids(job._running)), flush=True)
+echo = state.trainers.spawn_procs().spawn("echo", Echo)
+print("answers", *echo.echo.call(3).get(timeout=60).values(), flush=True)
+{then}
+"""
+
+
+@pytest.fixture(params=KINDS)
+def kind(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Kind]:
+    made = Kind(request.param, monkeypatch, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """What the processes of a test are found by; when it is over, there are none."""
+    name = uuid.uuid4().hex
+    yield name
+    wait_for(lambda: not processes_marked(name), what=f"no process left: {processes_marked(name)}")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / ".monarch/job_state.json"
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[JobTrait]]:
+    made: list[JobTrait] = []
+    yield made
+    for job in made:
+        job.kill()
+
+
+def _program(kind: Kind, mark: str, cache: Path, then: str = "", num: int = 2) -> str:
+    return _PROGRAM.format(kind=kind.name, mark=mark, cache=str(cache), then=then, num=num)
+
+
+def test_hosts_come_up_and_answer(kind: Kind, mark: str, jobs: list[JobTrait], cache: Path) -> None:
+    job = kind.make({"trainers": 2, "evaluators": 1}, mark)
+    jobs.append(job)
+    state = job.state(str(cache))
+    assert (len(state.trainers), len(state.evaluators)) == (2, 1)
+    echo = state.trainers.spawn_procs({"procs": 2}).spawn("echo", Echo)
+    assert echo.echo.call(3).get(timeout=60).values() == [3, 3, 3, 3]
+    one = state.evaluators.spawn_procs().spawn("echo", Echo)
+    assert one.echo.call(4).get(timeout=60).values() == [4]
+    assert job.is_running()
+    assert job.num_running() == 3
+    assert len(set(job.names_by_url().values())) == 3
+
+
+def test_the_state_file_is_private(
+    kind: Kind, mark: str, jobs: list[JobTrait], cache: Path
+) -> None:
+    job = kind.make({"trainers": 1}, mark)
+    jobs.append(job)
+    job.state(str(cache))
+    assert cache.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_program_finds_it(kind: Kind, mark: str, program: Programs, cache: Path) -> None:
+    first = program(_program(kind, mark, cache))
+    pids = first.line("pids")
+    assert first.line("answers") == "3 3"
+    assert first.wait() == 0
+    second = program(_program(kind, mark, cache, "job.kill()"))
+    assert second.line("pids") == pids
+    assert second.line("answers") == "3 3"
+    assert second.wait() == 0
+    assert not processes_marked(mark)
+    assert not cache.exists()
+
+
+def test_a_lost_host_is_told_of_and_brought_back(
+    kind: Kind, mark: str, jobs: list[JobTrait], cache: Path
+) -> None:
+    job = kind.make({"trainers": 2}, mark)
+    jobs.append(job)
+    state = job.state(str(cache))
+    state.trainers.initialized.get(timeout=60)
+    dead, _ = pids = agent_pids(job)
+    os.kill(dead, signal.SIGKILL)
+    wait_for(lambda: not job.is_running(), what="the loss to be noticed")
+    assert job.num_running() == 1
+    lost = job.names_by_url()[job.urls()[0]]
+    assert lost in job.why_ended()
+    again = kind.make({"trainers": 2}, mark)
+    jobs.append(again)
+    hosts = again.state(str(cache)).trainers
+    assert not set(agent_pids(again)) & set(pids)
+    assert hosts.spawn_procs().spawn("echo", Echo).echo.call(5).get(timeout=60).values() == [5, 5]
+
+
+def test_kill_leaves_nothing_and_it_can_be_applied_again(
+    kind: Kind, mark: str, jobs: list[JobTrait], cache: Path
+) -> None:
+    job = kind.make({"trainers": 2}, mark)
+    jobs.append(job)
+    state = job.state(str(cache))
+    echo = state.trainers.spawn_procs().spawn("echo", Echo)
+    procs = echo.pid.call().get(timeout=60).values()
+    pids = agent_pids(job)
+    job.kill()
+    assert not [pid for pid in [*pids, *procs] if is_running(pid)]
+    assert not processes_marked(mark)
+    assert not cache.exists()
+    job.kill()
+    again = job.state(str(cache)).trainers.spawn_procs().spawn("echo", Echo)
+    assert again.echo.call(6).get(timeout=60).values() == [6, 6]
+
+
+def test_two_users_at_once_do_not_meet(
+    kind: Kind, mark: str, program: Programs, tmp_path: Path
+) -> None:
+    first = program(_program(kind, mark, tmp_path / "one/state.json", num=1))
+    second = program(_program(kind, mark, tmp_path / "two/state.json", num=1))
+    pids = [one.line("pids") for one in (first, second)]
+    assert pids[0] != pids[1]
+    assert [one.wait() for one in (first, second)] == [0, 0]
+    job_load(tmp_path / "one/state.json").kill()
+    assert not is_running(int(pids[0]))
+    assert is_running(int(pids[1]))
+    last = program(_program(kind, mark, tmp_path / "two/state.json", "job.kill()", num=1))
+    assert last.line("pids") == pids[1]
+    assert last.line("answers") == "3"
+    assert last.wait() == 0
+
+
+def test_ctrl_c_while_it_comes_up_leaves_nothing(
+    kind: Kind, mark: str, program: Programs, cache: Path
+) -> None:
+    running = program(_program(kind, mark, cache))
+    wait_for(lambda: processes_marked(mark), what="a host to start")
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) != 0
+    if cache.exists():  # It was up already.
+        job_load(cache).kill()
+    assert not processes_marked(mark)
+
+
+def test_the_command_line_drives_it(kind: Kind, mark: str, tmp_path: Path) -> None:
+    path = tmp_path / "project"
+    path.mkdir()
+    folder = CommandFolder(path)
+    folder.write("monarch.toml", kind.toml(mark))
+    folder.write("model.py", "WIDTH = 1\n")
+    try:
+        assert "2 hosts, free" in folder.monarch("apply")
+        assert "already up" in folder.monarch("apply")
+        folder.monarch("sync")
+        pids = agent_pids(job := job_load(path / ".monarch/job_state.json"))
+        os.kill(pids[0], signal.SIGKILL)
+        wait_for(lambda: job.num_running() == 1, what="the loss to be noticed")
+        assert "nobody listens there" in folder.monarch("status")
+        if kind.can_repair:
+            assert "brought up again" in folder.monarch("apply")
+            assert agent_pids(job_load(path / ".monarch/job_state.json"))[1] == pids[1]
+    finally:
+        assert "ended" in folder.monarch("kill")
+    assert not processes_marked(mark)
+    assert "nothing to end" in folder.monarch("kill")
