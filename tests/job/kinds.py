@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from monarch.actor import shutdown_context
 from monarch.job import JobTrait, ProcessJob, SSHJob
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.process import is_bootstrapped
 from tests.job.sshd import Sshd
 
 FAKES = Path(__file__).parent / "fakes"
@@ -66,6 +68,8 @@ class Kind:
         )
 
     def close(self) -> None:
+        if is_bootstrapped():
+            shutdown_context().get()  # It may have asked hosts that it is no client of.
         if self._sshd is not None:
             self._sshd.close()
 
