@@ -412,17 +412,19 @@ class ReplicaTrainer(Actor):
         try:
             loss, tally = self.forward(step)
             suffer(fault, self.seat.rank, "inside")
+            # The learning rate is averaged like the gradients. So all groups take the very same
+            # step, even if the schedule's code was changed between this group's step and that
+            # one's. All that is known by now travels while the gradients are computed.
+            numbers = tally.packed(self.device, learning_rate)
+            shared = torch.cat([numbers, self.buffers.packed().to(self.device)])
+            average_in_group(shared)
+            wait_for_shared = manager.begin_average(shared)
             with task_errors(self.place_of(step), but=RuntimeError):  # which may be of a connection
                 loss.backward()
         except BaseException:  # also where new code is interrupted
             self.buffers.restore(buffers)
             raise
-        # The learning rate is averaged like the gradients. So all groups take the very same step,
-        # even if the schedule's code was changed between this group's step and that one's.
-        numbers = tally.packed(self.device, learning_rate)
-        shared = torch.cat([numbers, self.buffers.packed().to(self.device)])
-        average_in_group(shared)
-        manager.allreduce(shared).wait()
+        wait_for_shared()
         *totals, learning_rate = shared[: len(numbers)].tolist()
         set_rates(self.optimizer, learning_rate)
         grad_norm = self.finish_gradient(totals[1])
@@ -496,7 +498,7 @@ class ReplicaTrainer(Actor):
         row = self.buffers.packed().to(self.device)
         if row.numel() and manager.has_committed:
             average_in_group(row)
-            manager.allreduce(row).wait()
+            manager.begin_average(row)()
             self.buffers.unpack(row)
 
     def finish_gradient(self, weight: float) -> float:

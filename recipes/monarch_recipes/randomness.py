@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import sys
@@ -16,7 +17,15 @@ def draw_from(*place: int) -> None:
     place: the run's seed, the replica, the step. So nothing of it need be saved."""
     digest = hashlib.blake2b(repr(place).encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little") >> 1
-    torch.manual_seed(seed)
+    if _has_accelerator():
+        torch.manual_seed(seed)
+    else:  # What may come to be on a GPU takes torch longer than a small network's forward pass.
+        torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
+
+
+@functools.cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()
