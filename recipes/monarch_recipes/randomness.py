@@ -28,4 +28,4 @@ def draw_from(*place: int) -> None:
 
 @functools.cache
 def _has_accelerator() -> bool:
-    return torch.accelerator.is_available()
+    return bool(torch.accelerator.is_available())
