@@ -37,6 +37,8 @@ class LiveDisplay:
     ``rich.live.Live`` on the same console.
     """
 
+    only_shows = True
+
     def __init__(self, console: Console) -> None:
         self._console = console
         self._latest: dict[str, float] = {}
@@ -112,6 +114,8 @@ class LiveDisplay:
 class PlainDisplay:
     """A line for every message, and for every so many steps, with the last that was saved."""
 
+    only_shows = True
+
     def __init__(self, line_every: int = _LINE_EVERY) -> None:
         self._line_every = line_every
         self._saved = ""
@@ -138,6 +142,8 @@ class PlainDisplay:
 
 class QuietDisplay(Display):
     """What went wrong, and nothing else."""
+
+    only_shows = True
 
     def message(self, text: str) -> None: ...
 

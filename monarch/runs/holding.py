@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from monarch.actor import ActorMesh, ProcMesh
+from monarch.actor import ActorMesh, Future, ProcMesh
 from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.deaths import Deaths
 from monarch.runs.edits import Edits, Failure
 from monarch.runs.held import Held
-from monarch.runs.ranks import RankHangs, RunFailed, RunLost, Unless, ask_all
+from monarch.runs.ranks import RankHangs, RunFailed, RunLost, Unless, answers_of, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
 from monarch.runs.trial import Interrupted, Trial, TrialReport, place_of
@@ -38,6 +38,7 @@ _LOOK_SECONDS = 0.05
 _ANSWER_SECONDS = 10.0
 _PATIENCE_SECONDS = 2.0  # for ranks that are to come back by themselves
 _COME_BACK_SECONDS = 8.0
+_AHEAD_SECONDS = 0.2  # beside a call that takes longer, what is saved is nothing
 _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__name__)
 
 
@@ -69,6 +70,8 @@ class Holding:
         self._seconds = seconds
         self._must_rejoin = False
         self._lives: set[str] = set()  # of the ranks' processes
+        self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
+        self._last_seconds = math.inf
         self._held = Held(record, procs)
         self.witnesses = procs.spawn("witness", Witness)
         self._trials = procs.spawn("trial", Trial, actors._ref.uid, self.edits.seed())
@@ -81,9 +84,15 @@ class Holding:
         unless: Unless | None = None,
         in_place: bool = True,
         seconds: float | None = None,
+        ahead: bool = False,
     ) -> list[Any]:
         """The answers of all ranks, in order of arrival, as ``ask_all`` has them. ``seconds`` is
         how long this call may take, if not as long as others.
+
+        ``ahead``: the next ``ask`` will be for the very same, with the same arguments; ranks may
+        be asked for it now, so that they need not wait for the client in between. That is done
+        where calls are short, and only with the code that the run began with: newer code is on
+        trial one call after the other. ``is_ahead`` says whether it was.
 
         Where they cannot be put back, or are not to be ``in_place``, it raises ``BeginAgain`` when
         there is a mend: ``with_attempts`` begins again in new procs then.
@@ -101,14 +110,32 @@ class Holding:
                 most = self.edits.patience_seconds(name, now, at_most, mend_waits=waits)
                 return started + most - time.monotonic()
 
-            return ask_all(
-                endpoint, *args, seconds=left_seconds, witnesses=self.witnesses,
-                doing=doing or name, unless=unless,
+            asked, self._ahead = self._ahead, None
+            if asked is None:
+                asked = list(endpoint.stream(*args))
+            if ahead and self._may_go_ahead():
+                self._ahead = list(endpoint.stream(*args))
+            answers = answers_of(
+                asked, seconds=left_seconds, witnesses=self.witnesses, doing=doing or name,
+                unless=unless,
             )  # fmt: skip
+            self._last_seconds = time.monotonic() - started
+            return answers
 
         __tracebackhide__ = True  # in notebooks, which show each frame at length
         self._be_ready(unless)
         return self.run(name, call, doing, in_place=in_place)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether ranks make already what the next ``ask`` will be for."""
+        return self._ahead is not None
+
+    def _may_go_ahead(self) -> bool:
+        generation = _generation()
+        is_coming = process.current().code_states.coming > generation
+        is_short = self._last_seconds < _AHEAD_SECONDS
+        return is_short and not (is_coming or self.edits.is_edited(generation))
 
     def _be_ready(self, unless: Unless | None) -> None:
         """Not before a rank's trial is there does it see what the rank is asked for."""
@@ -137,7 +164,8 @@ class Holding:
             except (BeginAgain, RanksLost, RunFailed):
                 raise
             except Exception as error:
-                failed = error
+                # What ranks were asked for ahead has changed them, or will.
+                failed, in_place = error, in_place and not self.is_ahead
             else:
                 self.edits.went_well(activity, generation, time.monotonic() - started)
                 if self._held.has_begun:

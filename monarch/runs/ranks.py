@@ -6,10 +6,10 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from monarch.actor import ProcMesh
+from monarch.actor import Future, ProcMesh
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch.runs.record import Record
@@ -21,6 +21,7 @@ __all__ = [
     "RunFailed",
     "RunLost",
     "Unless",
+    "answers_of",
     "ask_all",
     "asking",
     "check_num_ranks",
@@ -61,11 +62,25 @@ def ask_all(
     as ``unless`` is true: where there is nothing to save,
     whoever wants to stop need not wait.
     """
+    return answers_of(
+        endpoint.stream(*args), seconds=seconds, witnesses=witnesses, doing=doing, unless=unless
+    )
+
+
+def answers_of(
+    asked: Iterable[Future[Any]],
+    *,
+    seconds: float | Callable[[], float],
+    witnesses: Any,
+    doing: str,
+    unless: Unless | None = None,
+) -> list[Any]:
+    """As ``ask_all``, of ranks that were asked before; ``seconds`` count from now on."""
     started = time.monotonic()
     deadline = math.inf if callable(seconds) else started + seconds
     looks = callable(seconds) or unless is not None
     answers = []
-    for future in endpoint.stream(*args):
+    for future in asked:
         while not future.done():
             if unless is not None and unless():
                 raise KeyboardInterrupt

@@ -26,7 +26,11 @@ C = TypeVar("C")
 
 
 class Display(Protocol):
-    """Shows a run to a person. Called on the client, between two steps."""
+    """Shows a run to a person. Called on the client, between two steps.
+
+    One that does nothing to the run has a true ``only_shows``: a recipe may call it while the next
+    step is made already.
+    """
 
     def message(self, text: str) -> None:
         """Something happened that is worth a line."""
@@ -88,6 +92,12 @@ class Record:
     def is_stopping(self) -> bool:
         """Whether the recipe should save a checkpoint and return; look between two steps."""
         return self._stop.is_set()
+
+    @property
+    def may_go_ahead(self) -> bool:
+        """Whether a step may be begun before what is reported of the last is told: nobody who is
+        told does anything to the run."""
+        return getattr(self.display, "only_shows", False)
 
     def stop(self) -> None:
         """Ask the recipe to save and return."""

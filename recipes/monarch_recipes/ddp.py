@@ -509,14 +509,25 @@ def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
             saving.save_best(step, lambda: ask(trainers.save, True, doing=doing)[0])
         return found, verdict
 
+    def is_due_after(step: int) -> bool:
+        """Whether there is more to do after that step than to tell of it."""
+        every = config.evaluate_every, config.checkpoint_every
+        return step >= plan.num_steps or any(is_due(step, one) for one in every)
+
     step, held_out = plan.first_step, None
     with holding.until_stopped():
-        while step < plan.num_steps and not record.is_stopping:
+        while step < plan.num_steps and (holding.is_ahead or not record.is_stopping):
             wanted = record.live(config)
-            if wanted != config:
+            if wanted != config and not holding.is_ahead:
                 config = wanted
                 ask(trainers.configure, config, doing="changing the config")
-            results: list[StepResult] = ask(trainers.step, doing=f"step {step + 1}")
+            # Ranks need not wait for us where nothing comes between this step and the next.
+            is_free = record.may_go_ahead and wanted == config and not record.is_stopping
+            results: list[StepResult] = ask(
+                trainers.step,
+                doing=f"step {step + 1}",
+                ahead=is_free and not is_due_after(step + 1),
+            )
             step = results[0].step
             attempt.step_made(step)
             is_end = step >= plan.num_steps
