@@ -9,13 +9,10 @@ answers of one rank, change nothing.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from monarch.errors import MeshFailure
-
-__all__ = ["LIFE_BITS", "CallTable", "Collector", "Sink"]
 
 LIFE_BITS = 40
 """Numbers that a process counts begin at its life, shifted by so many bits."""
@@ -44,7 +41,6 @@ class CallTable:
     def __init__(self, life: int = 0) -> None:
         self._sinks: dict[int, Sink] = {}
         self._numbers = itertools.count((life << LIFE_BITS) + 1)
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._sinks)
@@ -61,7 +57,7 @@ class CallTable:
 
     def sinks(self) -> list[Sink]:
         """What gathers at all open ports. From any thread."""
-        return list(self._sinks.values())
+        return list(self._sinks.copy().values())
 
     def close(self, port: int) -> None:
         self._sinks.pop(port, None)
@@ -91,8 +87,8 @@ class CallTable:
         ``before``: this concerns the ports with lower numbers; what later ones wait for is
         to come from another process of that uid.
         """
-        with self._lock:
-            waiting = list(self._sinks.items())
+        # A copy, since other threads open and close ports meanwhile.
+        waiting = list(self._sinks.copy().items())
         if before is not None:
             waiting = [(port, sink) for port, sink in waiting if port < before]
         for port, sink in waiting:

@@ -21,19 +21,6 @@ from typing import NamedTuple
 from monarch.mesh import Slice
 from monarch.wire.address import ProcAddress, Uid
 
-__all__ = [
-    "Branch",
-    "Members",
-    "Place",
-    "Tree",
-    "Wire",
-    "branches",
-    "depth",
-    "heads_above",
-    "place_of",
-    "proc_uid",
-]
-
 Wire = tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
 """Members in a message: for each part an offset, sizes and strides."""
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ["Lane", "Window"]
-
 _MARKS_IN_MESSAGES = 16
 _MARKS_IN_BYTES = 4
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ["Backlog", "Block"]
-
 
 class Block(NamedTuple):
     """Whole lines of one stream; ``num_dropped`` lines that came before them are missing.

@@ -14,8 +14,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["LineBuffer", "Written", "clean"]
-
 _MAX_LINE_BYTES = 64 * 1024
 _PROGRESS_SECONDS = 1.0
 

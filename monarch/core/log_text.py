@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from monarch.core.log_aggregation import Source, Summary
 
-__all__ = ["Style", "aggregate_text", "drop_text", "line_text", "rank_list"]
-
 _RESET = "\x1b[0m"
 _YELLOW = "\x1b[33m"
 _CYAN = "\x1b[36m"

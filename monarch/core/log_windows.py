@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from monarch.core.log_aggregation import Aggregator, Source, Summary
 
-__all__ = ["Closed", "LogWindows"]
-
 
 class Closed(NamedTuple):
     """A window to be shown: lines of ``stream`` (1 or 2) since ``opened_at``."""

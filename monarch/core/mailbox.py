@@ -19,8 +19,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-__all__ = ["Delivery", "Fence", "Halt", "Lift", "Mailbox", "Reached", "Resume"]
-
 
 class Delivery(NamedTuple):
     """Something to do, sent by ``sender``."""

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["Assembly", "Order", "chunks_of"]
-
 T = TypeVar("T")
 
 

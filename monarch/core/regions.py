@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-__all__ = ["Regions"]
-
 
 class Regions:
     """The regions of ``start`` to ``end``: each begins and ends at a multiple of ``unit``."""

@@ -23,8 +23,6 @@ from typing import NamedTuple, TypeVar
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Waiter
 
-__all__ = ["LASTING_SECONDS", "MOST_ASKED", "Asked", "RingsTold", "Waits", "follow", "in_words"]
-
 LASTING_SECONDS = 1.0
 """How long a wait lasts before it is followed. It is followed again after twice that, and so on:
 a call may be under way while its receiver is asked."""

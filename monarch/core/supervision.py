@@ -27,16 +27,6 @@ from typing import NamedTuple
 
 from monarch.errors import MeshFailure
 
-__all__ = [
-    "ROOT",
-    "Effect",
-    "FailActor",
-    "Fault",
-    "StopMesh",
-    "Supervise",
-    "Supervision",
-]
-
 ROOT = "root"
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch.core.hangs import Hangs
+from monarch.core.heartbeats import Hangs
 
 
 @pytest.fixture

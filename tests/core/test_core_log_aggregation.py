@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch.core import log_aggregation
-from monarch.core.edit_distance import edit_distance
-from monarch.core.log_aggregation import Aggregate, Aggregator, Source
+from monarch.core.log_aggregation import Aggregate, Aggregator, Source, edit_distance
 
 ONE = Source("trainer", 0)
 TEXTS = st.text(alphabet="abc1 ", max_size=12)

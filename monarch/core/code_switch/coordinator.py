@@ -32,8 +32,6 @@ from monarch.core.code_switch.table import (
     next_of,
 )
 
-__all__ = ["HOSTS", "AskParty", "Coordinator", "Pause"]
-
 HOSTS = -1
 """The party that keeps the files. The others are owners, by their place among them."""
 

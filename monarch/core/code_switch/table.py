@@ -23,19 +23,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-__all__ = [
-    "COORDINATOR",
-    "PARTICIPANT",
-    "IllegalEvent",
-    "Order",
-    "Phase",
-    "Said",
-    "Stage",
-    "Vote",
-    "as_markdown",
-    "next_of",
-]
-
 
 class Order(Enum):
     """What a coordinator asks of participants, and (the last four) of the hosts."""

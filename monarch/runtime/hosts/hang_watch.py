@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from monarch.config import settings
-from monarch.core.hangs import Hangs
+from monarch.core.heartbeats import Hangs
 from monarch.runtime.answers import Outcome
 from monarch.runtime.ends.stacks import ask_for_stacks, innermost_of_users, read_stacks
 from monarch.runtime.node import Node

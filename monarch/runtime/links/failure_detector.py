@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 
 from monarch.config import settings
-from monarch.core.liveness import Liveness
+from monarch.core.heartbeats import Heartbeats
 from monarch.runtime.links.network import Gone, Network
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
@@ -22,7 +22,7 @@ class FailureDetector:
 
     def __init__(self, node: Network) -> None:
         self._node = node
-        self._liveness = Liveness(
+        self._liveness = Heartbeats(
             settings().heartbeat_seconds, settings().heartbeat_timeout_seconds
         )
         self._pidfds: dict[Uid, tuple[int, int]] = {}  # its descriptor, and the process's number

@@ -12,8 +12,6 @@ import os
 import platform
 from collections.abc import Mapping
 
-from monarch.core.cpu_list import parse_cpu_list
-
 __all__ = ["bind_process", "check_binding"]
 
 _CPU_OPTIONS = ("cpus", "physcpubind", "cpunodebind")
@@ -30,7 +28,7 @@ def check_binding(options: Mapping[str, str]) -> None:
             f"unknown proc_bind options {unknown}; known: {', '.join(_CPU_OPTIONS)}, membind"
         )
     for text in options.values():
-        parse_cpu_list(text)
+        _parse_cpu_list(text)
 
 
 def bind_process(options: Mapping[str, str]) -> None:
@@ -41,7 +39,7 @@ def bind_process(options: Mapping[str, str]) -> None:
     cpus: frozenset[int] | None = None
     for name in _CPU_OPTIONS:
         if name in options:
-            named = parse_cpu_list(options[name])
+            named = _parse_cpu_list(options[name])
             found = _cpus_of(named) if name == "cpunodebind" else named
             cpus = found if cpus is None else cpus & found
     if cpus is not None:
@@ -50,7 +48,7 @@ def bind_process(options: Mapping[str, str]) -> None:
         except OSError as error:
             raise ValueError(f"proc_bind {dict(options)} names no CPU of this machine") from error
     if "membind" in options:
-        _bind_memory(parse_cpu_list(options["membind"]))
+        _bind_memory(_parse_cpu_list(options["membind"]))
 
 
 def _cpus_of(nodes: frozenset[int]) -> frozenset[int]:
@@ -62,7 +60,7 @@ def _cpus_of(nodes: frozenset[int]) -> frozenset[int]:
         except OSError:
             raise ValueError(f"proc_bind: this machine has no memory node {node}") from None
         if text:
-            cpus |= parse_cpu_list(text)
+            cpus |= _parse_cpu_list(text)
     return cpus
 
 
@@ -80,3 +78,22 @@ def _bind_memory(nodes: frozenset[int]) -> None:
     if libc.syscall(number, _MPOL_BIND, mask, num_bits + 1) != 0:
         why = os.strerror(ctypes.get_errno())
         raise ValueError(f"proc_bind: memory cannot be bound to nodes {sorted(nodes)} here: {why}")
+
+
+def _parse_cpu_list(text: str) -> frozenset[int]:
+    """The numbers that a list such as ``0-3,8,10-14:2`` names, as taskset and numactl have it.
+
+    Raises ``ValueError`` for anything else."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        span, _, step = part.strip().partition(":")
+        first, dash, last = span.partition("-")
+        try:
+            low, high = int(first), int(last) if dash else int(first)
+            picked = range(low, high + 1, int(step) if step else 1)
+        except ValueError:
+            picked = range(0)
+        if not picked or picked[0] < 0:
+            raise ValueError(f"{text!r} is not a list of numbers and ranges such as '0-3,8'")
+        numbers.update(picked)
+    return frozenset(numbers)

@@ -13,8 +13,6 @@ import weakref
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["ImportedTexts"]
-
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _OURS = frozenset({"monarch", "monarch_sync", "monarch_reload"})

@@ -6,8 +6,6 @@ from monarch.runtime.hosts.hosted_workspace import WorkspaceHost
 from monarch.wire.address import Uid
 from monarch.wire.message import ProcDown
 
-__all__ = ["Lease"]
-
 
 class Lease:
     """One author at a time. It ends with the push, or with the author; what was staged stays, so

@@ -18,8 +18,6 @@ from monarch.runtime.workspace.reload_words import ReloadWords
 from monarch.wire.address import Uid
 from monarch_reload import CONFIG_SUFFIXES, ReloadError
 
-__all__ = ["LocalReload"]
-
 _log = logging.getLogger("monarch.reload")
 
 

@@ -27,8 +27,6 @@ from monarch_reload import (
     Verdict,
 )
 
-__all__ = ["Preparing", "Step", "being_imported"]
-
 
 class Ready(Protocol):
     """Code that can still go either way."""

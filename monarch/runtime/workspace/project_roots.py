@@ -6,8 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-__all__ = ["project_roots"]
-
 
 def project_roots(paths: Sequence[str]) -> list[str]:
     """Of import folders, those that hold somebody's project rather than installed packages."""

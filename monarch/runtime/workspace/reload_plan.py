@@ -10,8 +10,6 @@ from monarch.runtime.code_states import CodeChange
 from monarch.wire.address import Uid
 from monarch.wire.host_code import HostCode
 
-__all__ = ["FileChange", "RefusedFile", "ReloadOutcome", "ReloadPlan", "Upgrade"]
-
 
 class FileChange(msgspec.Struct, array_like=True, frozen=True):
     """``path`` will hold what ``source`` holds now; an empty ``source`` means deleted."""

@@ -10,8 +10,6 @@ from monarch.runtime.workspace.preparing import Step
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
 from monarch_reload import NeedsRespawn, ReloadError, ReloadReport
 
-__all__ = ["ReloadWords"]
-
 
 class ReloadWords:
     """``label`` is the process's name for people."""

@@ -47,8 +47,6 @@ from monarch_sync.messages import (
 from monarch_sync.replicas.replica import SETTLE_SECONDS, Replica
 from monarch_sync.replicas.state_folder import find_state_folder, make_state_folder
 
-__all__ = ["ReplicaAgent"]
-
 _log = logging.getLogger("monarch.workspace")
 
 _LOCK_SECONDS = 3.0

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from monarch_sync.watching.watch import Watcher
     from monarch_sync.workspace import Workspace
 
-__all__ = ["WorkspaceSession", "open_session", "session_of"]
 
 _MAX_AWAKE = 4  # workspaces that are watched between pushes
 
@@ -76,7 +75,7 @@ class WorkspaceSession:
         """
         surroundings, notes = self._surroundings_of(workspace)
         if env:
-            from monarch.runtime.workspace.packages.host_pythons import ask_pythons
+            from monarch.runtime.workspace.packages.environment import ask_pythons
 
             asked = [host for host in hosts if host.uid not in (silent or {})]
             pythons = ask_pythons(self._agent.node, asked, names or {})

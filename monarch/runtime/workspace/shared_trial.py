@@ -20,8 +20,6 @@ from monarch.config import runtime_dir
 from monarch_reload import ReloadError
 from monarch_reload.trial.spare import NewState, Spare, import_in_subprocess
 
-__all__ = ["SharedTrial"]
-
 _KEPT_SECONDS = 3600.0  # far longer than a push
 
 

@@ -4,10 +4,10 @@ What to open, by what is to be changed:
 
 - whether a workspace's folder is the one that it was, or unmounted: `identities.py`
 - whether a push may empty a folder on hosts: `emptied.py`,
-  `monarch/runtime/workspace/pushing/emptied.py`
+  `monarch/runtime/workspace/pushing/host_states.py`
 - where a scan looks, and what stands there; what git tracks though rules leave it out:
   `scanner.py`, `looking.py`; `monarch_sync/ignoring/tracked.py`
 - what is left out of a scan; what becomes of files that cannot be read: `left_out.py`;
-  `unreadable.py`, `monarch/runtime/workspace/pushing/unreadable.py`
+  `unreadable.py`, `monarch/runtime/workspace/pushing/host_states.py`
 - how files are read that may change meanwhile, or are being written: `reading.py`
 """

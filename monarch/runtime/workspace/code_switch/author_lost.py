@@ -20,8 +20,6 @@ from monarch.wire.address import Uid
 from monarch.wire.message import Inspect, Sync, TakeBack
 from monarch_sync.messages import Abort, Commit, Message, encode
 
-__all__ = ["AuthorLost"]
-
 _log = logging.getLogger("monarch.reload")
 
 _ANSWER_SECONDS = 60.0

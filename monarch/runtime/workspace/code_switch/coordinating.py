@@ -15,8 +15,6 @@ from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import Uid
 
-__all__ = ["Coordinating", "Purpose"]
-
 
 class Purpose:
     """What a switch is for: what changes beside the code, and who hears of it. This one is for

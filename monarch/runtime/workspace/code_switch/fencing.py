@@ -14,8 +14,6 @@ from monarch.wire.address import Uid
 if TYPE_CHECKING:
     from monarch.core.code_switch.fence import Fence
 
-__all__ = ["Fencing"]
-
 
 class Fencing:
     """``on_held`` is called, on the loop, when the fence begins to hold somebody up.

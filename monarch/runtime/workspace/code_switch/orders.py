@@ -21,8 +21,6 @@ from monarch.wire.message import (
     Waiting,
 )
 
-__all__ = ["SwitchOrders"]
-
 
 class SwitchOrders:
     """Hands what arrives to a process's ``CodeSwitch``, and sends its answers."""

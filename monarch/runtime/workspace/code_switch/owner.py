@@ -8,8 +8,6 @@ from typing import Protocol
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import Uid
 
-__all__ = ["Owner"]
-
 
 class Owner(Protocol):
     """Takes its processes through a change of generation, step by step. Calls block.

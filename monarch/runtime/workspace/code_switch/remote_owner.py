@@ -13,8 +13,6 @@ from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import AnyMessage, Prepare, Revert, Step, StepName, Switch
 
-__all__ = ["RemoteOwner"]
-
 _ANSWER_SECONDS = 330.0
 
 

@@ -10,8 +10,6 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["UNFINISHED", "trim", "used"]
-
 UNFINISHED = "unfinished-"
 """What the names of folders begin with that are being made, or taken away."""
 

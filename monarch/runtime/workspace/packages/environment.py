@@ -19,16 +19,18 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from monarch.errors import MonarchError
+from monarch.runtime.node import Node
 from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, used
 from monarch.runtime.workspace.packages.lock_files import Needs
-from monarch.runtime.workspace.packages.python_here import normalized, python_tag
+from monarch.runtime.workspace.packages.python_here import installed, normalized, python_tag
 from monarch.runtime.workspace.packages.wheels import collect
+from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.message import Inspect
 from monarch_sync.digest import digest_bytes
-
-__all__ = ["EnvironmentFailed", "HostPython", "build"]
 
 _LAST_LINES = 12
 _PIP_SECONDS = 3600.0
@@ -213,3 +215,35 @@ def _pip(*arguments: str) -> None:
 
 def _last_lines(said: str) -> str:
     return "\n".join(said.splitlines()[-_LAST_LINES:])
+
+
+def ask_pythons(
+    node: Node, hosts: Sequence[ProcAddress], names: Mapping[Uid, str] = MappingProxyType({})
+) -> list[HostPython]:
+    """Ask all hosts at once; of this process's own, look. ``names``: how hosts are called that do
+    not answer. Raises ``EnvironmentFailed``."""
+    found: list[HostPython] = []
+    asked = []
+    for host in hosts:
+        if host.uid == node.uid:
+            found.append(HostPython("this host", python_tag(), installed(), is_here=True))
+        else:
+            inspect = node.request(host, lambda port: Inspect(port, node.uid, packages=True))
+            asked.append((host, inspect))
+    for host, answer in asked:
+        answer.wait()
+        body = answer.value.body
+        where = names.get(host.uid) or (host.urls[0] if host.urls else host.uid)
+        if answer.value.error:
+            raise EnvironmentFailed(f"the host {where} did not answer: {answer.value.error}")
+        if "packages" not in body:
+            raise EnvironmentFailed(
+                f"the host {where} cannot say which packages it has; restart its agent"
+            )
+        found.append(
+            HostPython(
+                str(body["host"]), str(body["python"]), dict(body["packages"]),
+                [str(platform) for platform in body.get("platforms", ())],
+            )
+        )  # fmt: skip
+    return found

@@ -38,8 +38,6 @@ from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import from_wire
 from monarch_sync.stamps import digest_of
 
-__all__ = ["HostEnvironment", "UnfitEnvironment", "import_place"]
-
 _PLACE = "environment"  # in the replica's state folder
 _INDEX = ".monarch-index"
 _MAX_CACHE_BYTES = 4 * 2**30

@@ -18,7 +18,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Needs", "needs_of"]
 
 _REQUIREMENTS = re.compile(r"requirements[\w.-]*\.(txt|in)")
 

@@ -8,8 +8,6 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 
-__all__ = ["installed", "normalized", "platforms", "python_tag"]
-
 _OLD_NAMES = ("manylinux2014", "manylinux2010", "manylinux1")  # of glibc 2.17, 2.12 and 2.5
 _OLDEST_MINOR = 5
 

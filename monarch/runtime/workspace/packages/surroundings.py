@@ -25,8 +25,6 @@ from monarch_sync.editable import editable_folders
 from monarch_sync.progress import progress
 from monarch_sync.workspace import Folder, Workspace
 
-__all__ = ["Surroundings"]
-
 _MAX_WHEEL_BYTES = 2 * 2**30
 
 

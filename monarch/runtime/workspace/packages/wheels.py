@@ -17,8 +17,6 @@ import msgspec
 
 from monarch_sync.stamps import digest_of
 
-__all__ = ["FOLDER", "LIST", "BadWheel", "Wheel", "collect", "read_list", "unpack"]
-
 FOLDER = "__environment__"
 """Where the wheels of a workspace land."""
 

@@ -4,7 +4,7 @@ What to open, by what is to be changed:
 
 - what `sync_workspace` does, step by step: `attempt.py`, `fleet.py`; what it tells:
   `push_words.py`
-- whether a host keeps its copy inside the workspace: `nesting.py`
+- whether a host keeps its copy inside the workspace: `sharing.py`
 - how content reaches many hosts: `spreading.py`
 - how a host that was away is brought up: `late_hosts.py`,
   `monarch/runtime/hosts/waiting_spawns.py`

@@ -17,15 +17,14 @@ from monarch.runtime.node import Node
 from monarch.runtime.workspace.code_switch.coordinating import Coordinating, Purpose
 from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
-from monarch.runtime.workspace.pushing.emptied import check_emptied
 from monarch.runtime.workspace.pushing.first_look import FirstLook
 from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale
+from monarch.runtime.workspace.pushing.host_states import check_emptied, with_unreadable
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.planning import plan_of
 from monarch.runtime.workspace.pushing.push_words import PushWords
-from monarch.runtime.workspace.pushing.unreadable import with_unreadable
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
@@ -33,8 +32,6 @@ from monarch_sync.manifest import Manifest
 from monarch_sync.progress import progress
 from monarch_sync.report import HostReport, Problem, SyncReport
 from monarch_sync.scanning.scanner import Scan
-
-__all__ = ["Attempt", "Memory", "Owner"]
 
 _MAX_RESCANS = 3
 _BUSY_SECONDS = 30.0

@@ -16,8 +16,6 @@ from monarch_sync.report import SyncReport
 from monarch_sync.watching.watch import Watcher
 from monarch_sync.workspace import Workspace
 
-__all__ = ["Author"]
-
 _PATIENCE_SECONDS = 1.0
 
 

@@ -21,8 +21,6 @@ from monarch_sync.progress import progress
 from monarch_sync.push import Outgoing
 from monarch_sync.scanning.scanner import Scan
 
-__all__ = ["FirstLook"]
-
 
 class FirstLook:
     """Of one attempt. ``hosts`` are those that get anything from it; whoever breaks off afterwards

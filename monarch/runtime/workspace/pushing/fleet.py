@@ -12,11 +12,15 @@ from monarch.errors import MonarchError
 from monarch.runtime.answers import Outcome
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale, client_of
+from monarch.runtime.workspace.pushing.host_in_push import (
+    Busy,
+    HostInPush,
+    HostWait,
+    Stale,
+    client_of,
+)
 from monarch.runtime.workspace.pushing.memory import Memory
-from monarch.runtime.workspace.pushing.nesting import why_nested
-from monarch.runtime.workspace.pushing.patience import Patience
-from monarch.runtime.workspace.pushing.sharing import HERE
+from monarch.runtime.workspace.pushing.sharing import HERE, why_nested
 from monarch.runtime.workspace.pushing.spreading import Spread, is_far
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown, Sync, TakeBack
@@ -27,8 +31,6 @@ from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, Question, decode, encode
 from monarch_sync.progress import progress
 from monarch_sync.push import HostView, Outgoing, Push
-
-__all__ = ["Fleet"]
 
 
 class Fleet:
@@ -42,7 +44,7 @@ class Fleet:
     def __init__(self, memory: Memory, node: Node) -> None:
         self._memory = memory
         self._node = node
-        self._patience = Patience(node)
+        self._wait = HostWait(node)
         self._progress = progress()
         # Its own host has no replica: what runs there runs the author's files.
         self._client = node.gate.root
@@ -292,7 +294,7 @@ class Fleet:
             if host.push is not None and host.uid not in self.failed
         ]
         for host, answer in asked:
-            self._patience.why_given_up(host.address, answer, 0, 0)
+            self._wait.why_given_up(host.address, answer, 0, 0)
 
     def take_back(self, hosts: Sequence[HostInPush]) -> None:
         """Files were committed, and then somebody could not switch: put the old files back.
@@ -306,7 +308,7 @@ class Fleet:
                 asked.append((host, self._node.request(host.address, _take_back(host.push, uid))))
         for host, answer in asked:
             # One by one: a host that is lost must not keep the others from going back.
-            why = self._patience.why_given_up(host.address, answer, 0, 0)
+            why = self._wait.why_given_up(host.address, answer, 0, 0)
             if why or answer.value.error:
                 self._fail(host.uid, f"it could not go back: {why or answer.value.error}")
         self._committed.clear()
@@ -339,7 +341,7 @@ class Fleet:
         self, host: ProcAddress, answer: Promise[Outcome], num_bytes: int = 0, num_files: int = 0
     ) -> dict[str, Any] | None:
         """What a host has answered; ``None``, and it has failed, if it has not."""
-        why = self._patience.why_given_up(host, answer, num_bytes, num_files)
+        why = self._wait.why_given_up(host, answer, num_bytes, num_files)
         if not why and answer.value.error:
             why = f"it did not answer a push: {answer.value.error}"
         if not why:

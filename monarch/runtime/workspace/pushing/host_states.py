@@ -1,16 +1,25 @@
-"""What hosts have, asked of those that keep files of their own."""
+"""What hosts have, asked of those that keep files of their own, and what a push does with that.
+
+A folder that seems to have become empty is not emptied on hosts that have files of it. What the
+author cannot read, hosts keep as they have it, and lend to others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from monarch.runtime.node import Node
 from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.past import Past
 from monarch.wire.address import ProcAddress
+from monarch_sync.entry import Entry
+from monarch_sync.errors import ContentGone
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import AskState, Held
-
-__all__ = ["host_states", "writing_hosts"]
+from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
+from monarch_sync.scanning.scanner import Scan
 
 
 def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[ProcAddress]:
@@ -36,3 +45,51 @@ def host_states(
         if view.manifest is not None and view.manifest.digest.hex() not in told:
             told.add(view.manifest.digest.hex())
             yield view.manifest
+
+
+def check_emptied(
+    scan: Scan,
+    memory: Memory,
+    fleet: Fleet,
+    addresses: Sequence[ProcAddress],
+    here: LocalReplicas,
+) -> None:
+    """Raise ``WorkspaceEmptied`` where hosts, or replicas that are ``here``, have files of a folder
+    that nothing is in, and that nothing was in whenever this process looked."""
+    workspace = memory.workspace
+    if len(memory.inhabited) == len(workspace.folders):
+        return
+    bare = bare_folders(workspace, scan.manifest)
+    memory.inhabited.update(folder for folder in workspace.folders if folder not in bare)
+    bare = [folder for folder in bare if folder not in memory.inhabited]
+    if bare:
+        for held in (*host_states(memory, fleet, addresses), *here.held()):
+            refuse_emptied(workspace, bare, held)
+
+
+def with_unreadable(
+    scan: Scan, memory: Memory, fleet: Fleet, node: Node, addresses: Sequence[ProcAddress]
+) -> Scan:
+    """The scan, with what could not be read as it is on the host that is furthest on. So it is one
+    state for all, and a host that lacks something of it gets it from there.
+
+    Where all hosts run the author's own files, it is as it was pushed last.
+    """
+    if scan.is_whole:
+        return scan
+    base = next(host_states(memory, fleet, addresses), memory.last)
+    if base is None:
+        return scan
+    full = scan.over(base)
+    past = Past(node, {host.uid: host for host in writing_hosts(memory, addresses)})
+    kept = full.manifest.changes(scan.manifest)
+    lent = {change.now.digest for change in kept if change.now is not None}
+
+    def elsewhere(entry: Entry) -> bytes | None:
+        try:
+            return past.content(entry) if entry.digest in lent else None
+        except ContentGone:
+            return None
+
+    memory.scanner.contents.elsewhere = elsewhere
+    return full

@@ -12,8 +12,6 @@ from monarch.runtime.workspace.pushing.author import Author
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Bring, Inspect
 
-__all__ = ["LateHosts"]
-
 _log = logging.getLogger("monarch.workspace")
 
 _ANSWER_SECONDS = 5.0

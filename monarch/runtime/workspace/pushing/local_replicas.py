@@ -20,8 +20,6 @@ from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.scanner import Scan
 from monarch_sync.workspace import Folder, Workspace
 
-__all__ = ["LocalReplicas"]
-
 
 class LocalReplicas:
     """Of one push. ``roots`` are the folders; one in which the workspace would land on its own

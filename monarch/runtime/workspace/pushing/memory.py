@@ -9,8 +9,6 @@ from monarch_sync.push import HostView
 from monarch_sync.scanning.scanner import Scanner
 from monarch_sync.workspace import Folder, Workspace
 
-__all__ = ["Memory"]
-
 
 class Memory:
     """``views`` is what each host has, ``found`` the digest that a host told of itself.

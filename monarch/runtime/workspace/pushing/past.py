@@ -34,8 +34,6 @@ from monarch_sync.messages import (
     encode,
 )
 
-__all__ = ["HeldChanges", "HeldState", "Past"]
-
 _PIECE_BYTES = 8 << 20
 
 

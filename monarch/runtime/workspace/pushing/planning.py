@@ -18,8 +18,6 @@ from monarch_sync.entry import from_wire
 from monarch_sync.manifest import Manifest
 from monarch_sync.push import author_name
 
-__all__ = ["Planned", "plan_of"]
-
 
 class Planned(NamedTuple):
     """The plan for the processes, and the files that changed, for the report."""

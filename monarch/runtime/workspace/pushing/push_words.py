@@ -12,8 +12,6 @@ from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
 from monarch_sync.report import HostReport, Refusal, SyncReport
 
-__all__ = ["PushWords"]
-
 _MAX_NAMED = 4
 
 

@@ -21,8 +21,6 @@ from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.scanner import Scan, Scanner
 from monarch_sync.workspace import Workspace
 
-__all__ = ["roll_back"]
-
 
 class _PastScanner(Scanner):
     """Finds what was, whatever the author's folders hold now."""

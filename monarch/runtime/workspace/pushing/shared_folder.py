@@ -18,8 +18,6 @@ from monarch_sync.entry import from_wire, path_fault
 from monarch_sync.replicas.state_folder import find_state_folder
 from monarch_sync.stamps import digest_of, lstat
 
-__all__ = ["SharedFolder", "folder_id"]
-
 _LOOK_AGAIN_SECONDS = 0.1
 _PATIENCE_SECONDS = 10.0
 

@@ -21,8 +21,6 @@ from monarch.wire.codec import Bytes
 from monarch.wire.message import Onward, Sync
 from monarch.wire.payload import Borrowed, Payload
 
-__all__ = ["Spread", "pass_on"]
-
 
 class Spread:
     """One message on its way to many hosts, each of which answers it."""

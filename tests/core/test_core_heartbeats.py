@@ -3,11 +3,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.core.liveness import Liveness
+from monarch.core.heartbeats import Heartbeats
 
 
 def test_a_peer_is_lost_once_when_it_was_silent_for_the_timeout() -> None:
-    liveness = Liveness(1.0, 10.0)
+    liveness = Heartbeats(1.0, 10.0)
     liveness.expect("a", 100.0)
     assert liveness.lost(109.9) == []
     assert liveness.lost(110.0) == [("a", 10.0)]
@@ -15,7 +15,7 @@ def test_a_peer_is_lost_once_when_it_was_silent_for_the_timeout() -> None:
 
 
 def test_whoever_is_heard_of_stays() -> None:
-    liveness = Liveness(1.0, 10.0)
+    liveness = Heartbeats(1.0, 10.0)
     liveness.expect("a", 0.0)
     liveness.heard("a", 9.0)
     assert liveness.lost(18.9) == []
@@ -23,7 +23,7 @@ def test_whoever_is_heard_of_stays() -> None:
 
 
 def test_heartbeats_are_due_at_once_and_then_at_each_interval() -> None:
-    liveness = Liveness(1.0, 10.0)
+    liveness = Heartbeats(1.0, 10.0)
     liveness.expect("a", 0.0)
     assert liveness.due(0.0) == ["a"]
     assert liveness.due(0.9) == []
@@ -31,7 +31,7 @@ def test_heartbeats_are_due_at_once_and_then_at_each_interval() -> None:
 
 
 def test_strangers_and_forgotten_peers_are_not_watched() -> None:
-    liveness = Liveness(1.0, 10.0)
+    liveness = Heartbeats(1.0, 10.0)
     liveness.heard("stranger", 0.0)
     liveness.expect("a", 0.0)
     liveness.forget("a")
@@ -41,7 +41,7 @@ def test_strangers_and_forgotten_peers_are_not_watched() -> None:
 
 
 def test_expecting_a_peer_again_does_not_count_as_hearing_of_it() -> None:
-    liveness = Liveness(1.0, 10.0)
+    liveness = Heartbeats(1.0, 10.0)
     liveness.expect("a", 0.0)
     liveness.expect("a", 9.0)
     assert liveness.lost(10.0) == [("a", 10.0)]
@@ -58,7 +58,7 @@ def test_expecting_a_peer_again_does_not_count_as_hearing_of_it() -> None:
     )
 )
 def test_lost_are_exactly_those_silent_for_too_long(steps: list[tuple[str, str, float]]) -> None:
-    liveness = Liveness(1.0, 10.0)
+    liveness = Heartbeats(1.0, 10.0)
     last: dict[str, float] = {}
     now = 0.0
     for action, uid, seconds in steps:

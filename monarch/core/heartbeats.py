@@ -1,0 +1,96 @@
+"""Failure detection: peers that are lost, by missed heartbeats, and peers that hang.
+
+Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Heartbeats:
+    """Tells when to send heartbeats, and which peers have missed too many.
+
+    A peer is lost when nothing was heard of it for ``timeout_seconds``; it is reported once.
+    """
+
+    def __init__(self, interval_seconds: float, timeout_seconds: float) -> None:
+        self._interval = interval_seconds
+        self._timeout = timeout_seconds
+        self._heard: dict[str, float] = {}
+        self._sent: dict[str, float] = {}
+
+    def expect(self, uid: str, now: float) -> None:
+        """Start to watch a peer."""
+        self._heard.setdefault(uid, now)
+
+    def is_expected(self, uid: str) -> bool:
+        """Whether this peer is watched."""
+        return uid in self._heard
+
+    def forget(self, uid: str) -> None:
+        self._heard.pop(uid, None)
+        self._sent.pop(uid, None)
+
+    def heard(self, uid: str, now: float) -> None:
+        """Anything came from this peer. Peers that nobody watches are ignored."""
+        if uid in self._heard:
+            self._heard[uid] = now
+
+    def due(self, now: float) -> list[str]:
+        """The peers to send a heartbeat to now; they count as sent."""
+        due = [
+            uid for uid in list(self._heard) if now - self._sent.get(uid, -1e9) >= self._interval
+        ]
+        self._sent.update(dict.fromkeys(due, now))
+        return due
+
+    def lost(self, now: float) -> list[tuple[str, float]]:
+        """Peers that were silent for too long, with the seconds; they are watched no longer."""
+        silent = [(uid, now - heard) for uid, heard in dict(self._heard).items()]
+        lost = [(uid, seconds) for uid, seconds in silent if seconds >= self._timeout]
+        for uid, _ in lost:
+            self.forget(uid)
+        return lost
+
+
+class Hangs:
+    """Asks each peer again once it has answered; tells of a silence when it gets too long.
+
+    A silence is told once, and its end once. Nothing follows from it: a peer that hangs is not
+    dead, and may go on at any moment.
+    """
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self._timeout = timeout_seconds
+        self._asked: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def due(self, uids: Iterable[str], now: float) -> list[str]:
+        """Of ``uids``, those that have answered all questions; they count as asked now."""
+        due = [uid for uid in uids if uid not in self._asked]
+        self._asked.update(dict.fromkeys(due, now))
+        return due
+
+    def answered(self, uid: str, now: float) -> float | None:
+        """It is there; the seconds of its silence, if that had been told."""
+        asked = self._asked.pop(uid, now)
+        if uid not in self._told:
+            return None
+        self._told.discard(uid)
+        return now - asked
+
+    def forget(self, uid: str) -> None:
+        self._asked.pop(uid, None)
+        self._told.discard(uid)
+
+    def overdue(self, now: float) -> list[tuple[str, float]]:
+        """Whose silence has become too long since last asked, with the seconds."""
+        silent = [(uid, now - asked) for uid, asked in self._asked.items()]
+        late = [(uid, s) for uid, s in silent if s >= self._timeout and uid not in self._told]
+        self._told.update(uid for uid, _ in late)
+        return late
+
+    def silence(self, uid: str, now: float) -> float:
+        """For how long a peer has been too silent; 0 for one that is not."""
+        return now - self._asked[uid] if uid in self._told else 0.0
