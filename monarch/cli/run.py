@@ -36,9 +36,16 @@ from monarch.runs import Record
 from monarch.runs.allocation import AllocationLost
 from monarch.runs.code import RunCode
 from monarch.runs.edits import OnEditError
-from monarch.runs.ending import end_text
-from monarch.runs.folder import RUNS, RunFolder, find_run, new_run
-from monarch.runs.identity import config_of, find_unfinished, what_changed
+from monarch.runs.end_text import end_text
+from monarch.runs.folder import (
+    RUNS,
+    RunFolder,
+    config_of,
+    find_run,
+    find_unfinished,
+    new_run,
+    what_changed,
+)
 from monarch.runs.logs import RunLogs
 from monarch.runs.outline import Outline
 from monarch.runs.recipe import Recipe

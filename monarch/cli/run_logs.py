@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from monarch.cli.sync.terminal import Terminal
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run
-from monarch.runs.printed import Line, Printed
+from monarch.runs.logs import Line, PrintedLines
 
 _LOOK_SECONDS = 0.2
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
@@ -18,7 +18,7 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright
 def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> None:
     """Print what the ranks of a run printed; ``tail`` counts lines of each rank."""
     run = find_run(name)
-    printed = Printed(run.path / "logs", ranks)
+    printed = PrintedLines(run.path / "logs", ranks)
     shown = _Shown(is_of_one=len(ranks) == 1)
     try:
         is_over = not (follow and _goes_on(run))

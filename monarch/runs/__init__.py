@@ -3,15 +3,17 @@
 What to open, by what is to be changed:
 
 - what a run writes down, and shows: `record.py`, `rows.py`, `report.py`, `monarch/cli/display.py`
-- who may run in a run's folder; files that are written whole or not at all: `claim.py`;
-  `whole_file.py`
+- who may run in a run's folder: `session.py`
+- files that are written whole or not at all: `whole_file.py`
 - what a run says of code that changed: `code.py`
-- which command goes on with which run: `identity.py`
+- which command goes on with which run: `folder.py`
+- what ranks have printed, written and read: `logs.py`
 - what is done when a rank is lost: `attempts.py`, `restarts.py`, `ranks.py`, `recovery.py`
 - what a run does when its allocation is ended, replaced, or short of a host; how its end is told:
-  `allocation.py`; `ending.py`
+  `allocation.py`; `end_text.py`
 - what happens when new code fails as it runs; whose state is copied, and how ranks are brought
-  back; what is told of it: `holding.py`, `edits.py`; `trial.py`, `kept.py`; `held.py`
+  back; what is told of it: `holding.py`, `edits.py`; `trial.py`, `state_copies.py`;
+  `hold_report.py`
 - what happens when a checkpoint cannot be saved: `saving.py`
 """
 
@@ -19,9 +21,8 @@ TYPE_CHECKING = False  # as `typing` has it, which takes a while to import
 if TYPE_CHECKING:
     from monarch.runs.deaths import Deaths
     from monarch.runs.holding import Holding
-    from monarch.runs.lines import LineDisplay
     from monarch.runs.live_config import LiveConfig
-    from monarch.runs.record import Display, Record
+    from monarch.runs.record import Display, LineDisplay, Record
 
 __all__ = ["Deaths", "Display", "Holding", "LineDisplay", "LiveConfig", "Record"]
 
@@ -29,7 +30,7 @@ _HOMES = {
     "Deaths": "deaths",
     "Display": "record",
     "Holding": "holding",
-    "LineDisplay": "lines",
+    "LineDisplay": "record",
     "LiveConfig": "live_config",
     "Record": "record",
 }

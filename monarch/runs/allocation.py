@@ -16,8 +16,6 @@ from monarch.runs.ranks import RunLost
 from monarch.runtime.client_agent import client
 from monarch_sync.words import counted
 
-__all__ = ["AllocationLost", "RunAllocation"]
-
 # Between the end of an allocation and the next one in its place lies the start of its processes.
 _REPLACED_WITHIN_SECONDS = 20.0
 _LOOK_SECONDS = 0.05

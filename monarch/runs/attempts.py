@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from monarch.actor import HostMesh, ProcMesh
-from monarch.runs.held import Held
+from monarch.runs.hold_report import HoldReport
 from monarch.runs.record import Record
 from monarch.runs.recovery import StepMade, procs_to_lose, with_restarts
 from monarch.runs.restarts import Restarts
@@ -15,13 +15,11 @@ from monarch.runs.saving import Saving
 from monarch.runtime import process
 from monarch_sync.words import counted
 
-__all__ = ["Attempt", "with_attempts"]
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Attempt:
+class TrainingAttempt:
     """``procs`` end with it. ``step_made`` is to be told of each step that all ranks have made,
     ``saving`` of the checkpoints. ``num_restarts`` is how often the run was begun again, and
     ``saved_step`` the step of the last checkpoint that those before it have saved."""
@@ -34,7 +32,7 @@ class Attempt:
 
 
 def with_attempts(
-    train: Callable[[Attempt], T],
+    train: Callable[[TrainingAttempt], T],
     hosts: HostMesh,
     procs_per_host: int,
     record: Record,
@@ -56,7 +54,7 @@ def with_attempts(
         nonlocal saved_step
         saving = Saving(record, restarts, saved_step)
         num_ranks = len(hosts) * procs_per_host
-        held = Held(record, hosts)
+        held = HoldReport(record, hosts)
 
         def made(step: int) -> None:
             step_made(step)
@@ -69,7 +67,7 @@ def with_attempts(
         )
         try:
             with procs_to_lose(hosts, procs_per_host, name, preload) as procs:
-                return train(Attempt(procs, saving, made, restarts.num_in_all, saved_step))
+                return train(TrainingAttempt(procs, saving, made, restarts.num_in_all, saved_step))
         finally:
             saved_step = saving.saved_step
 

@@ -7,8 +7,6 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
-__all__ = ["built_in_recipes", "source_of", "summary_of"]
-
 RECIPES = "monarch.recipes"
 
 

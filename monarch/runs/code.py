@@ -22,8 +22,6 @@ from monarch_sync.manifest import Change
 from monarch_sync.stamps import digest_of
 from monarch_sync.words import counted, printable
 
-__all__ = ["CodeChange", "RunCode"]
-
 _MAX_BYTES = 256 * 1024
 _MAX_DIFF_LINES = 400
 
@@ -37,7 +35,7 @@ class _Past(Protocol):
 
 
 @dataclass(frozen=True)
-class CodeChange:
+class RunCodeChange:
     """What differs from the code before. ``saved_at``, in seconds since the epoch, is when the
     last of it was saved here; 0 where that cannot be told any more."""
 
@@ -75,7 +73,7 @@ class RunCode:
                 text = text.replace(f"{there}/", f"{folder.local}/")
         return text
 
-    def move_to(self, generation: int) -> CodeChange | None:
+    def move_to(self, generation: int) -> RunCodeChange | None:
         """What is new in this generation; ``None`` where nothing is, or no host can tell, so that
         the next one tells that, too."""
         try:
@@ -86,7 +84,7 @@ class RunCode:
         changes = [one for one in held.changes if _content(one.before) != _content(one.now)]
         if not changes:
             return None
-        return CodeChange(
+        return RunCodeChange(
             [change.path for change in changes],
             "\n".join(self._diff(changes)),
             self.digest,

@@ -10,8 +10,6 @@ from monarch.errors import MeshFailure
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
 
-__all__ = ["Deaths"]
-
 _SETTLE_SECONDS = 1.0
 
 

@@ -18,8 +18,6 @@ from typing import Literal, get_args
 
 from monarch.config import settings
 
-__all__ = ["Edits", "Failure", "OnEditError", "default_policy"]
-
 OnEditError = Literal["hold", "rollback", "end"]
 
 _NUM_REMEMBERED = 20

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from monarch.config_file import ConfigError, changed_keys, live_keys, load_config
 from monarch.errors import JobError
 from monarch.runs.rows import EVENTS, METRICS, read_rows
 from monarch.runs.whole_file import write_whole, writing
 from monarch.runtime.ends.process_start import process_start
-
-__all__ = ["RUNS", "RunFolder", "find_run", "new_run", "runs_in", "steps_of"]
 
 RUNS = Path("runs")
 CONFIG = "config.toml"
@@ -253,3 +252,39 @@ def steps_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def shell_line(arguments: Sequence[str]) -> str:
     """A command as one would type it."""
     return shlex.join(arguments)
+
+
+def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder | None:
+    """The last run of this very command, if it was left before its end: killed, stopped, failed.
+
+    A failed run that has no checkpoint has nothing to go on with, unless nothing was wrong with
+    it, and what it ran on was lost.
+    """
+    for run in reversed(runs_in(base)):
+        if not run.name.startswith(f"{name}-") or run.command != list(command):
+            continue
+        status = run.status
+        if status == "running":
+            continue
+        goes_on = status == "failed" and (run.has_checkpoint or run.is_lost)
+        if goes_on or status in ("killed", "stopped"):
+            return run
+        return None
+    return None
+
+
+def config_of(run: RunFolder, config_class: type[Any]) -> Any | None:
+    """The config that a run was left with; ``None`` if the recipe has another by now."""
+    try:
+        return load_config(config_class, run.config_path).config
+    except ConfigError:
+        return None
+
+
+def what_changed(run: RunFolder, config: Any) -> list[str]:
+    """The keys that differ from the run's, and may not change in the middle of one."""
+    before = config_of(run, type(config))
+    if before is None:
+        return ["the recipe's keys"]
+    free = set(live_keys(type(config)))
+    return [key for key in changed_keys(before, config) if key not in free]

@@ -21,16 +21,14 @@ from monarch.actor import ActorMesh, Future, ProcMesh
 from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.deaths import Deaths
 from monarch.runs.edits import Edits, Failure
-from monarch.runs.held import Held
+from monarch.runs.error_text import in_words
+from monarch.runs.hold_report import HoldReport
 from monarch.runs.ranks import RankHangs, RunFailed, RunLost, Unless, answers_of, ask_all
 from monarch.runs.record import Record
 from monarch.runs.recovery import BeginAgain, RanksLost, is_connection_lost
 from monarch.runs.trial import Interrupted, Trial, TrialReport, place_of
 from monarch.runs.witness import Witness
-from monarch.runs.words import in_words
 from monarch.runtime import process
-
-__all__ = ["Holding"]
 
 T = TypeVar("T")
 
@@ -72,7 +70,7 @@ class Holding:
         self._lives: set[str] = set()  # of the ranks' processes
         self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
         self._last_seconds = math.inf
-        self._held = Held(record, procs)
+        self._held = HoldReport(record, procs)
         self.witnesses = procs.spawn("witness", Witness)
         self._trials = procs.spawn("trial", Trial, actors._ref.uid, self.edits.seed())
 

@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 
 from monarch.config_file import ConfigError, changed_keys, live_keys, with_keys_of
 
-__all__ = ["ConfigChange", "LiveConfig"]
-
 C = TypeVar("C")
 
 _Stamp = tuple[int, int, int] | None

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 from monarch.config_file import ConfigError
 
-__all__ = ["Logger", "check_loggers", "open_loggers"]
-
 
 class Logger(Protocol):
     """Gets the numbers of each step."""

@@ -21,15 +21,13 @@ from monarch.config_file import LoadedConfig
 from monarch.config_file.types import is_config
 from monarch.runs.catalog import built_in_recipes, is_package, source_of
 
-__all__ = ["Outline", "outline_of", "preload_of"]
-
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Outline:
     """``config_class`` has the fields of the recipe's own, but is another class."""
 
-    def __init__(self, source: _Source, annotation: ast.expr) -> None:
+    def __init__(self, source: _RecipeSource, annotation: ast.expr) -> None:
         self.path = path = source.path
         self.doc = ast.get_docstring(source.tree) or ""
         self._tree = source.tree
@@ -91,7 +89,7 @@ def preload_of(wanted: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _RecipeSource:
     tree: ast.Module
     path: Path
     module: str
@@ -101,7 +99,7 @@ class _Source:
         is_folder = self.path.name == "__init__.py"
         return self.module if is_folder else self.module.rpartition(".")[0]
 
-    def defining(self, name: str) -> _Source:
+    def defining(self, name: str) -> _RecipeSource:
         """Itself, or the file beside it that it has ``name`` of: ``from .recipe import name``."""
         for each in self.tree.body:
             if not (isinstance(each, ast.ImportFrom) and each.level == 1 and each.module):
@@ -109,11 +107,11 @@ class _Source:
             if name in [alias.asname or alias.name for alias in each.names]:
                 path = self.path.parent.joinpath(*each.module.split(".")).with_suffix(".py")
                 module = f"{self.package}.{each.module}"
-                return _Source(ast.parse(path.read_bytes()), path, module)
+                return _RecipeSource(ast.parse(path.read_bytes()), path, module)
         return self
 
 
-def _source_of(wanted: str) -> _Source | None:
+def _source_of(wanted: str) -> _RecipeSource | None:
     place = wanted.partition(":")[0]
     known = built_in_recipes()
     path: Path | None
@@ -129,7 +127,7 @@ def _source_of(wanted: str) -> _Source | None:
     if path is None or path.suffix != ".py":
         return None
     try:
-        return _Source(ast.parse(path.read_bytes()), path, module)
+        return _RecipeSource(ast.parse(path.read_bytes()), path, module)
     except (OSError, SyntaxError, ValueError):
         return None
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Mark", "Series", "log_ticks", "smoothed", "svg_chart", "text_chart", "ticks"]
-
 Series = Sequence[tuple[float, float]]
 
 COLORS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d")
@@ -25,7 +23,7 @@ _STYLE = (
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-class Mark(NamedTuple):
+class PlotMark(NamedTuple):
     """Something that happened at ``x``: a vertical line that says ``text`` when pointed at."""
 
     x: float
@@ -35,7 +33,7 @@ class Mark(NamedTuple):
 
 def svg_chart(
     lines: Mapping[str, Series],
-    marks: Sequence[Mark] = (),
+    marks: Sequence[PlotMark] = (),
     x_name: str = "step",
     *,
     y_name: str = "",

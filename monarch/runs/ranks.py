@@ -15,19 +15,6 @@ from monarch.errors import MonarchError
 from monarch.runs.record import Record
 from monarch.runs.witness import Witness, stacks_of, tell_hang
 
-__all__ = [
-    "Ask",
-    "RankHangs",
-    "RunFailed",
-    "RunLost",
-    "Unless",
-    "answers_of",
-    "ask_all",
-    "asking",
-    "check_num_ranks",
-    "when_up",
-]
-
 _LOOK_SECONDS = 0.2
 
 

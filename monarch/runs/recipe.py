@@ -28,8 +28,6 @@ from monarch.errors import JobError
 from monarch.runs.catalog import built_in_recipes, is_package
 from monarch.runs.record import Record
 
-__all__ = ["Recipe", "find_recipe"]
-
 _EXTRAS = {"titan": "titan", "fault_tolerant": "ft"}  # what pip installs for them
 _SHAPE = "`run(config: YourConfig, procs: ProcMesh, record: Record)`"
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 from monarch.actor import HostMesh
 from monarch.runs.code import RunCode
@@ -16,8 +16,6 @@ from monarch.runs.loggers import Logger, open_loggers
 from monarch.runs.rows import EVENTS, METRICS, RowFile, read_rows
 from monarch.runtime.ends.process_start import seconds_since_start
 from monarch_sync.words import printable, some
-
-__all__ = ["EVENTS", "METRICS", "Display", "Record"]
 
 _LOOK_SECONDS = 0.2
 _MAX_DELAY_SECONDS = 600.0  # more is a clock that is wrong, or a file that was moved here
@@ -255,3 +253,33 @@ class Record:
             self._unwritten[file] = why
         else:
             self._unwritten.pop(file, None)
+
+
+class LineDisplay:
+    """Writes one line for every message, and for the metrics of every ``log_every``-th step."""
+
+    def __init__(self, stream: TextIO, log_every: int = 10) -> None:
+        self.stream = stream
+        self.log_every = log_every
+
+    def message(self, text: str) -> None:
+        """Write ``text``."""
+        self.stream.write(f"{text}\n")
+        self.stream.flush()
+
+    def phase(self, text: str) -> None:
+        """A line would stay; a phase does not."""
+
+    def saved(self, step: int) -> None:
+        """Write which step."""
+        self.message(f"saved step {step}")
+
+    def alarm(self, text: str) -> None:
+        """Write ``text``."""
+        self.message(text)
+
+    def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
+        """Write ``values`` if it is their turn."""
+        if step % self.log_every == 0 or step == num_steps:
+            numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self.message(f"step {step}/{num_steps}  {numbers}")

@@ -12,20 +12,10 @@ from monarch.config import configured
 from monarch.config_file import ConfigError
 from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs.deaths import Deaths
+from monarch.runs.error_text import in_words
 from monarch.runs.ranks import RankHangs, RunFailed, RunLost
 from monarch.runs.record import Record
 from monarch.runs.restarts import Restarts
-from monarch.runs.words import in_words
-
-__all__ = [
-    "BeginAgain",
-    "RanksLost",
-    "StepMade",
-    "is_connection_lost",
-    "noticing_losses",
-    "procs_to_lose",
-    "with_restarts",
-]
 
 T = TypeVar("T")
 StepMade = Callable[[int], None]

@@ -9,9 +9,7 @@ from html import escape
 from typing import Any
 
 from monarch.runs.folder import RunFolder
-from monarch.runs.plot import Mark, Series, svg_chart
-
-__all__ = ["curve", "figures", "names_measured", "report_html", "worth_telling", "write_report"]
+from monarch.runs.plot import PlotMark, Series, svg_chart
 
 COLORS_OF_EVENTS = {
     "died": "#dc2626", "hung": "#dc2626", "chaos": "#dc2626", "respawned": "#059669",
@@ -139,14 +137,16 @@ def figures(
     return found
 
 
-def _marks(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> list[Mark]:
+def _marks(
+    steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
+) -> list[PlotMark]:
     marks = []
     for event in events:
         if event["kind"] in COLORS_OF_EVENTS:
             step = event.get("step")
             if not isinstance(step, int):
                 step = max((r["step"] for r in steps if r["time"] <= event["time"]), default=0)
-            marks.append(Mark(step, event["text"], COLORS_OF_EVENTS[event["kind"]]))
+            marks.append(PlotMark(step, event["text"], COLORS_OF_EVENTS[event["kind"]]))
     return marks
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["Restarts"]
-
 _FIRST_WAIT_SECONDS = 0.5
 
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EVENTS", "METRICS", "RowFile", "read_rows"]
-
 # Their files in a run's folder.
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"

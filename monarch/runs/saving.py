@@ -10,8 +10,6 @@ from monarch.runs.ranks import RunFailed
 from monarch.runs.record import Record
 from monarch.runs.restarts import Restarts
 
-__all__ = ["Saving", "shown"]
-
 
 class Saving:
     """``latest`` is the last checkpoint that is good, if there is one; ``saved_step`` the step of

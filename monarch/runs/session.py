@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import shutil
@@ -18,19 +19,41 @@ from typing import Any
 
 from monarch import __version__
 from monarch.config_file import LoadedConfig, load_config, to_toml
-from monarch.runs.claim import Claim
+from monarch.errors import JobError
 from monarch.runs.code import RunCode
+from monarch.runs.error_text import in_words
 from monarch.runs.folder import RunFolder, shell_line, writing_in
 from monarch.runs.live_config import LiveConfig
 from monarch.runs.ranks import RunLost
 from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
-from monarch.runs.words import in_words
 from monarch.runtime.ends.process_start import process_start
 
-__all__ = ["RunSession"]
-
 _GIT_SECONDS = 5.0
+
+
+class RunLock:
+    """Holds a run's folder until it is closed, or the program ends, however it ends.
+
+    Two programs in one folder would save over each other's checkpoints. Raises ``JobError`` where
+    another one holds it. A file system without locks lets every program have it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise JobError(
+                f"{folder} is being run by another program; --new begins another run"
+            ) from None
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Let others have it."""
+        os.close(self._file)
 
 
 @dataclass
@@ -60,7 +83,7 @@ class RunSession:
 
     def __enter__(self) -> RunSession:
         with writing_in(self.folder.path):
-            self._claim = Claim(self.folder.path)
+            self._claim = RunLock(self.folder.path)
             try:
                 self._begin()
             except BaseException:

@@ -28,11 +28,9 @@ from urllib.parse import urlsplit
 
 from monarch.actor import Actor, context, endpoint
 from monarch.errors import MonarchError
-from monarch.runs.kept import Undo, keep, watch
+from monarch.runs.state_copies import Undo, keep, watch
 from monarch.runs.witness import waits_for_others
 from monarch.runtime import process
-
-__all__ = ["Connection", "Interrupted", "PlacedError", "Trial", "TrialReport", "place_of"]
 
 _INTERRUPT_AGAIN_SECONDS = 0.2
 _MAX_FRAMES = 30

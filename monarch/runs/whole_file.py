@@ -9,8 +9,6 @@ from pathlib import Path
 
 from monarch.errors import JobError
 
-__all__ = ["write_whole", "writing"]
-
 
 def write_whole(path: Path, text: str) -> None:
     """What was there before stays until the new text is. Raises ``OSError``."""

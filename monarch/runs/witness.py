@@ -17,8 +17,6 @@ from typing import Any
 
 from monarch.actor import Actor, endpoint
 
-__all__ = ["RankStack", "Witness", "stacks_of", "tell_hang", "tell_stacks", "waits_for_others"]
-
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"  # within the library, where there is no venv

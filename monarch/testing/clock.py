@@ -12,8 +12,6 @@ from typing import Any
 from monarch.net.io_loop import IoLoop
 from monarch.net.loop import Timer
 
-__all__ = ["VirtualClock", "VirtualEventLoop", "VirtualIoLoop"]
-
 _SETTLE_SECONDS = 5.0
 """Real time to wait for loops that are busy, before the clock moves on without them."""
 

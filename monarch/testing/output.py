@@ -7,8 +7,6 @@ from typing import Any, TextIO
 
 from monarch.testing.threads import owner_of_thread
 
-__all__ = ["route_output", "unroute_output"]
-
 _STREAMS = (("stdout", 1), ("stderr", 2))
 
 

@@ -29,8 +29,6 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call, SetLogLevel
 
-__all__ = ["InProcessAgent", "InProcessLauncher", "InProcessProc", "ProcTable", "ProcWorld"]
-
 # Beyond what any kernel gives out: to signal one by mistake hits nobody.
 ProcTable: TypeAlias = "dict[Uid, InProcessProc]"
 

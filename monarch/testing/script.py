@@ -17,15 +17,13 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call
 
-__all__ = ["Hold", "Script", "dies", "raises"]
-
 
 class Script:
     """The rules, and the calls counted so far."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rules: dict[tuple[Uid, Uid, str], list[_Rule]] = {}
+        self._rules: dict[tuple[Uid, Uid, str], list[_ScriptRule]] = {}
 
     def add(
         self, procs: Sequence[Uid], actor: Uid, method: str, nth: int, does: Callable[[], object]
@@ -35,7 +33,7 @@ class Script:
             raise ValueError(f"calls are counted from 1, not {nth}")
         with self._lock:
             for proc in procs:
-                self._rules.setdefault((proc, actor, method), []).append(_Rule(nth, does))
+                self._rules.setdefault((proc, actor, method), []).append(_ScriptRule(nth, does))
 
     def applied(self, proc: Uid, envelope: Envelope) -> Envelope:
         """The call as it is to be handled in ``proc``."""
@@ -52,7 +50,7 @@ class Script:
         return Envelope(envelope.route, call, data.data, data.buffers)
 
 
-class _Rule:
+class _ScriptRule:
     def __init__(self, nth: int, does: Callable[[], object]) -> None:
         self.left = nth
         self.does = does

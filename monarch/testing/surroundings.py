@@ -16,8 +16,6 @@ from monarch.testing.output import route_output, unroute_output
 from monarch.testing.proc import InProcessProc, ProcTable
 from monarch.testing.threads import ProcEnded, owner_of_thread
 
-__all__ = ["simulated_surroundings"]
-
 
 def _proc() -> InProcessProc | None:
     owner = owner_of_thread()

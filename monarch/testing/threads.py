@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["ProcEnded", "belonging_to", "end_all_of", "inherited", "owner_of_thread"]
-
 _here = threading.local()
 _ATTRIBUTE = "_monarch_in_process_owner"
 _ending = threading.Lock()

@@ -15,9 +15,10 @@ from typing import Any
 import monarch.actor
 from monarch.actor import ActorMesh, Endpoint, HostMesh, MeshFailure, ProcMesh, attach_to_workers
 from monarch.errors import SupervisionError
-from monarch.net.inproc_transport import InprocNetwork
+from monarch.net.inproc_transport import InprocNetwork, InprocTransport
 from monarch.net.io_loop import IoLoop
 from monarch.net.loop import Loop
+from monarch.net.transport import Connection, Frames, Receive
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.hosts.directory import new_directory
@@ -28,14 +29,12 @@ from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.testing.clock import VirtualClock
 from monarch.testing.proc import InProcessAgent, InProcessLauncher, InProcessProc, ProcTable
 from monarch.testing.script import Hold, Script, dies, raises
-from monarch.testing.severable import SeverableTransport
 from monarch.testing.surroundings import simulated_surroundings
 from monarch.testing.threads import inherited, owner_of_thread
 from monarch.wire.address import Uid, new_uid
 from monarch.wire.host_url import HostUrl
+from monarch.wire.keys import JobKeys
 from monarch.wire.message import Command
-
-__all__ = ["World", "in_process"]
 
 _CLIENT_MACHINE = "machine-of-the-client"
 _END_SECONDS = 20.0
@@ -257,3 +256,48 @@ def in_process(*, virtual_time: bool = False) -> Iterator[World]:
             f"nobody handled a failure in this test: {world.faults[0].report()}\nIf that is what "
             "the test is about, take it with world.wait_for_fault()."
         )
+
+
+class SeverableTransport:
+    """The in-memory transport, with a cable that can be pulled. Once severed, nothing comes in or
+    goes out, and neither side is told."""
+
+    def __init__(self, loop: Loop, receive: Receive, network: InprocNetwork) -> None:
+        self._receive = receive
+        self._inner = InprocTransport(loop, self._received, network)
+        self.is_severed = False
+
+    def sever(self) -> None:
+        self.is_severed = True
+
+    def _received(self, frames: Frames) -> None:
+        if not self.is_severed:
+            self._receive(frames)
+
+    def listen(self, url: str) -> str:
+        return self._inner.listen(url)
+
+    def connect(self, url: str) -> Connection:
+        return _SeverableConnection(self._inner.connect(url), self)
+
+    def use_keys(self, keys: JobKeys) -> None:
+        self._inner.use_keys(keys)
+
+    def allow_insecure(self) -> None:
+        self._inner.allow_insecure()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _SeverableConnection:
+    def __init__(self, connection: Connection, transport: SeverableTransport) -> None:
+        self._connection = connection
+        self._transport = transport
+
+    def send(self, frames: Frames) -> None:
+        if not self._transport.is_severed:
+            self._connection.send(frames)
+
+    def close(self, linger_seconds: float = 0.0) -> None:
+        self._connection.close(linger_seconds)

@@ -9,8 +9,6 @@ from typing import Any
 from monarch.config_file import ConfigError
 from monarch_recipes.extras import Extras
 
-__all__ = ["BEST", "Verdict", "judge"]
-
 BEST = "best"
 """The folder beside the checkpoints that keeps the best one."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["Buffers"]
-
 
 class Buffers:
     """Those that a checkpoint of the model has, if any."""

@@ -21,23 +21,6 @@ from torch import nn
 
 from monarch.errors import MonarchError
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointMisfit",
-    "check_model",
-    "check_optimizer",
-    "checkpoint_path",
-    "checkpoint_paths",
-    "find_checkpoint",
-    "load_checkpoint",
-    "load_latest_checkpoint",
-    "optimizer_difference",
-    "random_state",
-    "save_checkpoint",
-    "set_random_state",
-]
-
 _NAME = re.compile(r"step-(\d{8,})\.pt")
 _UNFINISHED = ".unfinished"
 

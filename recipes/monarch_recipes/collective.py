@@ -24,18 +24,6 @@ from monarch_recipes.checkpoint import (
 )
 from monarch_sync.words import some
 
-__all__ = [
-    "NonFiniteLoss",
-    "all_random_states",
-    "average_buffers",
-    "check_gradient",
-    "check_weight",
-    "find_checkpoint_for_all",
-    "from_all_ranks",
-    "from_rank_0",
-    "sum_over_ranks",
-]
-
 T = TypeVar("T")
 
 _NUM_SAMPLES_TOLD = 8

@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
-from monarch.runs.attempts import Attempt, with_attempts
+from monarch.runs.attempts import TrainingAttempt, with_attempts
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.spmd import setup_torch_elastic_env
@@ -466,7 +466,7 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> Outcome:
     )  # fmt: skip
 
 
-def train(config: DDPConfig, record: Record, attempt: Attempt) -> Outcome:
+def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> Outcome:
     """Drive the ranks from the client, to the end or until the record is stopping."""
     procs, saving = attempt.procs, attempt.saving
     # Once this run has saved, it goes on from there, whatever it was to begin with.

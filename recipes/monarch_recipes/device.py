@@ -11,8 +11,6 @@ import torch.distributed as dist
 
 from monarch.config_file import ConfigError
 
-__all__ = ["SystemInfo", "pick_backend", "system_info", "use_device"]
-
 
 def use_device(wanted: str, slot: int, num_threads: int) -> torch.device:
     """Take the GPU of the process that is the `slot`-th on its host; or the CPU, with so many

@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-__all__ = ["Digits", "Samples", "load_digit_samples"]
-
 NUM_CLASSES = 10
 
 

@@ -12,8 +12,6 @@ from torch import nn
 from monarch_recipes.samples import num_samples_in
 from monarch_recipes.tally import Tally, Weighted
 
-__all__ = ["Share", "evaluate_share", "held_out_names", "means_of", "told"]
-
 Share: TypeAlias = dict[str, tuple[float, float]]
 """By name: the sum over a rank's samples, and its weight."""
 

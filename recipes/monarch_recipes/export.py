@@ -8,8 +8,6 @@ from monarch.errors import JobError
 from monarch_recipes.best import BEST
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 
-__all__ = ["export"]
-
 
 def export(checkpoint: Path, file: Path) -> str:
     """Write the model of a checkpoint to ``file``, as safetensors: names to tensors.

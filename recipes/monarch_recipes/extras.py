@@ -8,8 +8,6 @@ from typing import Literal
 from monarch.config_file import check_range, live
 from monarch.runs.loggers import check_loggers
 
-__all__ = ["Extras"]
-
 
 @dataclass(frozen=True)
 class Extras:

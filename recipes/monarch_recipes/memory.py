@@ -14,8 +14,6 @@ from torch.utils.data import default_collate
 from monarch_recipes.samples import Collate
 from monarch_recipes.tally import Weighted, sum_and_weight
 
-__all__ = ["StepMemory", "memory_of_step"]
-
 _MIB = 2**20
 
 

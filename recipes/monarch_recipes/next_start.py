@@ -12,8 +12,6 @@ from torch import nn
 from monarch_recipes.checkpoint import optimizer_difference
 from monarch_reload import ReloadReport
 
-__all__ = ["Builders", "NextStart", "tell_of_next_start"]
-
 # A model that cannot be made without data is made on the CPU, if it is not larger than that.
 _MOST_PARAMETERS = 50_000_000
 

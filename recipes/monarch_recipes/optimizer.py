@@ -7,8 +7,6 @@ import math
 import torch
 from torch import nn
 
-__all__ = ["clip_gradient", "scale_gradient", "set_rates"]
-
 
 def set_rates(
     optimizer: torch.optim.Optimizer, learning_rate: float, weight_decay: float | None = None

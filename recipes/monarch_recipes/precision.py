@@ -11,9 +11,6 @@ from torch.utils._pytree import tree_map_only
 from monarch_recipes.collective import check_gradient
 from monarch_recipes.optimizer import clip_gradient, scale_gradient
 
-__all__ = ["Precision"]
-
-
 _HALVES = (torch.float16, torch.bfloat16)
 
 

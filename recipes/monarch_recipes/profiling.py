@@ -9,8 +9,6 @@ import torch
 
 from monarch_recipes.extras import Extras
 
-__all__ = ["Profiler"]
-
 
 class Profiler:
     """Of one process, by the keys `profile_step` and `profile_num_steps`.

@@ -9,8 +9,6 @@ import sys
 
 import torch
 
-__all__ = ["draw_from"]
-
 
 def draw_from(*place: int) -> None:
     """From now on torch, `random` and, where it is used, numpy draw what they always draw at this

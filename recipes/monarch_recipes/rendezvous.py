@@ -18,8 +18,6 @@ from monarch.errors import MonarchError
 from monarch.spmd.surroundings import hosts_beyond, use_interface
 from monarch.tools.network import address_for
 
-__all__ = ["RendezvousError", "meet_at", "open_store", "other_hosts"]
-
 _BACKLOG = 4096
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from monarch_recipes.schedule import BatchSplit
 
-__all__ = ["Outcome", "Plan", "StepResult", "measured"]
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -15,24 +15,12 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 from monarch.errors import MonarchError
+from monarch.runs.error_text import in_words
 from monarch.runs.trial import PlacedError, place_of
-from monarch.runs.words import in_words
 from monarch.runtime.ends.process_group import end_with
 from monarch_recipes.randomness import draw_from
 from monarch_recipes.schedule import position_of
 from monarch_sync.words import some
-
-__all__ = [
-    "Collate",
-    "Data",
-    "ReadingAhead",
-    "SampleError",
-    "SampleOrder",
-    "TooFewSamples",
-    "batches",
-    "num_samples_in",
-    "reading_ahead",
-]
 
 Collate = Callable[[list[Any]], Any]
 

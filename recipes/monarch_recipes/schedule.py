@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["BatchSplit", "Position", "is_due", "learning_rate_factor", "position_of", "split_batch"]
-
 
 def learning_rate_factor(step: int, num_warmup_steps: int, num_steps: int) -> float:
     """Linear warm-up to 1, then half a cosine down to 0 at `num_steps`. `step` counts from 0."""

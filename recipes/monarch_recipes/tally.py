@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 import torch
 
-__all__ = ["Number", "Tally", "Weighted", "accuracy", "sum_and_weight"]
-
 MASKED = -100  # the label that torch's cross entropy leaves out
 
 Number: TypeAlias = torch.Tensor | float

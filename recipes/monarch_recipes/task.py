@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from monarch.config_file import ConfigError
 
-__all__ = ["own_part", "part"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

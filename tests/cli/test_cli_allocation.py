@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from monarch.actor import Actor, HostMesh, endpoint
 from monarch.config_file import live
 from monarch.runs import Record
-from monarch.runs.attempts import Attempt, with_attempts
+from monarch.runs.attempts import TrainingAttempt, with_attempts
 
 
 @dataclass
@@ -71,7 +71,7 @@ def run(config: Config, hosts: HostMesh, record: Record) -> int:
     )
 
 
-def train(config: Config, record: Record, attempt: Attempt) -> int:
+def train(config: Config, record: Record, attempt: TrainingAttempt) -> int:
     found = sorted(record.checkpoint_dir.glob("step-*"))
     step = int(found[-1].name[5:]) if found else 0
     total = int(found[-1].read_text()) if found else 0

@@ -12,7 +12,7 @@ import pytest
 
 import tests.recipes.titan_support  # noqa: F401
 from monarch.runs import LineDisplay, Record
-from monarch.runs.attempts import Attempt
+from monarch.runs.attempts import TrainingAttempt
 from monarch.runs.record import EVENTS, METRICS
 from monarch.runs.restarts import Restarts
 from monarch.runs.rows import read_rows
@@ -57,9 +57,9 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     return Record(tmp_path, LineDisplay(io.StringIO()))
 
 
-def attempt(record: Record, saved_step: int | None = None) -> Attempt:
+def attempt(record: Record, saved_step: int | None = None) -> TrainingAttempt:
     procs: Any = SimpleNamespace()
-    return Attempt(procs, Saving(record, Restarts(1)), lambda step: None, 0, saved_step)
+    return TrainingAttempt(procs, Saving(record, Restarts(1)), lambda step: None, 0, saved_step)
 
 
 def test_what_was_learned_until_the_data_ended_is_saved(record: Record) -> None:

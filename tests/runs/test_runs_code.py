@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.runs.code import CodeChange, RunCode
+from monarch.runs.code import RunCode, RunCodeChange
 from monarch.runs.record import Record
 from monarch.runtime.workspace.pushing.past import HeldChanges
 from monarch_sync import Replica, Workspace, sync_local
@@ -86,7 +86,7 @@ def code(hosts: Hosts) -> RunCode:
     return RunCode(hosts, hosts.workspace, 1)
 
 
-def told(change: CodeChange | None) -> CodeChange:
+def told(change: RunCodeChange | None) -> RunCodeChange:
     assert change is not None
     return change
 

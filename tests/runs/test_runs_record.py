@@ -12,9 +12,8 @@ import pytest
 from monarch.config_file import ConfigError, LoadedConfig
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, new_run
-from monarch.runs.lines import LineDisplay
 from monarch.runs.loggers import check_loggers, open_loggers
-from monarch.runs.record import EVENTS, METRICS, Record
+from monarch.runs.record import EVENTS, METRICS, LineDisplay, Record
 from monarch.runs.report import worth_telling
 from monarch.runs.rows import RowFile, read_rows
 from monarch.runs.session import RunSession

@@ -8,7 +8,7 @@ from typing import Any
 
 from monarch.actor import Actor, Channel, HostMesh, PortReceiver, this_proc
 from monarch.runs import Record
-from monarch.runs.held import Held
+from monarch.runs.hold_report import HoldReport
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.crew import Limits
 from monarch_recipes.replicas.messages import (
@@ -57,7 +57,7 @@ def _train_on(hosts: HostMesh, trainer_class: type[Actor], config: Any, record: 
     )  # fmt: skip
     controller.begin.call_one().get()
     asked_to_stop = is_interrupted = False
-    held = Held(record, hosts)
+    held = HoldReport(record, hosts)
     try:
         while True:
             try:

@@ -11,8 +11,8 @@ from typing import Any
 from monarch.actor import Port
 from monarch.errors import MonarchError
 from monarch.runs.edits import Failure
+from monarch.runs.error_text import in_words
 from monarch.runs.trial import place_of
-from monarch.runs.words import in_words
 from monarch_recipes.replicas.chaos import Fault
 from monarch_recipes.replicas.recovery import RecoveryReport
 

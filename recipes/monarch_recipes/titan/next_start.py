@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from monarch.runs.words import in_words
+from monarch.runs.error_text import in_words
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_reload import ReloadReport, at_start
 

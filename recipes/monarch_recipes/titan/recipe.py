@@ -16,11 +16,11 @@ from monarch.actor import Actor, HostMesh, ProcMesh, context, endpoint
 from monarch.config_file import ConfigError
 from monarch.errors import ActorError
 from monarch.runs import Record
-from monarch.runs.attempts import Attempt, with_attempts
+from monarch.runs.attempts import TrainingAttempt, with_attempts
+from monarch.runs.error_text import in_words
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import RunFailed, Unless, ask_all
 from monarch.runs.witness import Witness
-from monarch.runs.words import in_words
 from monarch.spmd import setup_torch_elastic_env
 from monarch_recipes.checkpoint import CheckpointError
 from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
@@ -242,7 +242,7 @@ def run(config: TitanConfig, hosts: HostMesh, record: Record) -> TitanOutcome:
     )  # fmt: skip
 
 
-def train(config: TitanConfig, record: Record, attempt: Attempt) -> TitanOutcome:
+def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> TitanOutcome:
     """One attempt: to the end, until the record is stopping, or until a rank is lost."""
     driver, saving = Driver(attempt.procs, record), attempt.saving
     first_config = in_folder(config, record.folder)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from monarch.runs.kept import Changed, keep, watch
+from monarch.runs.state_copies import Changed, keep, watch
 
 torch = pytest.importorskip("torch")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 
-__all__ = ["in_words"]
-
 
 def in_words(error: BaseException) -> str:
     """What it says. Errors of ours say all; of others the name of the kind says the most."""

@@ -10,9 +10,8 @@ import pytest
 
 from monarch.config_file import ConfigError
 from monarch.runs.allocation import AllocationLost
-from monarch.runs.ending import end_text
-from monarch.runs.folder import RunFolder
-from monarch.runs.identity import find_unfinished
+from monarch.runs.end_text import end_text
+from monarch.runs.folder import RunFolder, find_unfinished
 from monarch.runs.record import Record
 from monarch.runtime.ends.process_start import process_start
 

@@ -23,8 +23,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["Changed", "keep", "watch"]
-
 Undo = Callable[[], object]
 
 _MAX_DEPTH = 4
@@ -61,7 +59,7 @@ def watch(instance: object) -> Undo | None:
     if hasattr(instance, "__keep__"):
         return None
     undos = list(_random_states())
-    watcher = _Watcher(undos)
+    watcher = _ChangeWatcher(undos)
     watcher.look_into(instance)
 
     def put_back() -> None:
@@ -219,7 +217,7 @@ class _Keeper:
         self._undos.append(put_back)
 
 
-class _Watcher(_Keeper):
+class _ChangeWatcher(_Keeper):
     """``checks`` raise ``Changed``."""
 
     def __init__(self, undos: list[Undo]) -> None:

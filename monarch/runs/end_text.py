@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from monarch.runs.allocation import AllocationLost
+from monarch.runs.error_text import in_words
 from monarch.runs.folder import RunFolder, shell_line
 from monarch.runs.saving import shown
-from monarch.runs.words import in_words
-
-__all__ = ["end_text"]
 
 
 def end_text(run: RunFolder, why: str | BaseException = "", width: int | None = None) -> str:

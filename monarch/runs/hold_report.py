@@ -16,10 +16,8 @@ from monarch.runtime.hosts.bulletins import post
 from monarch.wire.bulletin import Bulletin
 from monarch_sync.errors import SyncError
 
-__all__ = ["Held"]
 
-
-class Held:
+class HoldReport:
     """Of the run of ``record``; who watches the hosts of ``mesh`` is to hear of it."""
 
     def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
