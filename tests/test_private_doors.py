@@ -47,6 +47,16 @@ def _torch(look: Callable[[Any], object]) -> Callable[[], object]:
     return lambda: look(pytest.importorskip("torch"))
 
 
+def _loops_say_what_is_ready() -> bool:
+    async def look() -> bool:
+        loop = asyncio.get_running_loop()
+        is_idle = not loop._ready  # type: ignore[attr-defined]
+        loop.call_soon(lambda: None)
+        return is_idle and bool(loop._ready)  # type: ignore[attr-defined]
+
+    return asyncio.run(look())
+
+
 def _running_loop_is_settable() -> bool:
     async def look() -> bool:
         loop = asyncio._get_running_loop()
@@ -165,6 +175,11 @@ DOORS = [
         "asyncio._get_running_loop",
         "`get()` within a loop is not refused by name",
         _running_loop_is_settable,
+    ),
+    Door(
+        "asyncio.BaseEventLoop._ready",
+        "`await` of a call sleeps at once, and takes twice as long",
+        _loops_say_what_is_ready,
     ),
     Door(
         "asyncio._set_running_loop",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Hashable
 from typing import Any, Generic, TypeVar
 
 from monarch.net.cork import flush
+from monarch.net.guest import wait_a_moment
 from monarch.runtime import process
 from monarch.runtime.context import Running, running
 from monarch.runtime.promise import Promise
@@ -103,6 +104,10 @@ class Future(Generic[R]):
             return None, error
 
     def __await__(self) -> Generator[Any, None, R]:
+        promise = self._promise
+        is_idle = not promise.is_set and not _has_more_to_do(asyncio.get_running_loop())
+        if is_idle and wait_a_moment(lambda: promise.is_set):
+            yield  # All the same: tasks that sleep or wait for a socket have their turn.
         if not self._promise.is_set:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
@@ -177,6 +182,11 @@ def _note(key: Hashable, now: Running, promise: Promise[Any]) -> None:
     waits[key] = Wait(now, promise)
     if process.is_bootstrapped():
         process.current().rings.wake()
+
+
+def _has_more_to_do(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether others wait for their turn on the loop. Loops of other makes do not say."""
+    return bool(getattr(loop, "_ready", True))
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

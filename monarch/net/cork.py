@@ -15,7 +15,7 @@ from typing import Protocol
 
 from monarch.net.loop import Loop
 
-__all__ = ["Corked", "cork", "flush", "waits"]
+__all__ = ["Corked", "cork", "flush", "sent", "sent_one", "waits"]
 
 _MAX_HELD_SECONDS = 0.003
 
@@ -29,6 +29,7 @@ class Corked(Protocol):
 waits = 0
 """How often anybody in this process was about to wait: tells a burst from question and answer."""
 
+_num_sent = 0
 _held: set[Corked] = set()
 _lock = threading.Lock()
 _due = 0.0
@@ -46,6 +47,20 @@ def cork(connection: Corked, loop: Loop) -> None:
             _due = now + _MAX_HELD_SECONDS
     if not is_covered:
         loop.call_later(_MAX_HELD_SECONDS, _write_all)
+
+
+def sent() -> None:
+    """A question to one, or an answer, leaves. Casts, marks and orders are none."""
+    global _num_sent
+    _num_sent += 1
+
+
+def sent_one() -> bool:
+    """Whether one such was sent since this was last asked: who waits now may not wait for long.
+    Other threads may send, too: it is a guess."""
+    global _num_sent
+    is_one, _num_sent = _num_sent == 1, 0
+    return is_one
 
 
 def flush() -> None:

@@ -6,10 +6,10 @@ import os
 import threading
 from collections.abc import Callable
 
-from monarch.net.cork import flush
+from monarch.net.cork import flush, sent_one
 from monarch.net.io_loop import IoLoop
 
-__all__ = ["invite", "wait_until"]
+__all__ = ["invite", "wait_a_moment", "wait_until"]
 
 _local = threading.local()
 
@@ -38,4 +38,17 @@ def wait_until(
     if loop is not None:
         if subscribe is not None:
             subscribe(loop.nudge)
-        loop.serve(done, timeout)
+        loop.serve(done, timeout, is_eager=sent_one())
+
+
+def wait_a_moment(done: Callable[[], bool]) -> bool:
+    """Before this thread goes on with an asyncio loop that has nothing to do: write what is held
+    back, and, if it is a guest of an I/O loop, look for an answer that may come at once.
+
+    Whether it is ``done()``.
+    """
+    flush()
+    loop: IoLoop | None = getattr(_local, "loop", None)
+    if loop is not None and sent_one():
+        loop.serve_a_moment(done)
+    return done()

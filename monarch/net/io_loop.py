@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from monarch.net.eagerness import Eagerness
 from monarch.net.loop import Timer
 from monarch.net.open_files import allow_many
 from monarch.net.poller import READ, WRITE, new_poller, new_wake_up
@@ -50,6 +51,8 @@ class IoLoop:
         self._poll.register(self._wake_fd, READ)
         self._stopping = False
         self._turn = Turn(lends)
+        self._eagerness = Eagerness()
+        self._eagerness_of_moments = Eagerness()
         self._rare = RareLog(_log)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -186,7 +189,25 @@ class IoLoop:
 
     def iterate(self, timeout: float | None) -> None:
         """Wait for something to do, at most ``timeout`` seconds, and do it. In one's turn only."""
-        for fd, events in self._poll.poll(timeout):
+        self._handle(self._poll.poll(timeout))
+
+    def iterate_eagerly(self) -> bool:
+        """Do what comes in a moment, without sleeping; false if nothing has. In one's turn only."""
+        if self._soon or not self._eagerness.is_due():
+            return False
+        found: list[tuple[int, int]] = []
+
+        def look() -> bool:
+            nonlocal found
+            found = self._poll.poll(0)
+            return bool(found)
+
+        self._eagerness.look(look)
+        self._handle(found)
+        return bool(found)
+
+    def _handle(self, found: list[tuple[int, int]]) -> None:
+        for fd, events in found:
             if fd == self._wake_fd:
                 self._wake.clear()
                 continue
@@ -200,8 +221,11 @@ class IoLoop:
 
     # For guests.
 
-    def serve(self, until: Callable[[], bool], timeout: float | None = None) -> None:
-        """Poll on this thread until ``until()``, or for ``timeout`` seconds.
+    def serve(
+        self, until: Callable[[], bool], timeout: float | None = None, *, is_eager: bool = False
+    ) -> None:
+        """Poll on this thread until ``until()``, or for ``timeout`` seconds; if it ``is_eager``,
+        for a moment without sleeping.
 
         Returns early where the loop does not lend its turn, or somebody else has it; on the main
         thread also when a signal has come, after its handler.
@@ -209,18 +233,20 @@ class IoLoop:
         if until():
             return
         if threading.get_ident() != threading.main_thread().ident:
-            self._serve(until, timeout)
+            self._serve(until, timeout, is_eager)
             return
         if self._stopping:
             return
         with PutOff(self._wake.set) as signals:
-            self._serve(lambda: bool(signals.noted) or until(), timeout)
+            self._serve(lambda: bool(signals.noted) or until(), timeout, is_eager)
 
-    def _serve(self, until: Callable[[], bool], timeout: float | None) -> None:
+    def _serve(self, until: Callable[[], bool], timeout: float | None, is_eager: bool) -> None:
         if not self.take_turn():
             return
         deadline = None if timeout is None else self.time() + timeout
         try:
+            if is_eager:
+                self.iterate_eagerly()
             while not until() and not self._stopping:
                 seconds = self.timeout()
                 if deadline is not None:
@@ -231,6 +257,37 @@ class IoLoop:
                 self.iterate(seconds)
         finally:
             self.give_turn_back()
+
+    def serve_a_moment(self, until: Callable[[], bool]) -> None:
+        """Poll on this thread until ``until()``, but only for a moment, and without sleeping.
+
+        For a thread with a loop of its own, which has nothing else to do now. It is left as it is
+        where that was in vain of late, or somebody else polls and does not give way.
+        """
+        if until() or self._stopping:
+            return
+        if not self._eagerness_of_moments.is_due():
+            self._turn.hurry()
+        elif threading.get_ident() == threading.main_thread().ident:
+            with PutOff(self._wake.set):
+                self._serve_a_moment(until)
+        else:
+            self._serve_a_moment(until)
+
+    def _serve_a_moment(self, until: Callable[[], bool]) -> None:
+        if not self.take_turn():
+            return
+
+        def look() -> bool:
+            if found := self._poll.poll(0):
+                self._handle(found)
+            return until()
+
+        has_come = False
+        try:
+            has_come = self._eagerness_of_moments.look(look)
+        finally:
+            self._turn.give_back(at_once=not has_come or self._stopping)
 
     def take_turn(self) -> bool:
         """Whether the caller polls from here on, until it gives the turn back."""

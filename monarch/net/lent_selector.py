@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable
 
-from monarch.net.cork import flush
+from monarch.net.cork import flush, sent_one
 from monarch.net.io_loop import IoLoop
 
 __all__ = ["LentSelector"]
@@ -35,6 +35,8 @@ class LentSelector(selectors.DefaultSelector):
             seconds = self._io.timeout()
             if seconds is None or (timeout is not None and timeout < seconds):
                 seconds = timeout
+            if sent_one() and self._io.iterate_eagerly():
+                seconds = 0.0
             events = super().select(seconds)
             self._io.iterate(0)
         finally:

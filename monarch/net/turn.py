@@ -68,6 +68,13 @@ class Turn:
             self._alarm.set(0.0 if at_once else _AWAY_SECONDS)
         self._guest.release()
 
+    def hurry(self) -> None:
+        """Have the loop's own thread poll at once, if nobody does. For a guest that has left."""
+        if self._alarm is not None and self.holder == 0:
+            self._left_at = 0.0
+            self._is_set = True
+            self._alarm.set(0.0)
+
     def lend(self) -> None:
         """Let a guest poll; returns when the turn is one's own again. On the own thread."""
         assert self._alarm is not None

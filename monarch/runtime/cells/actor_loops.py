@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from monarch.config import settings
-from monarch.net.cork import flush
+from monarch.net.cork import flush, sent_one
 from monarch.net.io_loop import IoLoop
 from monarch.net.lent_selector import LentSelector
 from monarch.net.poller import WakeUp, new_wake_up
@@ -119,7 +119,7 @@ class _QuietSelector(selectors.BaseSelector):
         until = None if timeout is None else time.monotonic() + timeout
         if self._io is not None:
             self._is_serving = True
-            self._io.serve(lambda: self._is_woken, timeout)
+            self._io.serve(lambda: self._is_woken, timeout, is_eager=sent_one())
             self._is_serving = False
         if self._is_woken:
             return

@@ -6,6 +6,7 @@ import logging
 from typing import Any, NamedTuple, Protocol
 
 from monarch.errors import GenerationBehind, MeshFailure, SupervisionError
+from monarch.net import cork
 from monarch.runtime.cells.endpoint_spec import EndpointSpec
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.port import dump_error
@@ -53,6 +54,7 @@ class CellAnswers:
         if call.port and not spec.explicit_response_port:
             host = self._host
             reply = Reply(call.port, call.rank, host.uid, False, False, call.generation)
+            cork.sent()
             host.send_reply(self.receiver_of(call), reply, payload.dump(value))
 
     def raised(self, call: Call, error: Exception) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from monarch.config import settings
 from monarch.core.fanout import Members, Place
 from monarch.core.flow import Window
+from monarch.net import cork
 from monarch.runtime.context import running
 from monarch.runtime.links.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.links.flow_marks import marks_along, marks_to
@@ -82,6 +83,7 @@ class Outgoing:
         box = self._box(to, call.actor)
         if not box.is_open:
             self._wait(to.uid, box)
+        cork.sent()
         with Uninterrupted():
             box.post(Envelope(to.uid, call, data, buffers), size)
             if self.behind_fence.is_watched:
