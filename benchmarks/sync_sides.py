@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from monarch_sync import HostView, Instalments, Outgoing, Push, Replica, Scan, Scanner, Workspace
-from monarch_sync.messages import AskHistory, Commit, Message, Told, decode, encode
+from monarch_sync.messages import AskHistory, Commit, HistoryReply, Message, decode, encode
 from monarch_sync.replicas.replica import SETTLE_SECONDS
 
 _HEAD = struct.Struct("<III")  # replica, bytes of the message, number of blobs
@@ -203,7 +203,7 @@ class Ours:
             self._send(i, encode(AskHistory(0)))
         for i, view in enumerate(self.views):
             told = self._reply(i)
-            assert isinstance(told, Told)
+            assert isinstance(told, HistoryReply)
             view.is_empty = told.generation == 0
 
     def _send(self, i: int, data: bytes, blobs: Sequence[Any] = ()) -> None:

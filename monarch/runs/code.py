@@ -18,7 +18,7 @@ from monarch.runtime.workspace.pushing.past import HeldChanges
 from monarch_sync import SyncReport, Workspace
 from monarch_sync.entry import Entry
 from monarch_sync.errors import SyncError
-from monarch_sync.manifest import Change
+from monarch_sync.manifest import EntryChange
 from monarch_sync.stamps import digest_of
 from monarch_sync.words import counted, printable
 
@@ -91,7 +91,7 @@ class RunCode:
             self._saved_at(changes, time.time() - held.age_seconds),
         )
 
-    def _diff(self, changes: list[Change]) -> list[str]:
+    def _diff(self, changes: list[EntryChange]) -> list[str]:
         lines: list[str] = []
         for number, change in enumerate(changes):
             if len(lines) > _MAX_DIFF_LINES:
@@ -114,7 +114,7 @@ class RunCode:
         except (MonarchError, SyncError, UnicodeDecodeError):
             return None
 
-    def _saved_at(self, changes: list[Change], pushed_at: float) -> float:
+    def _saved_at(self, changes: list[EntryChange], pushed_at: float) -> float:
         """When the last of what was pushed then was saved; 0 if it was not these files' last save,
         as when the hosts have gone back to an earlier state."""
         newest, saved_at, digest = "", 0.0, b""

@@ -17,10 +17,10 @@ from monarch_reload.live.patch import FunctionPatch, made_alike, moved_alike, wr
 from monarch_reload.live.registrars import taken_away
 from monarch_reload.live.settle import rehome, replace_inside, sort_in_again
 from monarch_reload.live.staged_module import StagedModule
-from monarch_reload.plan.dirty_marks import ModulePlan, Plan
+from monarch_reload.plan.dirty_marks import EditPlan, ModulePlan
 from monarch_reload.plan.edits import LiveModule, kind_of
-from monarch_reload.plan.graph import Kind, ModuleEdit
-from monarch_reload.source.source import Source
+from monarch_reload.plan.graph import ModuleEdit, NameKind
+from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.statements import Statement
 from monarch_reload.successors import (
     has_another_heir,
@@ -29,19 +29,19 @@ from monarch_reload.successors import (
     registers_itself,
     was_one_of_several,
 )
-from monarch_reload.trial.stage import Stage
+from monarch_reload.trial.stage import TrialStage
 from monarch_reload.undo_log import MISSING, Flip, Item
 
 
 class Adoption:
     """The flips of all modules of a plan, and what they patch."""
 
-    def __init__(self, stage: Stage, functions: FunctionPatch) -> None:
+    def __init__(self, stage: TrialStage, functions: FunctionPatch) -> None:
         self._stage = stage
         self.functions = functions
         self.classes = ClassPatch(functions, self._made_here)
         self.bindings: list[Flip] = []
-        self.deleted: Mapping[str, Source] = {}  # what modules without a file run
+        self.deleted: Mapping[str, ModuleSource] = {}  # what modules without a file run
         self.moved: list[str] = []  # classes, by where they are now
         self._edits: dict[str, ModuleEdit] = {}
         self._displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
@@ -49,9 +49,9 @@ class Adoption:
         self.undecorated: list[tuple[Any, list[Any]]] = []  # with what decorated them
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
 
-    def adopt(self, plan: Plan, live: Mapping[str, LiveModule]) -> None:
+    def adopt(self, plan: EditPlan, live: Mapping[str, LiveModule]) -> None:
         """`live` are the edited modules."""
-        for twin, instance in self._stage.disguises.pairs:
+        for twin, instance in self._stage.stand_ins.pairs:
             self.functions.pair(twin, instance)
         for thing in self._stage.made.values():
             if type(thing) is StagedModule:
@@ -71,7 +71,7 @@ class Adoption:
     def before_of(self, value: Any) -> Any:
         """The object that had the name of this one; numbers and texts are no objects of a name."""
         _, before = self._displaced.get(id(value), (value, MISSING))
-        return MISSING if Kind.DATA in (kind_of(value), kind_of(before)) else before
+        return MISSING if NameKind.DATA in (kind_of(value), kind_of(before)) else before
 
     def _module(
         self, name: str, plan: ModulePlan, module: LiveModule | None

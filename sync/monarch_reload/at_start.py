@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from monarch_reload.kinds import is_a
 from monarch_reload.plan.start_helpers import StartHelpers
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +49,7 @@ def makes_torch_modules(cls: type) -> bool:
 
 
 def helpers_of_the_start(
-    sources: Mapping[str, Source],
+    sources: Mapping[str, ModuleSource],
     functions: Collection[tuple[str, str]],
     values: Collection[tuple[str, str]],
 ) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from monarch_reload.report import Verdict
+from monarch_reload.report import ModuleVerdict
 
 Phase = Literal["compile", "run", "commit"]
 
@@ -31,7 +31,7 @@ class ReloadError(Exception):
         text: str | None = None,
         traceback: str = "",
         errors: Sequence[ReloadError] = (),
-        verdicts: Sequence[Verdict] = (),
+        verdicts: Sequence[ModuleVerdict] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -136,7 +136,7 @@ class NeedsRespawn(ReloadError):
     """The new code is fine, but a running process cannot take it; restart to run it."""
 
     @classmethod
-    def of_verdicts(cls, verdicts: Sequence[Verdict]) -> NeedsRespawn:
+    def of_verdicts(cls, verdicts: Sequence[ModuleVerdict]) -> NeedsRespawn:
         """From the verdicts that ask for a new process, at least one."""
         by_reason: dict[str, list[str]] = {}
         for verdict in verdicts:

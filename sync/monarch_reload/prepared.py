@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Literal
 
 from monarch_reload.adopt import Adoption
-from monarch_reload.data_files import naming
+from monarch_reload.data_files import naming, reading_ahead
 from monarch_reload.errors import ReloadError
 from monarch_reload.live.classes import forget_subclass_checks, hooked_classes
 from monarch_reload.live.closures import follow_edited_makers
@@ -25,27 +25,25 @@ from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.patch import FunctionPatch, parts_of
 from monarch_reload.live.registrars import reached
 from monarch_reload.live.registries import registries, unregister
-from monarch_reload.plan.dirty_marks import Mark, Plan
+from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan
 from monarch_reload.plan.edits import LiveModule, edited, move_code, unedited
 from monarch_reload.plan.graph import ModuleEdit
 from monarch_reload.plan.importers import Importers
-from monarch_reload.plan.operators import leave_out
-from monarch_reload.plan.plan import make_plan
-from monarch_reload.plan.removed_assignments import Stray, strays_of
+from monarch_reload.plan.plan import leave_out, make_plan
+from monarch_reload.plan.removed_assignments import RemovedAssignment, removed_by
 from monarch_reload.plan.stars import Exports
-from monarch_reload.reading_ahead import reading_ahead
-from monarch_reload.report import ReloadReport, Verdict
+from monarch_reload.report import ModuleVerdict, ReloadReport
 from monarch_reload.reshaping import reshaped
 from monarch_reload.source.source import (
     ImportHook,
+    ModuleSource,
     RunningSources,
-    Source,
     forget_bytecode,
     real_path,
 )
 from monarch_reload.trial.budget import Budget
 from monarch_reload.trial.held_back import left_behind
-from monarch_reload.trial.stage import Stage
+from monarch_reload.trial.stage import TrialStage
 from monarch_reload.undo_log import Action, Flip, UndoLog
 from monarch_reload.verdicts import judge, warnings_of
 
@@ -75,16 +73,16 @@ class Prepared:
     def __init__(
         self, process: Process, texts: Mapping[str, bytes | None], mode: Mode, budget: Budget
     ) -> None:
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, ModuleVerdict] = {}
         self.arriving: Mapping[str, str] = {}  # files that new code may import; where they lie
         self._process = process
         self._generation = process.generation
         self._texts = texts
         self._mode = mode
-        self._sources: dict[str, Source] = {}
-        self._plan = Plan({})
+        self._sources: dict[str, ModuleSource] = {}
+        self._plan = EditPlan({})
         self._budget = budget
-        self._stage = Stage(process.hook, self._budget)
+        self._stage = TrialStage(process.hook, self._budget)
         self._functions = FunctionPatch()
         self._adoption = Adoption(self._stage, self._functions)
         self._places = UndoLog()
@@ -109,9 +107,13 @@ class Prepared:
     def respawns(self, names: Collection[str], reason: str) -> None:
         """Nothing of these modules changes in this process."""
         for name in names:
-            self.verdicts[name] = Verdict(name, self._process.sources[name].path, "respawn", reason)
+            self.verdicts[name] = ModuleVerdict(
+                name, self._process.sources[name].path, "respawn", reason
+            )
 
-    def stage_changes(self, changed: Mapping[str, Source], data: Collection[str] = ()) -> None:
+    def stage_changes(
+        self, changed: Mapping[str, ModuleSource], data: Collection[str] = ()
+    ) -> None:
         """`data` are config files that change; on disk they may be as they were.
 
         Raises ReloadError for what new code raises, OverBudget where it takes too long to decide,
@@ -123,7 +125,7 @@ class Prepared:
             self.abort()
             raise
 
-    def _stage_changes(self, changed: Mapping[str, Source], data: Collection[str]) -> None:
+    def _stage_changes(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
         running, hook = self._process.sources, self._process.hook
         living = functools.cache(Functions.living)
 
@@ -147,7 +149,7 @@ class Prepared:
         for name, source in changed.items():
             self._budget.check()
             edits.append(edited(live[name], source, exports))
-        strays = list(self._make_again(edits, live, changed, exports))
+        all_removed = list(self._make_again(edits, live, changed, exports))
         if data:
             edits = self._rereading(edits, data, exports)
         known = [name for name, _ in running.loaded()]
@@ -157,13 +159,13 @@ class Prepared:
         self._sources = dict(changed)
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
-        for name, stray in strays:
-            if stray.removal is not None:
-                self._adoption.bindings.append(stray.removal)
-            elif stray.is_code:
-                self._adoption.refused.setdefault(name, {})[stray.title] = stray.reason
+        for name, removed in all_removed:
+            if removed.removal is not None:
+                self._adoption.bindings.append(removed.removal)
+            elif removed.is_code:
+                self._adoption.refused.setdefault(name, {})[removed.title] = removed.reason
             else:
-                self._report.stays.append(f"{name}: {stray}")
+                self._report.stays.append(f"{name}: {removed}")
         if any(plan.is_staged for plan in self._plan.modules.values()):
             sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
             hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
@@ -204,9 +206,9 @@ class Prepared:
         self,
         edits: list[ModuleEdit],
         live: Mapping[str, LiveModule],
-        changed: Mapping[str, Source],
+        changed: Mapping[str, ModuleSource],
         exports: Exports,
-    ) -> Iterator[tuple[str, Stray]]:
+    ) -> Iterator[tuple[str, RemovedAssignment]]:
         """Have the plan make again what edited modules assigned to others and assign no more.
 
         Gives what is left, with the module that assigned it.
@@ -215,11 +217,11 @@ class Prepared:
         anew: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
         texts = [source.text for source in changed.values()]
         for edit in edits:
-            for stray in strays_of(edit, running, texts):
-                if stray.place is None:
-                    yield edit.name, stray
+            for removed in removed_by(edit, running, texts):
+                if removed.place is None:
+                    yield edit.name, removed
                 else:
-                    name, cls, inside = stray.place
+                    name, cls, inside = removed.place
                     anew[name].append((cls, inside))
         for name, places in anew.items():
             if name in changed:
@@ -244,7 +246,7 @@ class Prepared:
             readers = [edit.name for edit in edits if naming(edit.new, [path])]
             if readers:
                 reason = f"named in {', '.join(readers)}"
-                self.verdicts[path] = Verdict("", path, "rerun", reason)
+                self.verdicts[path] = ModuleVerdict("", path, "rerun", reason)
         return [edit for edit in edits if edit.rereads or edit.name in changed]
 
     def abort(self) -> None:
@@ -312,7 +314,7 @@ class Prepared:
         for name, source in self._sources.items():
             yield Action(lambda name=name, source=source: self._record(name, source))  # type: ignore[misc]
 
-    def _record(self, name: str, source: Source) -> Callable[[], None]:
+    def _record(self, name: str, source: ModuleSource) -> Callable[[], None]:
         before = self._process.sources[name]
         self._process.sources.record(name, source)
         return lambda: self._process.sources.record(name, before)
@@ -347,13 +349,13 @@ class Prepared:
             dynamo.reset()
 
 
-def _caches_of(plan: Plan) -> Iterator[Callable[[], None]]:
+def _caches_of(plan: EditPlan) -> Iterator[Callable[[], None]]:
     """`cache_clear` of everything that behaves differently from now on."""
     for name, module_plan in plan.modules.items():
         module = sys.modules[name]
         touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}
         # A cache of what only calls something edited may hold a loaded model: it stays.
-        marked = {key for key, mark in module_plan.marks.items() if mark is not Mark.CALLING}
+        marked = {key for key, mark in module_plan.marks.items() if mark is not DirtyMark.CALLING}
         for key in touched | marked:
             for part in parts_of(vars(module).get(key), name):
                 if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):

@@ -17,10 +17,10 @@ from monarch_reload.data_files import is_config
 from monarch_reload.errors import NeedsRespawn, ReloadError, files_of
 from monarch_reload.plan.reached_modules import importable_as, reached_modules
 from monarch_reload.prepared import Mode, Prepared, Process
-from monarch_reload.report import ReloadReport, Verdict
+from monarch_reload.report import ModuleVerdict, ReloadReport
 from monarch_reload.reshaping import other_places, other_shape
 from monarch_reload.running_files import RunningFiles
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.splice import spliced
 from monarch_reload.trial.budget import Budget, OverBudget
 from monarch_reload.trial.spare import NewState, Spare, import_in_subprocess, is_surely_wrong
@@ -76,7 +76,7 @@ class Reloader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def loaded(self) -> Iterator[tuple[str, Source]]:
+    def loaded(self) -> Iterator[tuple[str, ModuleSource]]:
         """The modules that can be reloaded, with the source that each one runs."""
         yield from self._sources.running()
 
@@ -199,7 +199,7 @@ class Reloader:
         error: Exception,
         state: NewState,
         reached: Collection[str],
-        changed: Mapping[str, Source],
+        changed: Mapping[str, ModuleSource],
     ) -> str:
         """Why a fresh process is needed, as one imports what could not be prepared in this one.
 
@@ -301,19 +301,19 @@ class Reloader:
         texts: Mapping[str, bytes | None],
         moved: Mapping[str, list[str]],
         budget: Budget,
-    ) -> dict[str, Source]:
+    ) -> dict[str, ModuleSource]:
         """New sources by module, for the modules that are loaded and do change.
 
         Beyond the budget they are not compiled: a fresh process will.
         """
-        changed: dict[str, Source] = {}
+        changed: dict[str, ModuleSource] = {}
         errors: list[ReloadError] = []
         for path, text in texts.items():
             if text is None or not path.endswith(".py"):
                 continue
             names, renamed = self._sources.names_at(path), moved.get(path, [])
             before = self._sources[names[0]] if names else None
-            source = Source(before.path if before else path, text)
+            source = ModuleSource(before.path if before else path, text)
             is_late = budget.is_over()
             if before is not None and before.text != text and not is_late:
                 source = spliced(before, text) or source
@@ -330,7 +330,7 @@ class Reloader:
 
     def _verdicts_without_a_run(
         self, texts: Mapping[str, bytes | None], moved: Mapping[str, list[str]]
-    ) -> dict[str, Verdict]:
+    ) -> dict[str, ModuleVerdict]:
         verdicts = {}
         have_moved = {name for names in moved.values() for name in names}
         for path, text in texts.items():
@@ -342,18 +342,18 @@ class Reloader:
                     continue
                 if text is None:
                     reason = "deleted; its module runs on"
-                    verdicts[name] = Verdict(name, path, "unloaded", reason)
+                    verdicts[name] = ModuleVerdict(name, path, "unloaded", reason)
                 elif not path.endswith(".py"):
                     kind = "bytecode without source" if path.endswith(".pyc") else "extension"
-                    verdicts[name] = Verdict(name, path, "respawn", f"{kind} module")
+                    verdicts[name] = ModuleVerdict(name, path, "respawn", f"{kind} module")
                 elif self._sources[name].text == text:
                     continue
                 elif not isinstance(sys.modules[name], ModuleType):
                     reason = "it put another object in its place in sys.modules"
-                    verdicts[name] = Verdict(name, path, "respawn", reason)
+                    verdicts[name] = ModuleVerdict(name, path, "respawn", reason)
             if not names:
                 reason = "no module of this process was loaded from it"
-                verdicts[path] = Verdict("", path, "unloaded", reason)
+                verdicts[path] = ModuleVerdict("", path, "unloaded", reason)
         return verdicts
 
 

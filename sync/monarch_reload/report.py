@@ -19,7 +19,7 @@ _SPOKEN: Mapping[Action, str] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ModuleVerdict:
     """What becomes of one module.
 
     patch: functions and classes change in place. rerun: top-level statements run too.
@@ -31,6 +31,9 @@ class Verdict:
     action: Action
     reason: str
     classes: tuple[str, ...] = ()
+
+
+ModuleVerdict = ModuleVerdict  # its name in the package
 
 
 @dataclass
@@ -52,7 +55,7 @@ class ReloadReport:
     functions: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     reran: list[str] = field(default_factory=list)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, ModuleVerdict] = field(default_factory=dict)
     prepare_seconds: float = 0.0
     seconds: float = 0.0
     files: list[str] = field(default_factory=list)
@@ -106,7 +109,7 @@ class ReloadReport:
         more = (*(f"  {text}" for text in self.stays), *(f"  warning: {w}" for w in self.warnings))
         return "\n".join([head, *lines, *more])
 
-    def _what(self, verdict: Verdict) -> list[str]:
+    def _what(self, verdict: ModuleVerdict) -> list[str]:
         """The patched definitions and the statements that ran, without the module's name."""
         if verdict.action not in ("patch", "rerun"):
             return []

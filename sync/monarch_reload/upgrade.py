@@ -16,7 +16,7 @@ from monarch_reload.errors import NeedsRespawn, ReloadError
 from monarch_reload.live.classes import ClassPatch, forget_subclass_checks
 from monarch_reload.live.patch import FunctionPatch, parts_of
 from monarch_reload.live.settle import rehome
-from monarch_reload.report import ReloadReport, Verdict
+from monarch_reload.report import ModuleVerdict, ReloadReport
 from monarch_reload.undo_log import MISSING, Action, Attribute, Flip, Item, UndoLog
 
 
@@ -40,14 +40,16 @@ class ClassUpgrade:
         self._also = also
         if self._classes.refused:
             reasons = "; ".join(f"{cls}: {why}" for cls, why in self._classes.refused.items())
-            verdict = Verdict(live.__module__, "", "respawn", reasons, tuple(self._classes.refused))
+            verdict = ModuleVerdict(
+                live.__module__, "", "respawn", reasons, tuple(self._classes.refused)
+            )
             raise NeedsRespawn.of_verdicts([verdict])
         self._gone = [
             name
             for name in live.__dict__
             if not name.startswith("__") and name not in staged.__dict__
         ]
-        self.verdicts = {name: Verdict(live.__module__, "", "patch", "upgraded", (name,))}
+        self.verdicts = {name: ModuleVerdict(live.__module__, "", "patch", "upgraded", (name,))}
 
     def _is_inner(self, value: Any) -> bool:
         return isinstance(value, type) and value.__qualname__.startswith(

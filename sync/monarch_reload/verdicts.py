@@ -14,18 +14,16 @@ from monarch_reload.at_start import (
     makes_torch_modules,
 )
 from monarch_reload.plan.code_warnings import CodeWarnings
-from monarch_reload.plan.dirty_marks import Plan
-from monarch_reload.report import ReloadReport, Verdict
-from monarch_reload.source.source import RunningSources, Source
-
-__all__ = ["judge", "warnings_of"]
+from monarch_reload.plan.dirty_marks import EditPlan
+from monarch_reload.report import ModuleVerdict, ReloadReport
+from monarch_reload.source.source import ModuleSource, RunningSources
 
 
 def judge(
     report: ReloadReport,
-    plan: Plan,
+    plan: EditPlan,
     running: RunningSources,
-    changed: Mapping[str, Source],
+    changed: Mapping[str, ModuleSource],
     *,
     refused: Mapping[str, Mapping[str, str]],
     patched: Collection[FunctionType],
@@ -51,13 +49,13 @@ def judge(
         ]
         if reasons:
             why = "; ".join(f"{cls}: {reason}" for cls, reason in reasons.items())
-            verdict = Verdict(name, path, "respawn", why, tuple(reasons))
+            verdict = ModuleVerdict(name, path, "respawn", why, tuple(reasons))
         elif reran:
             lines = ", ".join(str(statement.first) for statement in reran)
-            verdict = Verdict(name, path, "rerun", f"statements at lines {lines} run again")
+            verdict = ModuleVerdict(name, path, "rerun", f"statements at lines {lines} run again")
         else:
             why = "definitions change in place" if name in changed else "follows an import"
-            verdict = Verdict(name, path, "patch", why)
+            verdict = ModuleVerdict(name, path, "patch", why)
         verdicts[name] = verdict
     for function in patched:
         qualname = function.__qualname__
@@ -80,12 +78,12 @@ def judge(
         if module is not None and verdicts[module].action in ("patch", "rerun"):
             known = verdicts[module]
             own = owner.removeprefix(f"{module}.")
-            verdicts[module] = Verdict(
+            verdicts[module] = ModuleVerdict(
                 known.module, known.path, known.action, known.reason, (*known.classes, own)
             )
 
 
-def _makers_that_come_or_go(plan: Plan, changed: Mapping[str, Source]) -> Iterator[str]:
+def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource]) -> Iterator[str]:
     """Of modules of torch that have an `__init__` of their own now, or had one until now."""
     for name in changed:
         edit = plan.modules[name].edit
@@ -100,9 +98,9 @@ def _makers_that_come_or_go(plan: Plan, changed: Mapping[str, Source]) -> Iterat
 
 
 def _helpers(
-    plan: Plan,
+    plan: EditPlan,
     running: RunningSources,
-    changed: Mapping[str, Source],
+    changed: Mapping[str, ModuleSource],
     patched: Collection[FunctionType],
 ) -> Iterator[str]:
     """What is edited, and taken by nothing but what runs when a run begins."""
@@ -123,14 +121,14 @@ def _helpers(
 
 
 def warnings_of(
-    plan: Plan,
+    plan: EditPlan,
     running: RunningSources,
-    changed: Mapping[str, Source],
+    changed: Mapping[str, ModuleSource],
     namespaces: Mapping[str, Mapping[str, object]],
 ) -> Iterator[str]:
     """What edited functions will trip over. ``namespaces`` are those of modules made anew."""
 
-    def source_of(name: str) -> Source | None:
+    def source_of(name: str) -> ModuleSource | None:
         if name in changed:
             return changed[name]
         return running[name] if name in running else None  # noqa: SIM401  no mapping

@@ -18,7 +18,7 @@ What to open, by what is to be changed:
 - what cannot be moved in a replica: mounts; folders that are not all ours, or of a container's
   image: `mounts.py`; `monarch_sync/replicas/whole_folders.py`
 - how an edit travels: `delta.py`, `monarch_sync/scanning/contents.py`,
-  `monarch_sync/replicas/unpacking.py`, for large files `monarch_sync/replicas/patch_file.py`
+  `monarch_sync/replicas/staging.py`, for large files `monarch_sync/replicas/patch_file.py`
 """
 
 from __future__ import annotations
@@ -26,98 +26,40 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from monarch_sync.errors import (
-        BadManifest,
-        BadMessage,
-        ContentGone,
-        GenerationUnknown,
-        MovedUnderfoot,
-        PushRefused,
-        ReplicaBusy,
-        SyncError,
-        SyncFailed,
-        VersionMismatch,
-        WatchEnded,
-        WorkspaceEmptied,
-        WorkspaceMissing,
-    )
-    from monarch_sync.host_report import HostReport
-    from monarch_sync.instalments import Instalments
-    from monarch_sync.local import sync_local
-    from monarch_sync.manifest import Manifest
-    from monarch_sync.push import HostView, Outgoing, Push
-    from monarch_sync.replicas.replica import Replica
-    from monarch_sync.report import Problem, Refusal, SyncReport
-    from monarch_sync.scanning.scanner import Scan, Scanner, scan
-    from monarch_sync.watching.watch import Watcher
-    from monarch_sync.workspace import Folder, Workspace
+if TYPE_CHECKING:  # Type checkers take the names from their homes.
+    from monarch_sync.errors import *  # noqa: F403
+    from monarch_sync.host_report import *  # noqa: F403
+    from monarch_sync.instalments import *  # noqa: F403
+    from monarch_sync.local import *  # noqa: F403
+    from monarch_sync.manifest import *  # noqa: F403
+    from monarch_sync.push import *  # noqa: F403
+    from monarch_sync.replicas.replica import *  # noqa: F403
+    from monarch_sync.report import *  # noqa: F403
+    from monarch_sync.scanning.scanner import *  # noqa: F403
+    from monarch_sync.watching.watch import *  # noqa: F403
+    from monarch_sync.workspace import *  # noqa: F403
 
-__all__ = [
-    "BadManifest",
-    "BadMessage",
-    "ContentGone",
-    "Folder",
-    "GenerationUnknown",
-    "HostReport",
-    "HostView",
-    "Instalments",
-    "Manifest",
-    "MovedUnderfoot",
-    "Outgoing",
-    "Problem",
-    "Push",
-    "PushRefused",
-    "Refusal",
-    "Replica",
-    "ReplicaBusy",
-    "Scan",
-    "Scanner",
-    "SyncError",
-    "SyncFailed",
-    "SyncReport",
-    "VersionMismatch",
-    "WatchEnded",
-    "Watcher",
-    "Workspace",
-    "WorkspaceEmptied",
-    "WorkspaceMissing",
-    "scan",
-    "sync_local",
-]
-
-_HOMES = {
-    "BadManifest": "errors",
-    "BadMessage": "errors",
-    "ContentGone": "errors",
-    "Folder": "workspace",
-    "GenerationUnknown": "errors",
-    "HostReport": "host_report",
-    "HostView": "push",
-    "Instalments": "instalments",
-    "Manifest": "manifest",
-    "MovedUnderfoot": "errors",
-    "Outgoing": "push",
-    "Problem": "report",
-    "Push": "push",
-    "PushRefused": "errors",
-    "Refusal": "report",
-    "Replica": "replicas.replica",
-    "ReplicaBusy": "errors",
-    "Scan": "scanning.scanner",
-    "Scanner": "scanning.scanner",
-    "SyncError": "errors",
-    "SyncFailed": "errors",
-    "SyncReport": "report",
-    "VersionMismatch": "errors",
-    "WatchEnded": "errors",
-    "Watcher": "watching.watch",
-    "Workspace": "workspace",
-    "WorkspaceEmptied": "errors",
-    "WorkspaceMissing": "errors",
-    "scan": "scanning.scanner",
-    "sync_local": "local",
+# Each home, and what this package shows of it.
+_NAMES = {
+    "errors": """
+        BadManifest BadMessage ContentGone GenerationUnknown MovedUnderfoot PushRefused
+        ReplicaBusy SyncError SyncFailed VersionMismatch WatchEnded WorkspaceEmptied
+        WorkspaceMissing
+    """,
+    "host_report": "HostReport",
+    "instalments": "Instalments",
+    "local": "sync_local",
+    "manifest": "Manifest",
+    "push": "HostView Outgoing Push PushMessage",
+    "replicas.replica": "Replica",
+    "report": "Problem Refusal SyncReport",
+    "scanning.scanner": "Scan Scanner scan",
+    "watching.watch": "Watcher",
+    "workspace": "Folder Workspace",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
@@ -127,3 +69,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

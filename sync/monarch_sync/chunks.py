@@ -19,8 +19,6 @@ from monarch_sync.digest import (
     digest_bytes,
 )
 
-__all__ = ["Chunk", "Chunks", "cut"]
-
 _CHUNK = 64 << 10
 _WINDOW = 8 << 20  # how far an insertion may shift what follows, to be found again
 _STEPS = (0, 1, 2, 4, 8, 16, 64, 256)  # which of the next chunks are looked for
@@ -28,7 +26,7 @@ _PATIENCE = 64
 _ANCHOR = 32
 
 
-class Chunk(NamedTuple):
+class ContentChunk(NamedTuple):
     """`anchor`: the first bytes, by which it is found again where it has shifted."""
 
     size: int
@@ -39,7 +37,7 @@ class Chunk(NamedTuple):
 class Chunks(NamedTuple):
     """All pieces of one content, in order. ``blocks``: to look at the file again by."""
 
-    chunks: list[Chunk]
+    chunks: list[ContentChunk]
     blocks: QuickBlocks = QuickBlocks()
 
     def places(self) -> tuple[dict[bytes, int], dict[int, bytes]]:
@@ -111,7 +109,7 @@ def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
     return digest, tape.size, Chunks(chunks, tape.quick_blocks())
 
 
-def _follow(tape: _Tape, old: list[Chunk]) -> Iterator[Chunk]:
+def _follow(tape: _Tape, old: list[ContentChunk]) -> Iterator[ContentChunk]:
     at = 0  # the old chunk that would come next, if what changed is as long as what it replaced
     last = 0  # the old chunk after the last that was met
     patience = 0  # how many chunks are to go by before the next search
@@ -155,7 +153,7 @@ def _skip_same(tape: _Tape, blocks: bytes, at: int) -> int:
     return size // DIGEST_BYTES
 
 
-def _next_if(tape: _Tape, chunk: Chunk) -> Chunk | None:
+def _next_if(tape: _Tape, chunk: ContentChunk) -> ContentChunk | None:
     """The chunk, consumed, if it comes next."""
     ahead = tape.ahead(chunk.size)
     if len(ahead) < chunk.size or tape.digest_of(ahead) != chunk.digest:
@@ -164,13 +162,13 @@ def _next_if(tape: _Tape, chunk: Chunk) -> Chunk | None:
     return chunk
 
 
-def _is_overwritten(tape: _Tape, chunk: Chunk, following: Chunk) -> bool:
+def _is_overwritten(tape: _Tape, chunk: ContentChunk, following: ContentChunk) -> bool:
     """Whether only this chunk changed: the one after it stands in its place."""
     ahead = tape.ahead(chunk.size + following.size)[chunk.size :]
     return len(ahead) == following.size and digest_bytes(ahead) == following.digest
 
 
-def _find_again(tape: _Tape, old: list[Chunk], at: int) -> tuple[int, int]:
+def _find_again(tape: _Tape, old: list[ContentChunk], at: int) -> tuple[int, int]:
     """(how far ahead, which): the nearest place where one of the next old chunks stands."""
     best = (-1, at)
     for index in (at + step for step in _STEPS if at + step < len(old)):
@@ -182,9 +180,9 @@ def _find_again(tape: _Tape, old: list[Chunk], at: int) -> tuple[int, int]:
     return best
 
 
-def _even(tape: _Tape, size: int) -> Iterator[Chunk]:
+def _even(tape: _Tape, size: int) -> Iterator[ContentChunk]:
     while size > 0:
         piece = tape.ahead(min(size, _CHUNK))
-        yield Chunk(len(piece), tape.digest_of(piece), bytes(piece[:_ANCHOR]))
+        yield ContentChunk(len(piece), tape.digest_of(piece), bytes(piece[:_ANCHOR]))
         tape.skip(len(piece))
         size -= len(piece)

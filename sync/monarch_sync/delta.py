@@ -22,17 +22,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-__all__ = [
-    "Piece",
-    "apply",
-    "between_chunks",
-    "compress",
-    "decode",
-    "decompress",
-    "encode",
-    "patch",
-    "unpatch",
-]
 
 Piece = tuple[int, int] | bytes
 Reader = Callable[[int, int], bytes]

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from monarch_sync.entry import Entry, Kind, folders_above
+from monarch_sync.entry import Entry, EntryKind, folders_above
 from monarch_sync.manifest import Manifest
 from monarch_sync.tree import Child, join
-
-__all__ = ["Plan", "diff", "find_moved_folders"]
 
 _Key = tuple[int, bytes]
 
 
 @dataclass
-class Plan:
+class SyncPlan:
     """Paths are manifest paths.
 
     ``removes`` are entries that give way (deleted, or replaced by another kind), deepest first;
@@ -54,12 +52,12 @@ class Plan:
 def diff(
     old: Manifest, new: Manifest, folders_moved: Sequence[tuple[str, str]] | None = None,
     is_here: Callable[[bytes], bool] = lambda digest: False,
-) -> Plan:  # fmt: skip
+) -> SyncPlan:  # fmt: skip
     """What turns ``old`` into ``new``. ``folders_moved``: the folders to move whole, if it is not
     for the plan to find them. ``is_here``: which contents need not be looked for."""
     if folders_moved is None:
         folders_moved = find_moved_folders(old, new)
-    plan = Plan(folders_moved=list(folders_moved))
+    plan = SyncPlan(folders_moved=list(folders_moved))
     fresh: list[Entry] = []
     base = old.replace(moves=folders_moved) if folders_moved else old
     for path, there, after in new.changes(base):
@@ -72,13 +70,13 @@ def diff(
         kind = after.kind
         if before is not None and _only_mode_differs(before, after):
             plan.modes.append(after)
-        elif kind is Kind.FILE:
+        elif kind is EntryKind.FILE:
             plan.files.append(after)
             if before is not None:
                 plan.before[path] = before
             if not is_here(after.digest):
                 fresh.append(after)
-        elif kind is Kind.DIR:
+        elif kind is EntryKind.DIR:
             plan.folders.append(after)
         else:
             plan.links.append(after)

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from monarch_sync.digest import ContentHasher
 
-__all__ = ["Content", "Disk", "copy_range"]
-
 Content = bytes | bytearray | memoryview
 AnyPath = str | os.PathLike[str]
 

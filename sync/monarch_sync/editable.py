@@ -19,8 +19,6 @@ from urllib.parse import unquote, urlsplit
 
 from monarch_sync.workspace import Folder, Workspace
 
-__all__ = ["Editable", "editable_folders", "editable_installs"]
-
 _RUNTIME = "monarch-loop"  # what runs on the hosts already is not to be replaced under its feet
 _MAPPING = re.compile(r"^MAPPING(?:\s*:[^=\n]*)?\s*=\s*(\{[^\n]*\})", re.MULTILINE)
 

@@ -29,7 +29,7 @@ _SURELY_SHORT = _MAX_NAME_BYTES // 4  # characters
 Row = tuple[bytes, str, int, int, bytes, bytes, tuple[tuple[bytes, int], ...]]
 
 
-class Kind(str, enum.Enum):
+class EntryKind(str, enum.Enum):
     """What stands at a path."""
 
     FILE = "file"
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     path: str
-    kind: Kind
+    kind: EntryKind
     mode: int = 0o777
     size: int = 0
     digest: bytes = b""
@@ -55,15 +55,15 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_file(self) -> bool:
-        return self.kind is Kind.FILE
+        return self.kind is EntryKind.FILE
 
     @property
     def is_dir(self) -> bool:
-        return self.kind is Kind.DIR
+        return self.kind is EntryKind.DIR
 
     @property
     def is_link(self) -> bool:
-        return self.kind is Kind.LINK
+        return self.kind is EntryKind.LINK
 
     def to_row(self) -> Row:
         """The entry as it travels and is stored."""
@@ -83,7 +83,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return entry
 
 
-_KINDS = {kind.value: kind for kind in Kind}
+_KINDS = {kind.value: kind for kind in EntryKind}
 
 
 def to_wire(text: str) -> bytes:
@@ -177,11 +177,11 @@ def _shape_fault(entry: Entry) -> str:
     kind = entry.kind
     if not 0 <= entry.mode <= 0o777:
         return f"has mode {entry.mode:o}, beyond permission bits"
-    if kind is Kind.FILE:
+    if kind is EntryKind.FILE:
         if len(entry.digest) != DIGEST_BYTES or entry.size < 0:
             return "is a file without a digest"
     elif entry.digest or entry.size or entry.chunks:
         return "has content, but is no file"
-    elif kind is Kind.LINK:
+    elif kind is EntryKind.LINK:
         return target_fault(entry.path, entry.target)
     return "has a target, but is no link" if entry.target else ""

@@ -13,8 +13,6 @@ import xxhash
 
 from monarch_sync.digest import BLOCK_BYTES, LARGE_BYTES
 
-__all__ = ["frame", "frames_in"]
-
 _HEAD = struct.Struct("<I16s")
 
 

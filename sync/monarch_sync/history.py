@@ -22,15 +22,13 @@ from monarch_sync.entry import Entry, Row
 from monarch_sync.errors import BadManifest
 from monarch_sync.frames import frame, frames_in
 from monarch_sync.manifest import (
-    Change,
+    EntryChange,
     Manifest,
     decode_pairs,
     decode_paths,
     encode_pairs,
     encode_paths,
 )
-
-__all__ = ["History", "Past"]
 
 _MAX_BYTES = 32 << 20
 _MAX_RECORDS = 500
@@ -68,7 +66,7 @@ _Record = _Pushed | _Lost
 _decoder = msgspec.msgpack.Decoder(_Record)
 
 
-class Past(NamedTuple):
+class PastGeneration(NamedTuple):
     """One generation, as it is remembered. ``seconds`` since the epoch, by this host's clock.
 
     ``manifest`` is None where the records do not lead to it any more. ``missing``: the digests of
@@ -150,7 +148,7 @@ class History:
         if entries:
             self._put(_Lost(generation, [entry.to_row() for entry in entries]))
 
-    def walk(self, current: Manifest, has: Callable[[bytes], bool]) -> Iterator[Past]:
+    def walk(self, current: Manifest, has: Callable[[bytes], bool]) -> Iterator[PastGeneration]:
         """The generations, newest first. ``has``: whether this host has a content that is not part
         of the current state."""
         state = current
@@ -161,7 +159,7 @@ class History:
         for record in reversed([record for record, _ in _records_in(data)]):
             if isinstance(record, _Pushed):
                 is_proven = state.digest == record.digest
-                yield Past(
+                yield PastGeneration(
                     record.generation, record.seconds, record.author, record.digest,
                     record.num_files, record.num_changed, decode_paths(record.paths),
                     state if is_proven else None, frozenset(missing.values()),
@@ -235,7 +233,7 @@ def _records_in(data: bytes) -> Iterator[tuple[_Record, int]]:
 
 def _way_back(
     old: Manifest, new: Manifest, moves: Sequence[tuple[str, str]] | None
-) -> tuple[list[tuple[str, str]], list[Change]]:
+) -> tuple[list[tuple[str, str]], list[EntryChange]]:
     """From ``new`` to ``old``: the folders that move first, and what changes then."""
     if moves is None:
         back = find_moved_folders(new, old) if len(old) else []
@@ -244,7 +242,7 @@ def _way_back(
     if back:
         with contextlib.suppress(BadManifest):  # an old place is taken again
             return back, old.changes(new.replace(moves=back))
-    return [], [Change(path, now, was) for path, was, now in new.changes(old)]
+    return [], [EntryChange(path, now, was) for path, was, now in new.changes(old)]
 
 
 def _is_within(path: str, moves: list[tuple[str, str]]) -> bool:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from monarch_sync.words import byte_size, num_cells
 
-__all__ = ["HostReport", "host_rows"]
-
 
 @dataclass
 class HostReport:

@@ -12,10 +12,8 @@ from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.entry import Entry
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Instalment, Message, Need, encode
-from monarch_sync.push import MAX_UNASKED_BYTES, HostView, Outgoing, author_name
+from monarch_sync.push import MAX_UNASKED_BYTES, HostView, PushMessage, author_name
 from monarch_sync.scanning.contents import Contents
-
-__all__ = ["Instalments"]
 
 _BYTES = 2 << 20
 
@@ -29,7 +27,7 @@ class Instalments:
 
     def __init__(
         self, contents: Contents, views: Sequence[HostView], generation: int,
-        send: Callable[[Outgoing], None],
+        send: Callable[[PushMessage], None],
     ) -> None:  # fmt: skip
         self._contents = contents
         self._views = views
@@ -76,7 +74,7 @@ class Instalments:
             self._generation, author_name(), [entry.to_row() for entry in self._entries],
             [blob for blob, _ in made],
         )  # fmt: skip
-        self._send(Outgoing(message, [content for _, content in made]))
+        self._send(PushMessage(message, [content for _, content in made]))
         num_bytes = len(encode(message)) + sum(len(content) for _, content in made)
         for view in self._views:
             view.bytes_ahead += num_bytes

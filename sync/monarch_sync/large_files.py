@@ -9,8 +9,6 @@ from typing import Protocol, TypeVar
 
 from monarch_sync.entry import Entry
 
-__all__ = ["Review", "large_among", "review", "reviewed_by"]
-
 _MIN_BYTES = 50_000_000
 
 Review = Callable[[Sequence[Entry]], None]

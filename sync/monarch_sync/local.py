@@ -6,14 +6,12 @@ import time
 
 from monarch_sync.host_report import HostReport
 from monarch_sync.messages import Commit, Staged, decode, encode
-from monarch_sync.push import HostView, Outgoing, Push
+from monarch_sync.push import HostView, Push, PushMessage
 from monarch_sync.replicas.replica import Replica
 from monarch_sync.report import SyncReport
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.scanner import Scan, Scanner
 from monarch_sync.workspace import Workspace
-
-__all__ = ["push_local", "sync_local"]
 
 
 def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
@@ -45,8 +43,8 @@ def push_local(
     view = HostView()
     view.generation, view.manifest = replica.generation, replica.manifest
     push = Push(workspace, manifest, view, replica.generation + 1, contents)
-    step: Outgoing | Staged = push.first(brings_content=not takes_back)
-    while isinstance(step, Outgoing):
+    step: PushMessage | Staged = push.first(brings_content=not takes_back)
+    while isinstance(step, PushMessage):
         # Through bytes and back, as if there were a wire in between.
         reply = replica.handle(decode(encode(step.message)), step.blobs)
         step = push.receive(decode(encode(reply)))

@@ -26,7 +26,7 @@ from monarch_sync.entry import (
     to_wire,
 )
 from monarch_sync.errors import BadManifest
-from monarch_sync.tree import EMPTY, Child, Node, differing, join, located, paths_of, split
+from monarch_sync.tree import EMPTY, Child, TreeNode, differing, join, located, paths_of, split
 from monarch_sync.tree_making import Editor, build
 
 
@@ -43,7 +43,7 @@ class _Lineage(NamedTuple):
     touched: dict[str, tuple[Entry | None, Entry | None]]
 
 
-class Change(NamedTuple):
+class EntryChange(NamedTuple):
     """What stands at a path where two manifests differ, before and now."""
 
     path: str
@@ -59,11 +59,11 @@ class Manifest:
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._hold(build(entries))
 
-    def _hold(self, root: Node) -> None:
+    def _hold(self, root: TreeNode) -> None:
         self.root = root
-        self._folders: dict[str, Node] = {"": root}
+        self._folders: dict[str, TreeNode] = {"": root}
         self._rows: list[Row] | None = None
-        self._changes: tuple[bytes, list[Change]] | None = None
+        self._changes: tuple[bytes, list[EntryChange]] | None = None
         self.digest_name = DIGEST_NAME
         counted = root.digest + root.num_entries.to_bytes(8, "big")
         self.digest = digest_bytes(DIGEST_NAME.encode() + counted)
@@ -107,7 +107,7 @@ class Manifest:
         node = self._folders.get(folder) or self.folder(folder)
         return node.children.get(name if folder else path)
 
-    def folder(self, path: str) -> Node:
+    def folder(self, path: str) -> TreeNode:
         """What is in a folder ("" = the root); nothing, if there is no such folder."""
         node = self._folders.get(path)
         if node is None:
@@ -149,20 +149,20 @@ class Manifest:
             elif (entry := children[name].entry) is not None and entry.is_file:
                 yield join(path, name)
 
-    def changes(self, base: Manifest) -> list[Change]:
+    def changes(self, base: Manifest) -> list[EntryChange]:
         """Where this manifest and `base` differ, in canonical order. Kept for the next who asks."""
         if self._changes is None or self._changes[0] != base.digest:
             self._changes = base.digest, self._compare(base)
         return self._changes[1]
 
-    def _compare(self, base: Manifest) -> list[Change]:
+    def _compare(self, base: Manifest) -> list[EntryChange]:
         if not len(base):
-            return [Change(entry.path, None, entry) for entry in self]
+            return [EntryChange(entry.path, None, entry) for entry in self]
         if self.lineage and self.lineage.base == base.digest:
-            found = [Change(path, *pair) for path, pair in self.lineage.touched.items()]
+            found = [EntryChange(path, *pair) for path, pair in self.lineage.touched.items()]
         else:
             found = [
-                Change(path, _entry_at(path, before), _entry_at(path, now))
+                EntryChange(path, _entry_at(path, before), _entry_at(path, now))
                 for path, before, now in differing(base.root, self.root)
             ]
         if len(found) > 1:
@@ -296,7 +296,7 @@ def _entry_at(path: str, child: Child | None) -> Entry | None:
     return None if child is None or child.entry is None else located(child.entry, path)
 
 
-def _entries(root: Node, above: str) -> Iterator[Entry]:
+def _entries(root: TreeNode, above: str) -> Iterator[Entry]:
     for folder, node in root.walk(above):
         for name, child in node.children.items():
             if child.entry is not None:

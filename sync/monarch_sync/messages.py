@@ -3,15 +3,16 @@
     author                         host
     Instalment (some entries,   →  Need (what is lacking of them), or Refused
       and blobs)
-    Stage (what changes, blobs) →  Staged, or Need (more blobs, or the whole manifest), or Refused
+    StageRequest (what changes, →  Staged, or Need (more blobs, or the whole manifest), or Refused
+      and blobs)
     Supply (more blobs)         →  the same
     Commit                      →  Committed, or Refused
     Abort                       →  Aborted
 
 Questions that change nothing, about what the host has and had:
 
-    AskHistory                  →  Told
-    AskState (generation)       →  Held, or Refused
+    AskHistory                  →  HistoryReply
+    AskState (generation)       →  StateReply, or Refused
     AskMissing (digests)        →  Need
     AskContent (a piece of one) →  Piece, or Refused
     AskChanges (between two)    →  Changes, or Refused
@@ -28,35 +29,6 @@ import msgspec
 
 from monarch_sync.entry import Row
 from monarch_sync.errors import BadMessage, VersionMismatch
-
-__all__ = [
-    "PROTOCOL_VERSION",
-    "Abort",
-    "Aborted",
-    "AskChanges",
-    "AskContent",
-    "AskHistory",
-    "AskMissing",
-    "AskState",
-    "Blob",
-    "Changes",
-    "Commit",
-    "Committed",
-    "Held",
-    "Instalment",
-    "Message",
-    "Need",
-    "Piece",
-    "Question",
-    "Refused",
-    "Stage",
-    "Staged",
-    "Supply",
-    "Told",
-    "ToldGeneration",
-    "decode",
-    "encode",
-]
 
 PROTOCOL_VERSION = 5
 
@@ -87,7 +59,7 @@ class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
     blobs: list[Blob]
 
 
-class Stage(msgspec.Struct, tag=1, array_like=True, frozen=True):
+class StageRequest(msgspec.Struct, tag=1, array_like=True, frozen=True):
     """Get a state ready. ``base`` empty: ``changed`` is the whole manifest. ``moves``: folders of
     the base that have another name now, as (old, new); what else changed is told as from there.
     ``takes_back``: what the host shows was not to stay, and this is what was there before it.
@@ -192,7 +164,7 @@ class ToldGeneration(msgspec.Struct, array_like=True, frozen=True):
     is_taken_back: bool = False
 
 
-class Told(msgspec.Struct, tag=41, array_like=True, frozen=True):
+class HistoryReply(msgspec.Struct, tag=41, array_like=True, frozen=True):
     """Newest first."""
 
     generation: int
@@ -206,7 +178,7 @@ class AskState(msgspec.Struct, tag=42, array_like=True, frozen=True):
     generation: int
 
 
-class Held(msgspec.Struct, tag=43, array_like=True, frozen=True):
+class StateReply(msgspec.Struct, tag=43, array_like=True, frozen=True):
     """All entries of a generation; ``missing`` are contents of it that this host lacks."""
 
     generation: int
@@ -256,8 +228,8 @@ class Changes(msgspec.Struct, tag=48, array_like=True, frozen=True):
 
 Question = AskHistory | AskState | AskMissing | AskContent | AskChanges
 Message = (
-    Instalment | Stage | Supply | Commit | Abort | Need | Staged | Committed | Aborted | Refused
-    | Question | Told | Held | Piece | Changes
+    Instalment | StageRequest | Supply | Commit | Abort | Need | Staged | Committed | Aborted
+    | Refused | Question | HistoryReply | StateReply | Piece | Changes
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -277,7 +249,7 @@ def encode(message: Message) -> bytes:
     last, data = _last_encoded
     if last is not message:
         data = bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
-        if isinstance(message, Instalment | Stage | Supply):
+        if isinstance(message, Instalment | StageRequest | Supply):
             # As a rule it goes to many hosts, and may be long.
             _last_encoded = message, data
     return data

@@ -12,15 +12,13 @@ import re
 import select
 import threading
 
-__all__ = ["mounted_inside"]
-
 _TABLE = "/proc/self/mountinfo"
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # blanks and backslashes
 _PLACE = 4
 _PIECE = 1 << 16
 
 
-class _Table:
+class _MountTable:
     """All mounts that this process sees. To read them takes the kernel 50 us or more, so it is
     asked whether there are others now, with a file that stays open."""
 
@@ -58,7 +56,7 @@ class _Table:
         return [_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place) for place in places]
 
 
-_table: _Table | None = None
+_table: _MountTable | None = None
 
 
 def mounted_inside(folder: str) -> set[str]:
@@ -66,7 +64,7 @@ def mounted_inside(folder: str) -> set[str]:
     global _table
     try:
         if _table is None or not _table.is_ours:
-            _table = _Table()
+            _table = _MountTable()
         return _table.inside(folder)
     except OSError:
         return set()

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["Progress", "followed_by", "progress"]
-
 
 @dataclass
 class Progress:

@@ -15,16 +15,23 @@ from typing import NamedTuple, TypeVar
 from monarch_sync.diff import find_moved_folders
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import Content
-from monarch_sync.entry import Entry, Kind, Row, from_wire, to_wire
+from monarch_sync.entry import Entry, EntryKind, Row, from_wire, to_wire
 from monarch_sync.errors import PushRefused
 from monarch_sync.host_report import HostReport
 from monarch_sync.large_files import large_among
 from monarch_sync.manifest import Manifest, encode_pairs, encode_paths
-from monarch_sync.messages import Blob, Committed, Message, Need, Refused, Stage, Staged, Supply
+from monarch_sync.messages import (
+    Blob,
+    Committed,
+    Message,
+    Need,
+    Refused,
+    Staged,
+    StageRequest,
+    Supply,
+)
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.workspace import Workspace
-
-__all__ = ["HostView", "Outgoing", "Push", "author_name"]
 
 _MAX_ROUNDS = 4
 _MAX_HELD = 200_000  # so many contents are remembered of a host's store
@@ -34,11 +41,14 @@ _MAX_EDITED_BYTES = 64 << 10
 _T = TypeVar("_T")
 
 
-class Outgoing(NamedTuple):
+class PushMessage(NamedTuple):
     """A message to send, with the blobs that go beside it."""
 
     message: Message
     blobs: Sequence[Content]
+
+
+PushMessage = PushMessage  # its former name, which the package still has
 
 
 class HostView:
@@ -103,7 +113,7 @@ class Push:
         """What the host had, as far as that is known."""
         return self._base
 
-    def first(self, *, brings_content: bool = True) -> Outgoing:
+    def first(self, *, brings_content: bool = True) -> PushMessage:
         """What to send first. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
 
         Without ``brings_content`` the host is trusted to have what it needs in its store, as it
@@ -112,7 +122,7 @@ class Push:
         self._brings_content = brings_content
         return self._stage()
 
-    def large_in(self, out: Outgoing) -> list[Entry]:
+    def large_in(self, out: PushMessage) -> list[Entry]:
         """The large files that this brings, as far as the host is not known to have had them."""
         blobs = getattr(out.message, "blobs", ())
         brought = {blob.digest for blob in large_among(blobs) if blob.encoding == "raw"}
@@ -121,7 +131,7 @@ class Push:
         base: Container[str] = () if self._base is None else self._base
         return [e for e in self._manifest if e.digest in brought and e.path not in base]
 
-    def receive(self, reply: Message) -> Outgoing | Staged:
+    def receive(self, reply: Message) -> PushMessage | Staged:
         """The next message, or ``Staged`` when the host is ready. Raises ``PushRefused``."""
         self._rounds += 1
         if isinstance(reply, Staged):
@@ -143,7 +153,7 @@ class Push:
             reason = reply.reason if isinstance(reply, Refused) else type(reply).__name__
             raise PushRefused(code, reason)
         shared, view = self._contents.shared, self._view
-        for key in [key for key, made in shared.items() if isinstance(made, Outgoing)]:
+        for key in [key for key, made in shared.items() if isinstance(made, PushMessage)]:
             del shared[key]  # contents, which take room
         view.ahead, view.bytes_ahead = None, 0
         view.held |= self._change().replaced
@@ -152,7 +162,7 @@ class Push:
         view.generation, view.manifest, view.is_empty = self.generation, self._manifest, False
         return [from_wire(name) for name in reply.kept]
 
-    def _stage(self) -> Outgoing:
+    def _stage(self) -> PushMessage:
         change = self._change()
         wanted: frozenset[bytes] = frozenset()
         if self._brings_content and self._base is not None:
@@ -173,11 +183,11 @@ class Push:
         key = (self.generation, change.base, unsure)
         return self._shared(key, lambda: frozenset(base.paths_of(unsure)))
 
-    def _supply(self, digests: frozenset[bytes]) -> Outgoing:
+    def _supply(self, digests: frozenset[bytes]) -> PushMessage:
         key = (self.generation, self._manifest.digest, digests, self._is_near)
         return self._send(self._shared(key, lambda: self._make_supply(digests)))
 
-    def _send(self, out: Outgoing) -> Outgoing:
+    def _send(self, out: PushMessage) -> PushMessage:
         self.bytes_sent += sum(map(len, out.blobs))
         return out
 
@@ -218,7 +228,10 @@ class Push:
                 now.digest for was, now in written
                 if was is None or not was.is_file or now.size > _MAX_EDITED_BYTES
             ),
-            frozenset(was.digest for was in before if was is not None and was.kind is Kind.FILE),
+            frozenset(
+                was.digest for was in before
+                if was is not None and was.kind is EntryKind.FILE
+            ),
         )  # fmt: skip
 
     def _make_first(self, manifest: Manifest, ahead: Manifest | None) -> _Change:
@@ -238,14 +251,14 @@ class Push:
         went = b"" if ahead is None else ahead.digest
         return _Change(b"", entries, rows, removed, [], contents, nothing, nothing, went)
 
-    def _make_stage(self, change: _Change, wanted: frozenset[bytes]) -> Outgoing:
+    def _make_stage(self, change: _Change, wanted: frozenset[bytes]) -> PushMessage:
         made = self._made(change.entries, wanted)
-        message = Stage(
+        message = StageRequest(
             self.generation, author_name(), self._manifest.digest_name, self._manifest.digest,
             change.base, change.rows, change.removed, [blob for blob, _ in made], change.moves,
             ahead=change.ahead,
         )  # fmt: skip
-        return Outgoing(message, [content for _, content in made])
+        return PushMessage(message, [content for _, content in made])
 
     def files(self) -> list[tuple[bytes, bytes]]:
         """What the host, once ready, told of its files (`Staged.files`), with those in folders that
@@ -273,13 +286,13 @@ class Push:
         report.num_links, report.num_modes = staged.num_links, staged.num_modes
         report.num_folders = staged.num_folders
 
-    def _make_supply(self, digests: frozenset[bytes]) -> Outgoing:
+    def _make_supply(self, digests: frozenset[bytes]) -> PushMessage:
         wanted: dict[bytes, Entry] = {}
         for entry in self._manifest:
             if entry.digest in digests:
                 wanted[entry.digest] = entry
         made = list(self._contents.packed(list(wanted.values()), is_near=self._is_near))
-        return Outgoing(
+        return PushMessage(
             Supply(self.generation, [blob for blob, _ in made]), [content for _, content in made]
         )
 

@@ -47,20 +47,20 @@ _MOVED = {
     "importers": "plan.importers",
     "kinds": "kinds",
     "lambdas": "live.lambdas",
-    "late_defaults": "live.late_defaults",
+    "late_defaults": "live.classes",
     "lines": "source.lines",
     "lookout": "trial.side_effects",
     "marks": "plan.dirty_marks",
     "members": "plan.members",
     "misfit_calls": "plan.misfit_calls",
     "names": "source.names",
-    "operators": "plan.operators",
+    "operators": "plan.plan",
     "outside": "trial.outside",
     "patch": "live.patch",
     "plan": "plan.plan",
     "prepared": "prepared",
     "reach": "plan.propagation",
-    "reading_ahead": "reading_ahead",
+    "reading_ahead": "data_files",
     "registrars": "live.registrars",
     "registries": "live.registries",
     "report": "report",
@@ -91,7 +91,7 @@ _MOVED = {
 }
 
 
-class _Finder:
+class _FormerAddresses:
     """Both the finder and the loader of the modules at former addresses."""
 
     def find_spec(
@@ -111,4 +111,4 @@ class _Finder:
 
 
 if not any(type(finder).__module__ == __name__ for finder in sys.meta_path):
-    sys.meta_path.append(_Finder())
+    sys.meta_path.append(_FormerAddresses())

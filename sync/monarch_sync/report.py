@@ -22,8 +22,6 @@ from monarch_sync.words import (
     took,
 )
 
-__all__ = ["HostReport", "Problem", "Refusal", "SyncReport", "problem_lines"]
-
 _MAX_PROBLEMS = 10
 
 

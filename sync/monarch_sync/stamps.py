@@ -14,8 +14,6 @@ import time
 
 from monarch_sync.digest import digest_bytes, digest_stream
 
-__all__ = ["Stamps", "digest_of", "lstat"]
-
 _TICK_NS = 20_000_000
 _MAX_FILES = 500_000
 _SMALL_BYTES = 64 << 10

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-__all__ = ["Touched"]
-
 
 class Touched(AbstractSet[Path]):
     """Paths that were touched, which are all that may have changed, with what is in them.

@@ -16,19 +16,17 @@ import msgspec
 from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry
 
-__all__ = ["EMPTY", "Child", "Node", "differing", "join", "located", "paths_of", "split"]
-
 
 class Child(msgspec.Struct, frozen=True, gc=False):
     """What bears one name in a folder. ``node``: what is in it, if it is a folder with anything in
     it; where an entry is missing, or is no folder, a manifest is unsound. ``fold``: its digest."""
 
     entry: Entry | None
-    node: Node | None
+    node: TreeNode | None
     fold: bytes
 
 
-class Node:
+class TreeNode:
     """A folder's content. Never changes once it is part of a manifest. ``num_folders``: those in it
     that have anything in them; like the other numbers, at any depth. ``folds``: those of its
     children, sorted, one after the other; ``digest``: of these."""
@@ -44,8 +42,8 @@ class Node:
         self.digest = digest_bytes(b"")
         self._by_digest: dict[bytes, str] | None = None
 
-    def copy(self) -> Node:
-        new = Node()
+    def copy(self) -> TreeNode:
+        new = TreeNode()
         new.children = self.children.copy()
         new.folds, new.digest, new.num_entries = self.folds, self.digest, self.num_entries
         new.num_files, new.num_folders = self.num_files, self.num_folders
@@ -59,7 +57,7 @@ class Node:
             self._by_digest = {e.digest: name for name, e in entries if e is not None and e.digest}
         return self._by_digest
 
-    def walk(self, above: str = "") -> Iterator[tuple[str, Node]]:
+    def walk(self, above: str = "") -> Iterator[tuple[str, TreeNode]]:
         """Every folder in this one and itself, with its path, in no order."""
         pending = [(above, self)]
         while pending:
@@ -69,7 +67,7 @@ class Node:
                 pending += [(join(path, n), c.node) for n, c in node.children.items() if c.node]
 
 
-EMPTY = Node()
+EMPTY = TreeNode()
 
 
 def join(folder: str, name: str) -> str:
@@ -87,7 +85,7 @@ def located(entry: Entry, path: str) -> Entry:
     return entry if entry.path == path else msgspec.structs.replace(entry, path=path)
 
 
-def differing(old: Node, new: Node) -> Iterator[tuple[str, Child | None, Child | None]]:
+def differing(old: TreeNode, new: TreeNode) -> Iterator[tuple[str, Child | None, Child | None]]:
     """Every (path, child before, child now) where the two trees differ, with folders in which
     anything differs; in no order, but a folder comes before what is in it."""
     pending = [("", old, new)]
@@ -109,7 +107,7 @@ def differing(old: Node, new: Node) -> Iterator[tuple[str, Child | None, Child |
                 pending.append((path, *inner))
 
 
-def paths_of(root: Node, digests: Iterable[bytes]) -> dict[bytes, str]:
+def paths_of(root: TreeNode, digests: Iterable[bytes]) -> dict[bytes, str]:
     """A path for each of these contents that a file in the tree has."""
     wanted = set(digests)
     found: dict[bytes, str] = {}

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from monarch_sync.digest import DIGEST_BYTES, digest_bytes
-from monarch_sync.entry import Entry, Kind, to_wire
-from monarch_sync.tree import Child, Node, located, split
-
-__all__ = ["Editor", "build"]
+from monarch_sync.entry import Entry, EntryKind, to_wire
+from monarch_sync.tree import Child, TreeNode, located, split
 
 _NO_FOLD = b""
 _FEW = 8  # changes to a folder that are worked into what is known of it
-_FILE = Kind.FILE
-_NAMES = {kind: kind.value for kind in Kind}
+_FILE = EntryKind.FILE
+_NAMES = {kind: kind.value for kind in EntryKind}
 
 
-def _fold(name: str, entry: Entry | None, node: Node | None) -> bytes:
+def _fold(name: str, entry: Entry | None, node: TreeNode | None) -> bytes:
     if entry is None:
         told = to_wire(name)
     else:
@@ -29,7 +27,7 @@ def _fold(name: str, entry: Entry | None, node: Node | None) -> bytes:
     return digest_bytes(told)
 
 
-def build(entries: Iterable[Entry]) -> Node:
+def build(entries: Iterable[Entry]) -> TreeNode:
     """A tree that shares nothing, which is quicker to make than to edit. Of several entries with
     one path the last one counts."""
     folders: dict[str, dict[str, Entry | None]] = {"": {}}
@@ -40,7 +38,7 @@ def build(entries: Iterable[Entry]) -> Node:
             names = _add_folder(folders, folder)
         names[name] = entry
     top = folders.pop("")
-    inside: dict[str, dict[str, Node]] = {"": {}}
+    inside: dict[str, dict[str, TreeNode]] = {"": {}}
     # The deepest first, so that what is in a folder is known when it is counted.
     for folder in sorted(folders, key=_depth, reverse=True):
         above, name = split(folder)
@@ -64,8 +62,8 @@ def _add_folder(
     return room
 
 
-def _node_of(entries: dict[str, Entry | None], folders: dict[str, Node]) -> Node:
-    node = Node()
+def _node_of(entries: dict[str, Entry | None], folders: dict[str, TreeNode]) -> TreeNode:
+    node = TreeNode()
     children, folds, num_files = node.children, [], 0
     for name, entry in entries.items():
         inner = folders.get(name)
@@ -92,8 +90,8 @@ def _depth(path: str) -> int:
 class Editor:
     """Makes a new tree from one that others may hold; what does not change is shared."""
 
-    def __init__(self, root: Node) -> None:
-        self._nodes: dict[str, Node] = {"": root.copy()}
+    def __init__(self, root: TreeNode) -> None:
+        self._nodes: dict[str, TreeNode] = {"": root.copy()}
         self._touched: dict[str, dict[str, Child | None]] = {"": {}}
 
     def put(self, path: str, entry: Entry | None) -> Entry | None:
@@ -124,7 +122,7 @@ class Editor:
         node.children[name] = Child(located(child.entry, new), child.node, _NO_FOLD)
         return before is None
 
-    def _open(self, folder: str) -> Node:
+    def _open(self, folder: str) -> TreeNode:
         """A folder's node, to be changed."""
         missing = []
         at = folder
@@ -136,13 +134,13 @@ class Editor:
             above, name = split(path)
             before = node.children.get(name)
             self._touched[above].setdefault(name, before)
-            inner = before.node.copy() if before is not None and before.node else Node()
+            inner = before.node.copy() if before is not None and before.node else TreeNode()
             node.children[name] = Child(before.entry if before else None, inner, _NO_FOLD)
             self._nodes[path], self._touched[path] = inner, {}
             node = inner
         return node
 
-    def finish(self) -> Node:
+    def finish(self) -> TreeNode:
         """The new tree."""
         # The deepest first, so that what is in a folder is known when it is counted.
         for folder in sorted(self._nodes, key=_depth, reverse=True):

@@ -5,19 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = [
-    "byte_size",
-    "clipped",
-    "clipped_around",
-    "counted",
-    "num_cells",
-    "plain",
-    "printable",
-    "some",
-    "took",
-    "wrapped",
-]
-
 
 def counted(number: int, noun: str) -> str:
     """``1 file``, ``3 files``."""

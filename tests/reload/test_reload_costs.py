@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from monarch_reload.plan.propagation import Reach
+from monarch_reload.plan.propagation import Propagation
 from monarch_reload.source.statements import Statement
 
 from .conftest import Project
@@ -134,9 +134,9 @@ def test_only_what_was_edited_is_read_and_planned(
     project.edit("cost_of_one", _functions(200, 1))
     looked: list[str | None] = []
     num_read: list[int] = []
-    forcing, parse = Reach.forcing, ast.parse
+    forcing, parse = Propagation.forcing, ast.parse
 
-    def look(self: Reach, name: str, statement: Statement) -> Iterator[str]:
+    def look(self: Propagation, name: str, statement: Statement) -> Iterator[str]:
         looked.append(statement.name)
         return forcing(self, name, statement)
 
@@ -144,7 +144,7 @@ def test_only_what_was_edited_is_read_and_planned(
         num_read.append(len(source.strip()))
         return parse(source, *args)
 
-    monkeypatch.setattr(Reach, "forcing", look)
+    monkeypatch.setattr(Propagation, "forcing", look)
     monkeypatch.setattr(ast, "parse", read)
     project.edit("cost_of_one", _functions(200, 2))
     assert module.f100(0) == 102

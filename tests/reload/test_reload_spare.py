@@ -11,7 +11,7 @@ import pytest
 import monarch_reload.trial.budget as budget
 from monarch_reload import NeedsRespawn, ReloadError
 from monarch_reload.adopt import Adoption
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 
 from .conftest import Project
 
@@ -153,9 +153,9 @@ def test_beyond_the_budget_nothing_is_compiled_here(
     monkeypatch.setattr(budget, "_TIMES", 0.0)
     module = project.load("spare_release", "A = 1\n")
     compiled: list[str] = []
-    codes = Source.codes.func
+    codes = ModuleSource.codes.func
     monkeypatch.setattr(
-        Source, "codes", property(lambda self: (compiled.append(self.path), codes(self))[1])
+        ModuleSource, "codes", property(lambda self: (compiled.append(self.path), codes(self))[1])
     )
     with pytest.raises(NeedsRespawn):
         project.edit("spare_release", "A = 2\n")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import monarch_reload
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.splice import spliced
 
 _FILES = sorted(Path(monarch_reload.__file__).parent.rglob("*.py"))
@@ -24,9 +24,9 @@ _LINES = (
 )  # fmt: skip
 
 
-def _is_told(before: Source, text: bytes) -> bool:
+def _is_told(before: ModuleSource, text: bytes) -> bool:
     """Whether it could be made; then it is equal in all that a reload asks for."""
-    made, whole = spliced(before, text), Source(before.path, text)
+    made, whole = spliced(before, text), ModuleSource(before.path, text)
     if made is None:
         return False
     assert len(made.statements) == len(whole.statements)
@@ -57,7 +57,7 @@ def _all_of(code: CodeType) -> tuple[object, ...]:
 @pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
 def test_edits_of_lines(path: Path) -> None:
     numbers = random.Random(path.stem)
-    before = Source(str(path), path.read_bytes())
+    before = ModuleSource(str(path), path.read_bytes())
     for _ in range(12):
         lines = before.text.decode().split("\n")
         for _ in range(numbers.choice((1, 1, 2))):
@@ -76,10 +76,10 @@ def test_edits_of_lines(path: Path) -> None:
         text = "\n".join(lines).encode()
         _is_told(before, text)
         try:
-            before = Source(str(path), text)
+            before = ModuleSource(str(path), text)
             before.codes
         except (SyntaxError, ValueError):
-            before = Source(str(path), path.read_bytes())
+            before = ModuleSource(str(path), path.read_bytes())
 
 
 _A = "import os\n\n\ndef a():\n    return os.sep\n\n\nx = 1\n\n\n"
@@ -113,14 +113,14 @@ _B = "def b():\n    return os.getcwd()\n\n\ny = 2\n"
     }.values(),
 )  # fmt: skip
 def test_edit(old: str, new: str, is_made: bool) -> None:
-    assert _is_told(Source("m.py", old.encode()), new.encode()) is is_made
+    assert _is_told(ModuleSource("m.py", old.encode()), new.encode()) is is_made
 
 
 def test_a_class_in_a_function_knows_its_line() -> None:
     old = _A + "def c():\n    class K:\n        pass\n    return K\n\n\n" + _B
     text = old.replace("x = 1\n", "x = 1\nz = 2\n").encode()
-    before = Source("m.py", old.encode())
-    made = spliced(before, text) or Source("m.py", text)
+    before = ModuleSource("m.py", old.encode())
+    made = spliced(before, text) or ModuleSource("m.py", text)
     named: dict[str, Any] = {}
     exec(made.code, named)
     named["c"].__code__ = made.codes["c", named["c"].__code__.co_firstlineno]
@@ -130,11 +130,11 @@ def test_a_class_in_a_function_knows_its_line() -> None:
 
 def test_no_utf_8() -> None:
     old = (_A + _B).encode()
-    assert not _is_told(Source("m.py", old), old.replace(b"y = 2", b"y = '\xff'"))
+    assert not _is_told(ModuleSource("m.py", old), old.replace(b"y = 2", b"y = '\xff'"))
 
 
 def test_many_edits_keep_nothing_of_the_versions_before() -> None:
-    source = Source("m.py", (_A + _B).encode())
+    source = ModuleSource("m.py", (_A + _B).encode())
     for number in range(50):
         made = spliced(source, source.text.replace(b"x = 1\n", b"x = 1\nx = %d\n" % number, 1))
         assert made is not None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monarch_reload.plan.graph import Kind, ModuleEdit
+from monarch_reload.plan.graph import ModuleEdit, NameKind
 from monarch_reload.plan.plan import make_plan
 from monarch_reload.source.alignment import align
 from monarch_reload.source.names import Use, names_of
@@ -87,7 +87,7 @@ def test_import_statements_are_taken_apart() -> None:
 def edit_of(name: str, old: str, new: str | None = None) -> ModuleEdit:
     before = statements(old)
     after = before if new is None else statements(new)
-    kinds = {bound: Kind.OTHER for statement in before for bound in statement.binds}
+    kinds = {bound: NameKind.OTHER for statement in before for bound in statement.binds}
     return ModuleEdit(name, "", before, after, align(before, after), kinds)
 
 

@@ -36,7 +36,7 @@ from monarch_sync import Manifest, Replica, Scanner, Workspace, sync_local
 from monarch_sync.delta import compress
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import AnyPath, Content, Disk
-from monarch_sync.entry import Entry, Kind, to_wire
+from monarch_sync.entry import Entry, EntryKind, to_wire
 from monarch_sync.errors import BadMessage, PushRefused
 from monarch_sync.messages import (
     AskContent,
@@ -45,7 +45,7 @@ from monarch_sync.messages import (
     Committed,
     Piece,
     Refused,
-    Stage,
+    StageRequest,
     decode,
     encode,
 )
@@ -328,10 +328,10 @@ def test_what_is_kept_of_earlier_states_gives_way_on_a_full_disk(tmp_path: Path)
 
 
 def file_at(path: str) -> Entry:
-    return Entry(path, Kind.FILE, 0o644, 1, digest_bytes(b"1"))
+    return Entry(path, EntryKind.FILE, 0o644, 1, digest_bytes(b"1"))
 
 
-FOLDER = Entry("d", Kind.DIR, 0o755)
+FOLDER = Entry("d", EntryKind.DIR, 0o755)
 
 
 @pytest.mark.parametrize(
@@ -346,13 +346,13 @@ FOLDER = Entry("d", Kind.DIR, 0o755)
         ([file_at("nul\0x")], "nul\0x"),
         ([file_at(".monarch/log")], ".monarch/log"),
         ([file_at("")], ""),
-        ([Entry("l", Kind.LINK, target="/etc")], "l"),
-        ([Entry("l", Kind.LINK, target="../x")], "l"),
-        ([FOLDER, Entry("d/l", Kind.LINK, target="../../x")], "d/l"),
-        ([FOLDER, Entry("d/l", Kind.LINK, target="x/../../../y")], "d/l"),
-        ([Entry("l", Kind.LINK, target="d"), FOLDER, file_at("l/x")], "l/x"),
-        ([Entry("f", Kind.FILE, 0o4755, 1, digest_bytes(b"1"))], "f"),
-        ([Entry("f", Kind.FILE, 0o644, -1, digest_bytes(b"1"))], "f"),
+        ([Entry("l", EntryKind.LINK, target="/etc")], "l"),
+        ([Entry("l", EntryKind.LINK, target="../x")], "l"),
+        ([FOLDER, Entry("d/l", EntryKind.LINK, target="../../x")], "d/l"),
+        ([FOLDER, Entry("d/l", EntryKind.LINK, target="x/../../../y")], "d/l"),
+        ([Entry("l", EntryKind.LINK, target="d"), FOLDER, file_at("l/x")], "l/x"),
+        ([Entry("f", EntryKind.FILE, 0o4755, 1, digest_bytes(b"1"))], "f"),
+        ([Entry("f", EntryKind.FILE, 0o644, -1, digest_bytes(b"1"))], "f"),
     ],
 )
 def test_a_hostile_manifest_is_refused_by_name(
@@ -382,7 +382,7 @@ DIGEST = digest_bytes(b"1")
 )
 def test_a_blob_that_lies_is_refused(replica: Replica, blob: Blob) -> None:
     manifest = manifest_of({"a": b"1"})
-    stage = Stage(
+    stage = StageRequest(
         1, "me", manifest.digest_name, manifest.digest, b"", manifest.rows(), [], [blob]
     )  # fmt: skip
     reply = replica.handle(stage, [b"four"])
@@ -395,7 +395,7 @@ def test_a_bomb_is_not_unpacked(replica: Replica) -> None:
     bomb = compress(bytes(64 << 20))
     manifest = manifest_of({"a": b"1"})
     blob = Blob(b"", len(bomb), "frame", parts=[(DIGEST, 1)])
-    stage = Stage(
+    stage = StageRequest(
         1, "me", manifest.digest_name, manifest.digest, b"", manifest.rows(), [], [blob]
     )  # fmt: skip
     tracemalloc.start()
@@ -406,9 +406,9 @@ def test_a_bomb_is_not_unpacked(replica: Replica) -> None:
         tracemalloc.stop()
 
 
-def stage_moves(base: Manifest, moves: list[tuple[str, str]]) -> Stage:
+def stage_moves(base: Manifest, moves: list[tuple[str, str]]) -> StageRequest:
     """A stage of folders under other names, whose digest nobody could have worked out."""
-    return Stage(
+    return StageRequest(
         2, "me", base.digest_name, bytes(16), base.digest, [], [], [],
         [(to_wire(old), to_wire(new)) for old, new in moves],
     )  # fmt: skip
@@ -449,7 +449,7 @@ def test_a_hostile_path_to_remove_is_refused_by_name(replica: Replica, path: str
     tree: Tree = {"f": b"1"}
     push_tree(replica, 1, tree)
     base = replica.manifest
-    stage = Stage(2, "me", base.digest_name, bytes(16), base.digest, [], [to_wire(path)], [])
+    stage = StageRequest(2, "me", base.digest_name, bytes(16), base.digest, [], [to_wire(path)], [])
     reply = replica.handle(stage)
     assert isinstance(reply, Refused)
     assert (reply.code, reply.path) == ("bad-manifest", path)
@@ -500,7 +500,7 @@ def make_deep(folder: Path, path: str) -> Iterator[None]:
                 shutil.rmtree(made)
 
 
-SOUND = encode(Stage(1, "me", "", b"", b"", [], [], []))
+SOUND = encode(StageRequest(1, "me", "", b"", b"", [], [], []))
 
 
 @pytest.mark.parametrize(
@@ -536,8 +536,8 @@ def test_a_generation_that_none_could_follow_is_refused(replica: Replica) -> Non
 
 def test_folders_without_end_are_refused(replica: Replica) -> None:
     depth = 700
-    rows = [Entry("/".join("d" * i), Kind.DIR, 0o755).to_row() for i in range(1, depth)]
-    stage = Stage(1, "me", Manifest().digest_name, bytes(16), b"", rows, [], [])
+    rows = [Entry("/".join("d" * i), EntryKind.DIR, 0o755).to_row() for i in range(1, depth)]
+    stage = StageRequest(1, "me", Manifest().digest_name, bytes(16), b"", rows, [], [])
     reply = replica.handle(stage)
     assert isinstance(reply, Refused)
     assert reply.code == "bad-manifest"

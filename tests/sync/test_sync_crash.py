@@ -14,8 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from monarch_sync import Manifest, Replica
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry, Kind
-from monarch_sync.messages import Abort, AskHistory, Commit, Committed, Refused, Staged, Told
+from monarch_sync.entry import Entry, EntryKind
+from monarch_sync.messages import (
+    Abort,
+    AskHistory,
+    Commit,
+    Committed,
+    HistoryReply,
+    Refused,
+    Staged,
+)
 from tests.sync.test_sync_bad_input import as_nobody
 from tests.sync.trees import (
     Tree,
@@ -114,8 +122,8 @@ def test_after_a_crash_at_any_step_a_closed_folder_is_closed(tmp_path: Path) -> 
     """The commit opened it for itself, and was cut short before it could close it."""
 
     def push(replica: Replica, generation: int, content: bytes) -> None:
-        folder = Entry("d", Kind.DIR, 0o555)
-        file = Entry("d/x", Kind.FILE, 0o644, len(content), digest_bytes(content))
+        folder = Entry("d", EntryKind.DIR, 0o555)
+        file = Entry("d/x", EntryKind.FILE, 0o644, len(content), digest_bytes(content))
         stage = stage_message(generation, Manifest([folder, file]), [content])
         assert isinstance(replica.handle(stage, [content]), Staged)
         assert isinstance(replica.handle(Commit(generation)), Committed)
@@ -261,7 +269,7 @@ def test_after_a_crash_at_any_step_the_history_has_what_is_here_once(tmp_path: P
         disk.arm(2 + step % 5, OSError(errno.EIO, "Input/output error"))
         again = Replica(root, disk)  # what fails now is tried again with the next message
         disk.steps_left = -1
-        assert isinstance(again.handle(AskHistory(9)), Told)
+        assert isinstance(again.handle(AskHistory(9)), HistoryReply)
         past = list(again.past())
         assert [one.generation for one in past] == list(range(again.generation, 0, -1)), step
         assert again.generation in (done, done + 1)
@@ -286,7 +294,7 @@ def test_a_history_that_has_no_room_is_written_with_the_next_message(tmp_path: P
     disk.arm(1, OSError(errno.EIO, "Input/output error"))  # at 0, the old file goes to the store
     replica.settle()
     assert not replica.is_settled
-    assert isinstance(replica.handle(AskHistory(9)), Told)
+    assert isinstance(replica.handle(AskHistory(9)), HistoryReply)
     assert [(one.generation, one.is_whole) for one in replica.past()] == [(2, True), (1, True)]
     replica.close()
 

@@ -28,8 +28,8 @@ from monarch_sync.delta import (
 from monarch_sync.digest import digest_bytes
 from monarch_sync.disk import Disk
 from monarch_sync.errors import BadMessage
-from monarch_sync.messages import Blob, Need, Refused, Stage
-from monarch_sync.replicas.store import Store
+from monarch_sync.messages import Blob, Need, Refused, StageRequest
+from monarch_sync.replicas.store import ContentStore
 from monarch_sync.stamps import Stamps
 from tests.sync.author import Author
 from tests.sync.trees import manifest_of, push_tree, read_tree
@@ -182,7 +182,7 @@ def test_a_delta_to_something_else_is_not_believed(
     manifest = manifest_of({"a": b"new."})
     delta = encode(pieces)
     blob = Blob(digest_bytes(b"new."), len(delta), "delta", digest_bytes(b"old"))
-    stage = Stage(
+    stage = StageRequest(
         2, "me", manifest.digest_name, manifest.digest, b"", manifest.rows(), [], [blob]
     )  # fmt: skip
     reply = replica.handle(stage, [delta])
@@ -310,7 +310,7 @@ def test_many_small_files_travel_together(folder: Path, replica: Replica, is_nea
 
 
 def test_a_store_lets_go_what_was_used_least_recently(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store", Disk(), Stamps(), max_bytes=25)
+    store = ContentStore(tmp_path / "store", Disk(), Stamps(), max_bytes=25)
     contents = [b"%d" % i * 10 for i in range(3)]
     digests = [digest_bytes(content) for content in contents]
     for content, digest in zip(contents[:2], digests, strict=False):
@@ -322,4 +322,4 @@ def test_a_store_lets_go_what_was_used_least_recently(tmp_path: Path) -> None:
     store.trim()
     assert store.num_bytes == 20
     assert [store.find(digest) is not None for digest in digests] == [True, False, True]
-    assert Store(tmp_path / "store", Disk(), Stamps()).num_bytes == 20
+    assert ContentStore(tmp_path / "store", Disk(), Stamps()).num_bytes == 20

@@ -9,7 +9,7 @@ import pytest
 
 from monarch_sync import Manifest, Replica, Scanner, Workspace, sync_local
 from monarch_sync.disk import Disk
-from monarch_sync.entry import Entry, Kind
+from monarch_sync.entry import Entry, EntryKind
 from monarch_sync.history import History
 from monarch_sync.messages import (
     AskChanges,
@@ -19,13 +19,13 @@ from monarch_sync.messages import (
     AskState,
     Changes,
     Commit,
-    Held,
+    HistoryReply,
     Need,
     Piece,
     Refused,
-    Stage,
     Staged,
-    Told,
+    StageRequest,
+    StateReply,
     decode,
     encode,
 )
@@ -95,7 +95,7 @@ def test_what_was_taken_back_is_known_as_that_also_later(
     first = list(replica.past())[1].manifest
     assert first is not None
     now = replica.manifest
-    back = Stage(
+    back = StageRequest(
         3, "a", now.digest_name, first.digest, b"", first.rows(), [], [], takes_back=True
     )  # fmt: skip
     assert isinstance(replica.handle(decode(encode(back))), Staged)
@@ -108,7 +108,7 @@ def test_what_was_taken_back_is_known_as_that_also_later(
         (4, False), (3, False), (2, True), (1, False),
     ]  # fmt: skip
     told = again.handle(AskHistory(9))
-    assert isinstance(told, Told)
+    assert isinstance(told, HistoryReply)
     assert [one.is_taken_back for one in told.generations] == [False, False, True, False]
     again.close()
 
@@ -165,7 +165,7 @@ def test_a_commit_that_never_began_is_none_of_the_past(
 
 
 def entries(number: int) -> Manifest:
-    return Manifest([Entry("a.py", Kind.FILE, 0o644, number, bytes([number]) * 16)])
+    return Manifest([Entry("a.py", EntryKind.FILE, 0o644, number, bytes([number]) * 16)])
 
 
 def test_it_is_bounded(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_state_that_does_not_prove_itself_is_not_given(tmp_path: Path) -> None
     history = History(tmp_path, Disk(), 0)
     for number in range(1, 4):
         history.add(number, "me", entries(number - 1), entries(number), 0.0)
-    strange = Manifest([Entry("b.py", Kind.FILE, 0o644, 1, b"x" * 16)])
+    strange = Manifest([Entry("b.py", EntryKind.FILE, 0o644, 1, b"x" * 16)])
     assert [one.manifest for one in history.walk(strange, lambda digest: True)] == [None] * 3
 
 
@@ -213,11 +213,11 @@ def test_questions_are_answered(folder: Path, workspace: Workspace, replica: Rep
         (folder / "a.py").write_text(f"{number}\n")
         sync_local(workspace, replica)
     told = ask(replica, AskHistory(2))
-    assert isinstance(told, Told)
+    assert isinstance(told, HistoryReply)
     assert [one.generation for one in told.generations] == [3, 2]
     assert told.generations[0].paths == [b"a.py"]
     held = ask(replica, AskState(1))
-    assert isinstance(held, Held)
+    assert isinstance(held, StateReply)
     state = Manifest.from_rows(held.rows)
     assert state.digest == held.digest
     entry = state.get("a.py")
@@ -247,20 +247,20 @@ def test_what_changed_between_two_generations_is_told(
     assert [row[0] for row in ahead.now] == [b"a.py", b"b2.py"]
     assert (ahead.before, ahead.now) == (back.now, back.before)
     held = ask(replica, AskState(3))
-    assert isinstance(held, Held)
+    assert isinstance(held, StateReply)
     assert (ahead.generation, ahead.digest) == (3, held.digest)
 
 
 def test_a_question_does_not_disturb_what_is_staged(
     folder: Path, workspace: Workspace, replica: Replica
 ) -> None:
-    from monarch_sync.push import HostView, Outgoing, Push
+    from monarch_sync.push import HostView, Push, PushMessage
 
     (folder / "a.py").write_text("1")
     scanner = Scanner(workspace)
     push = Push(workspace, scanner.scan().manifest, HostView(), 1, scanner.contents)
     step = push.first()
-    while isinstance(step, Outgoing):
+    while isinstance(step, PushMessage):
         step = push.receive(replica.handle(step.message, step.blobs))
     ask(replica, AskHistory(5))
     ask(replica, AskContent(b"?" * 16, 0, 1))

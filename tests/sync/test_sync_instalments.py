@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from monarch_sync import HostView, Instalments, Outgoing, Push, Replica, Scanner, Workspace
 from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import Entry, Kind, Row
+from monarch_sync.entry import Entry, EntryKind, Row
 from monarch_sync.messages import (
     Abort,
     Blob,
@@ -23,8 +23,8 @@ from monarch_sync.messages import (
     Message,
     Need,
     Refused,
-    Stage,
     Staged,
+    StageRequest,
     decode,
     encode,
 )
@@ -95,7 +95,7 @@ def test_the_stage_brings_no_byte_again(author: Author, folder: Path) -> None:
     *parts, stage = author.sent
     assert len(parts) > 1
     assert {type(part) for part in parts} == {Instalment}
-    assert isinstance(stage, Stage)
+    assert isinstance(stage, StageRequest)
     assert stage.blobs == []
     assert {type(reply) for reply in author.replies[:-1]} == {Need}
     assert push.bytes_sent == 7 + sum(len(encode(part)) for part in parts)
@@ -138,7 +138,7 @@ def test_what_changed_since_is_asked_for(author: Author, folder: Path) -> None:
     (folder / "a").write_text("new")
     scan = author.scanner.scan()
     author.go_on(Push(author.workspace, scan.manifest, author.view, 1, author.scanner.contents))
-    assert author.steps[-2:] == ["Stage", "Supply"]
+    assert author.steps[-2:] == ["StageRequest", "Supply"]
     assert read_tree(author.replica.root) == read_tree(folder)
 
 
@@ -147,7 +147,7 @@ def test_a_host_that_was_started_again_asks_for_all(author: Author, folder: Path
     author.replica.close()
     author.replica = Replica(author.replica.root)
     author.go_on(push)
-    assert author.steps[-2:] == ["Stage", "Supply"]
+    assert author.steps[-2:] == ["StageRequest", "Supply"]
     assert read_tree(author.replica.root) == read_tree(folder)
     author.replica.close()
 
@@ -175,7 +175,7 @@ def test_a_host_that_has_something_takes_nothing_in(author: Author, folder: Path
 
 def test_it_does_not_disturb_what_is_staged(author: Author, folder: Path) -> None:
     content = b"staged"
-    entry = Entry("s", Kind.FILE, 0o644, len(content), digest_bytes(content))
+    entry = Entry("s", EntryKind.FILE, 0o644, len(content), digest_bytes(content))
     push = author.look()
     staged = author.carry(push.first())
     assert isinstance(staged, Staged)
@@ -221,7 +221,7 @@ def test_names_that_lead_out_are_refused(author: Author, tmp_path: Path, bad: Ro
 
 
 def test_a_content_that_is_another_is_refused(author: Author, folder: Path) -> None:
-    entry = Entry("s", Kind.FILE, 0o644, 3, digest_bytes(b"one"))
+    entry = Entry("s", EntryKind.FILE, 0o644, 3, digest_bytes(b"one"))
     part = Instalment(1, "me", [entry.to_row()], [Blob(entry.digest, 3)])
     reply = author.replica.handle(part, [b"two"])
     assert isinstance(reply, Refused)
@@ -231,8 +231,8 @@ def test_a_content_that_is_another_is_refused(author: Author, folder: Path) -> N
 
 
 def test_a_folder_that_is_told_twice_loses_no_file(replica: Replica) -> None:
-    folder = Entry("d", Kind.DIR, 0o755)
-    file = Entry("d/x", Kind.FILE, 0o644, 1, digest_bytes(b"1"))
+    folder = Entry("d", EntryKind.DIR, 0o755)
+    file = Entry("d/x", EntryKind.FILE, 0o644, 1, digest_bytes(b"1"))
     rows = [folder.to_row(), file.to_row(), folder.to_row()]
     for part in (rows, rows[:1]):  # and again, in a second one
         replica.handle(Instalment(1, "me", part, [Blob(file.digest, 1)]), [b"1"])
@@ -241,8 +241,8 @@ def test_a_folder_that_is_told_twice_loses_no_file(replica: Replica) -> None:
 
 
 def test_what_is_in_no_folder_that_is_known_is_not_taken(replica: Replica) -> None:
-    file = Entry("d/x", Kind.FILE, 0o644, 1, digest_bytes(b"1"))
-    no_folder = Entry("d", Kind.FILE, 0o644, 1, digest_bytes(b"1"))
+    file = Entry("d/x", EntryKind.FILE, 0o644, 1, digest_bytes(b"1"))
+    no_folder = Entry("d", EntryKind.FILE, 0o644, 1, digest_bytes(b"1"))
     for rows in ([file.to_row()], [no_folder.to_row(), file.to_row()]):
         part = Instalment(1, "me", rows, [Blob(file.digest, 1)])
         assert replica.handle(part, [b"1"]) == Need([file.digest])
@@ -264,7 +264,7 @@ def test_more_than_is_sent_unasked_is_asked_for(
         monkeypatch.setattr(f"monarch_sync.{module}.MAX_UNASKED_BYTES", 5)
     plant(folder, {f"{i}": b"%04d" % i for i in range(8)})
     author.go_on(author.look())
-    assert author.steps == ["Instalment"] * 2 + ["Stage", "Supply"]
+    assert author.steps == ["Instalment"] * 2 + ["StageRequest", "Supply"]
     assert read_tree(author.replica.root) == read_tree(folder)
 
 
@@ -274,7 +274,7 @@ def test_a_host_that_has_not_kept_it_gets_all_with_the_stage(author: Author, fol
     Instalments.answered(author.view, Need([b"x"]))
     push = Push(author.workspace, author.scanner.scan().manifest, author.view, 1)
     author.go_on(push)
-    assert author.steps[-1] == "Stage"
+    assert author.steps[-1] == "StageRequest"
     assert read_tree(author.replica.root) == read_tree(folder)
 
 
@@ -285,7 +285,7 @@ def test_large_files_come_after_it(
     plant(folder, {"large": b"12345", "small": b"1"})
     author.go_on(author.look())
     assert read_tree(author.replica.root) == read_tree(folder)
-    assert author.steps == ["Instalment", "Stage"]
+    assert author.steps == ["Instalment", "StageRequest"]
 
 
 def test_a_full_disk_in_the_middle_is_told_by_the_stage(folder: Path, tmp_path: Path) -> None:

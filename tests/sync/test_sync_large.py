@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from monarch_sync import Manifest, Replica
 from monarch_sync.digest import LARGE_BYTES, ContentHasher, digest_bytes
 from monarch_sync.disk import AnyPath, Disk
-from monarch_sync.entry import Entry, Kind
+from monarch_sync.entry import Entry, EntryKind
 from monarch_sync.messages import Commit, Committed, Need, Staged
 from monarch_sync.push import Push
 from monarch_sync.replicas.patch_file import Blocks, Patch
@@ -238,5 +238,5 @@ def test_a_size_that_lies_makes_nobody_take_memory(folder: Path, replica: Replic
     path.write_bytes(overwritten(OLD))
     author.push([path])
     replica.settle()
-    lie = Manifest([Entry("weights", Kind.FILE, 0o644, 1 << 60, digest_bytes(OLD))])
+    lie = Manifest([Entry("weights", EntryKind.FILE, 0o644, 1 << 60, digest_bytes(OLD))])
     assert replica.handle(stage_message(3, lie, [])) == Need([digest_bytes(OLD)])

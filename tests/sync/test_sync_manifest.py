@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monarch_sync import BadManifest, Manifest, MovedUnderfoot, VersionMismatch, WorkspaceMissing
-from monarch_sync.diff import Plan, diff
+from monarch_sync.diff import SyncPlan, diff
 from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import Entry, Kind, target_fault
+from monarch_sync.entry import Entry, EntryKind, target_fault
 from monarch_sync.errors import BadMessage, PushRefused, ReplicaBusy, SyncFailed, WatchEnded
 from monarch_sync.messages import Commit, Need, Refused, decode, encode
 from tests.sync.trees import Tree, manifest_of
@@ -51,7 +51,7 @@ def move(manifest: Manifest, before: str, after: str) -> Manifest:
     return manifest.replace(moved, inside)
 
 
-def apply(plan: Plan, old: Manifest) -> Manifest:
+def apply(plan: SyncPlan, old: Manifest) -> Manifest:
     """Carry a plan out on a manifest; contents may only come from the plan's own sources."""
     for target, source in plan.moved.items():
         entry = next(entry for entry in plan.files if entry.path == target)
@@ -101,12 +101,12 @@ def test_steps_and_leaps_give_the_same_digest(old: Manifest, new: Manifest) -> N
 
 
 def a_file(path: str) -> Entry:
-    return Entry(path, Kind.FILE, 0o644, 1, digest_bytes(b"1"))
+    return Entry(path, EntryKind.FILE, 0o644, 1, digest_bytes(b"1"))
 
 
 odd_paths = st.sampled_from(["a", "a/b", "a/b/c", "b/c", "/a", "//", "a//b", "", "é", "d/" * 600])
 odd_entries = st.builds(
-    lambda path, is_file: a_file(path) if is_file else Entry(path, Kind.DIR, 0o755),
+    lambda path, is_file: a_file(path) if is_file else Entry(path, EntryKind.DIR, 0o755),
     odd_paths, st.booleans(),
 )  # fmt: skip
 
@@ -135,17 +135,17 @@ def test_made_at_once_or_bit_by_bit_it_is_the_same(entries: list[Entry]) -> None
         ([a_file(".monarch/current")], ".monarch/current", "replica's own"),
         ([a_file("a"), a_file("a/b")], "a/b", "which is a file"),
         ([a_file("a/b")], "a/b", "no entry"),
-        ([Entry("a", Kind.LINK, target="/etc")], "a", "absolute"),
-        ([Entry("a", Kind.LINK, target="../b")], "a", "leads out"),
-        ([Entry("a", Kind.LINK, target="b/../../c")], "a", "after a name"),
+        ([Entry("a", EntryKind.LINK, target="/etc")], "a", "absolute"),
+        ([Entry("a", EntryKind.LINK, target="../b")], "a", "leads out"),
+        ([Entry("a", EntryKind.LINK, target="b/../../c")], "a", "after a name"),
         # One that gets this far would be found out in the middle of a commit.
         ([a_file("é" * 128)], "é" * 128, "too long"),
-        ([Entry("n" * 256, Kind.DIR)], "n" * 256, "too long"),
-        ([Entry("a", Kind.LINK, target="b/" * 3000)], "a", "too long"),
-        ([Entry("a", Kind.LINK, target="n" * 256)], "a", "too long"),
-        ([Entry("a", Kind.FILE, 0o4755, 1, digest_bytes(b"1"))], "a", "permission bits"),
-        ([Entry("a", Kind.FILE, 0o644, 1, b"short")], "a", "digest"),
-        ([Entry("a", Kind.DIR, 0o755, 0, digest_bytes(b""))], "a", "no file"),
+        ([Entry("n" * 256, EntryKind.DIR)], "n" * 256, "too long"),
+        ([Entry("a", EntryKind.LINK, target="b/" * 3000)], "a", "too long"),
+        ([Entry("a", EntryKind.LINK, target="n" * 256)], "a", "too long"),
+        ([Entry("a", EntryKind.FILE, 0o4755, 1, digest_bytes(b"1"))], "a", "permission bits"),
+        ([Entry("a", EntryKind.FILE, 0o644, 1, b"short")], "a", "digest"),
+        ([Entry("a", EntryKind.DIR, 0o755, 0, digest_bytes(b""))], "a", "no file"),
     ],
 )
 def test_a_bad_entry_is_named(entries: list[Entry], path: str, reason: str) -> None:
@@ -228,12 +228,12 @@ def test_rows_are_checked_by_type() -> None:
 
 
 def with_content(path: str, content: bytes) -> Entry:
-    return Entry(path, Kind.FILE, 0o644, len(content), digest_bytes(content))
+    return Entry(path, EntryKind.FILE, 0o644, len(content), digest_bytes(content))
 
 
 def test_what_a_manifest_remembers_of_its_making_is_the_difference() -> None:
     """Also where a path is named twice, or is put back as it was."""
-    d, x, y = Entry("d", Kind.DIR, 0o755), with_content("d/x", b"1"), with_content("d/y", b"2")
+    d, x, y = Entry("d", EntryKind.DIR, 0o755), with_content("d/x", b"1"), with_content("d/y", b"2")
     base = Manifest([d, x, y])
     for changed, removed in [
         ([with_content("d/x", b"3")], []),
@@ -250,7 +250,7 @@ def test_what_a_manifest_remembers_of_its_making_is_the_difference() -> None:
 
 
 def test_a_file_in_the_place_of_a_folder_that_is_not_empty_is_unsound() -> None:
-    base = Manifest([Entry("d", Kind.DIR, 0o755), with_content("d/x", b"1")])
+    base = Manifest([Entry("d", EntryKind.DIR, 0o755), with_content("d/x", b"1")])
     for changed, removed in [
         ([with_content("d", b"4")], []),
         ([], ["d"]),

@@ -14,7 +14,7 @@ from monarch_sync import Replica, Workspace
 from monarch_sync.scanning.readings import Readings
 from monarch_sync.touched import Touched
 from monarch_sync.watching import inotify
-from monarch_sync.watching.inotify import Event
+from monarch_sync.watching.inotify import InotifyEvent
 from monarch_sync.watching.watched_folders import WatchedFolders
 from tests.sync.author import Author
 from tests.sync.happenings import happen
@@ -142,13 +142,15 @@ def test_random_renames_among_random_edits_are_all_known(
     assert num_moved > 5
 
 
-@pytest.mark.parametrize("between", [[], [Event(2, inotify.MOVED_FROM, 8, "x.py")]])
-def test_what_happens_in_a_folder_on_its_way_is_not_passed_over(between: list[Event]) -> None:
+@pytest.mark.parametrize("between", [[], [InotifyEvent(2, inotify.MOVED_FROM, 8, "x.py")]])
+def test_what_happens_in_a_folder_on_its_way_is_not_passed_over(
+    between: list[InotifyEvent],
+) -> None:
     folders = WatchedFolders(Numbers())  # type: ignore[arg-type]
     folders.add_root("/root")
     folders.add("/root", "a")
-    leaves = Event(1, inotify.MOVED_FROM | inotify.IS_DIR, 7, "a")
-    comes = Event(1, inotify.MOVED_TO | inotify.IS_DIR, 7, "c")
+    leaves = InotifyEvent(1, inotify.MOVED_FROM | inotify.IS_DIR, 7, "a")
+    comes = InotifyEvent(1, inotify.MOVED_TO | inotify.IS_DIR, 7, "c")
     folders.take([leaves, *between, comes], 0.0)
     assert folders.touched == {"/root/a", "/root/c"}
     assert folders.moves == ([] if between else [("/root/a", "/root/c")])
@@ -159,8 +161,8 @@ def test_a_file_that_is_written_in_a_folder_on_its_way_is_not_waited_for() -> No
     folders = WatchedFolders(Numbers())  # type: ignore[arg-type]
     folders.add_root("/root")
     folders.add("/root", "a")
-    leaves = Event(1, inotify.MOVED_FROM | inotify.IS_DIR, 7, "a")
-    folders.take([leaves, Event(2, inotify.MODIFY, 0, "log")], 0.0)
+    leaves = InotifyEvent(1, inotify.MOVED_FROM | inotify.IS_DIR, 7, "a")
+    folders.take([leaves, InotifyEvent(2, inotify.MODIFY, 0, "log")], 0.0)
     assert not folders.written
     assert folders.touched == {"/root/a"}
 

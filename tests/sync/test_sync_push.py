@@ -27,8 +27,8 @@ from monarch_sync import (
     sync_local,
 )
 from monarch_sync import manifest as manifest_module
-from monarch_sync.messages import Refused, Stage
-from monarch_sync.tree import Node
+from monarch_sync.messages import Refused, StageRequest
+from monarch_sync.tree import TreeNode
 from tests.sync.author import Author
 from tests.sync.trees import push_tree, read_tree
 
@@ -93,7 +93,7 @@ def test_an_edit_is_not_looked_for_all_over_the_tree(
     looked_for: list[bytes] = []
     real = manifest_module.paths_of
 
-    def paths_of(root: Node, digests: Iterable[bytes]) -> dict[bytes, str]:
+    def paths_of(root: TreeNode, digests: Iterable[bytes]) -> dict[bytes, str]:
         found = list(digests)
         looked_for.extend(found)
         return real(root, found)
@@ -143,7 +143,7 @@ def test_a_file_that_moves_underfoot_stops_the_push(folder: Path) -> None:
     manifest = Scanner(workspace).scan().manifest
     push = Push(workspace, manifest, HostView(), 1)
     step = push.first()
-    assert isinstance(step.message, Stage)
+    assert isinstance(step.message, StageRequest)
     (folder / "a.py").write_text("other")
     wanted = [entry.digest for entry in manifest if entry.is_file]
     from monarch_sync.messages import Need

@@ -16,7 +16,7 @@ import pytest
 from monarch_sync import Manifest, Replica, ReplicaBusy
 from monarch_sync.digest import digest_bytes, short
 from monarch_sync.disk import AnyPath, Disk
-from monarch_sync.entry import Entry, Kind
+from monarch_sync.entry import Entry, EntryKind
 from monarch_sync.messages import (
     Abort,
     Aborted,
@@ -83,7 +83,7 @@ def test_a_folder_that_nobody_may_enter_can_be_entered_on_a_host(
     """Else no later push could look into it, unless by the superuser."""
     if not is_new:
         push_tree(replica, 1, {"d": None})
-    shut = Manifest([Entry("d", Kind.DIR, 0o044)])
+    shut = Manifest([Entry("d", EntryKind.DIR, 0o044)])
     assert isinstance(replica.handle(stage_message(2, shut, []), []), Staged)
     assert isinstance(replica.handle(Commit(2)), Committed)
     assert stat.S_IMODE((root / "d").stat().st_mode) == 0o544
@@ -198,7 +198,7 @@ def test_nothing_is_written_through_a_link(
 
 
 def test_paths_that_lead_out_are_refused_by_name(replica: Replica) -> None:
-    bad = Manifest([Entry("../etc", Kind.FILE, 0o644, 1, digest_bytes(b"1"))])
+    bad = Manifest([Entry("../etc", EntryKind.FILE, 0o644, 1, digest_bytes(b"1"))])
     reply = replica.handle(stage_message(1, bad, [b"1"]), [b"1"])
     assert isinstance(reply, Refused)
     assert (reply.code, reply.path) == ("bad-manifest", "../etc")

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from monarch_sync import Manifest, Replica
 from monarch_sync.digest import digest_bytes
-from monarch_sync.entry import Entry, Kind
-from monarch_sync.messages import Blob, Commit, Message, Stage, Staged
+from monarch_sync.entry import Entry, EntryKind
+from monarch_sync.messages import Blob, Commit, Message, Staged, StageRequest
 
 Tree = dict[str, "bytes | str | None"]  # content of a file, target of a link, None for a folder
 
 
 def manifest_of(tree: Tree, mode: int = 0o644) -> Manifest:
     """The manifest of a tree that is written down in a test."""
-    entries = [Entry(path, Kind.DIR, 0o755) for path in _folders(tree)]
+    entries = [Entry(path, EntryKind.DIR, 0o755) for path in _folders(tree)]
     for path, what in tree.items():
         if isinstance(what, bytes):
-            entries.append(Entry(path, Kind.FILE, mode, len(what), digest_bytes(what)))
+            entries.append(Entry(path, EntryKind.FILE, mode, len(what), digest_bytes(what)))
         elif isinstance(what, str):
-            entries.append(Entry(path, Kind.LINK, target=what))
+            entries.append(Entry(path, EntryKind.LINK, target=what))
     return Manifest(entries)
 
 
@@ -54,9 +54,9 @@ def whole(tree: Tree) -> Tree:
     return {**dict.fromkeys(_folders(tree)), **tree}
 
 
-def stage_message(generation: int, manifest: Manifest, contents: list[bytes]) -> Stage:
+def stage_message(generation: int, manifest: Manifest, contents: list[bytes]) -> StageRequest:
     blobs = [Blob(digest_bytes(content), len(content)) for content in contents]
-    return Stage(
+    return StageRequest(
         generation, "me@laptop", manifest.digest_name, manifest.digest, b"",
         manifest.rows(), [], blobs,
     )  # fmt: skip

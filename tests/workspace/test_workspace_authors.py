@@ -18,10 +18,10 @@ from monarch.wire.message import Sync
 from monarch_sync.messages import (
     AskHistory,
     AskState,
-    Held,
+    HistoryReply,
     Message,
     Refused,
-    Told,
+    StateReply,
     decode,
     encode,
 )
@@ -137,7 +137,7 @@ def test_questions_are_answered_while_somebody_pushes(job: ProcessJob, hosts: Ho
         return node.request(host, lambda port: Sync(port, sender), encode(message), [b"1"])
 
     say("somebody", stage_message(1, manifest_of({"a": b"1"}), [b"1"]))
-    for question, kind in ((AskState(0), Held), (AskHistory(5), Told)):
+    for question, kind in ((AskState(0), StateReply), (AskHistory(5), HistoryReply)):
         answer = say(node.uid, question)
         assert answer.wait(20)
         assert isinstance(decode(answer.value.body["reply"]), kind)

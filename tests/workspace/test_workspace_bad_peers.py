@@ -13,13 +13,13 @@ from monarch.job import ProcessJob
 from monarch.runtime import process
 from monarch.runtime.answers import Outcome
 from monarch.wire.message import Message, Share, Sync, TakeBack
-from monarch_sync.entry import Entry, Kind
+from monarch_sync.entry import Entry, EntryKind
 from monarch_sync.manifest import Manifest
-from monarch_sync.messages import Refused, Stage, decode, encode
+from monarch_sync.messages import Refused, StageRequest, decode, encode
 from tests.workspace.conftest import Project, replica_of
 
 SECONDS = 30
-SOUND = encode(Stage(1, "me", "", b"", b"", [], [], []))
+SOUND = encode(StageRequest(1, "me", "", b"", b"", [], [], []))
 
 
 def ask(hosts: HostMesh, make: Callable[[int], Message], payload: bytes) -> Outcome:
@@ -32,7 +32,9 @@ def ask(hosts: HostMesh, make: Callable[[int], Message], payload: bytes) -> Outc
 def stage_of(*entries: Entry) -> bytes:
     manifest = Manifest(entries)
     rows = manifest.rows()
-    return encode(Stage(1 << 40, "me", manifest.digest_name, manifest.digest, b"", rows, [], []))
+    return encode(
+        StageRequest(1 << 40, "me", manifest.digest_name, manifest.digest, b"", rows, [], [])
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def stage_of(*entries: Entry) -> bytes:
         (SOUND[:-1], "truncated"),
         (SOUND.replace(b"me", b"\xff\xff"), "utf-8"),
         (SOUND[:1] + bytes([SOUND[1] + 1]) + SOUND[2:] + b"\x91" * 100_000, "recursion"),
-        (stage_of(Entry("bad\udcff/x", Kind.LINK, target="/etc")), "bad\\udcff/x"),
+        (stage_of(Entry("bad\udcff/x", EntryKind.LINK, target="/etc")), "bad\\udcff/x"),
     ],
     ids=["empty", "cut off", "no text", "folded without end", "a bad name"],
 )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from monarch.runtime.workspace.pushing.past import Past
 from monarch_sync import Manifest, Scan, Workspace, WorkspaceEmptied
 from monarch_sync.diff import diff
-from monarch_sync.messages import Held
+from monarch_sync.messages import StateReply
 from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
 from monarch_sync.words import byte_size, counted, printable, some
 
@@ -52,7 +52,7 @@ def first_sync(scan: Scan) -> Preview:
     return Preview([], 0, list(_changes(Manifest(), scan.manifest, {})))
 
 
-def over_hosts(states: Mapping[str, Held], scan: Scan) -> Scan:
+def over_hosts(states: Mapping[str, StateReply], scan: Scan) -> Scan:
     """The scan, with what could not be read as the hosts have it that are furthest on."""
     if scan.is_whole or not states:
         return scan
@@ -60,7 +60,7 @@ def over_hosts(states: Mapping[str, Held], scan: Scan) -> Scan:
     return scan.over(Manifest.from_rows(newest.rows, newest.digest_name))
 
 
-def previews(past: Past, states: Mapping[str, Held], scan: Scan) -> list[Preview]:
+def previews(past: Past, states: Mapping[str, StateReply], scan: Scan) -> list[Preview]:
     """What the hosts of an allocation would get: one for all that have the same. ``states`` is what
     they have, by their names."""
     groups: dict[tuple[int, bytes], list[str]] = {}
@@ -79,7 +79,7 @@ def previews(past: Past, states: Mapping[str, Held], scan: Scan) -> list[Preview
     return found
 
 
-def why_refused(workspace: Workspace, states: Mapping[str, Held], scan: Scan) -> str:
+def why_refused(workspace: Workspace, states: Mapping[str, StateReply], scan: Scan) -> str:
     """Why a push would not be made, for what it would empty; "" where it would."""
     bare = bare_folders(workspace, scan.manifest)
     try:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from monarch.errors import JobError
-from monarch_sync.messages import Told, ToldGeneration
+from monarch_sync.messages import HistoryReply, ToldGeneration
 from monarch_sync.words import clipped, counted, num_cells, printable
 
 _MAX_NAMES = 3
@@ -46,7 +46,7 @@ class Row(NamedTuple):
         }
 
 
-def timeline(histories: Mapping[str, Told]) -> list[Row]:
+def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
     """What all hosts tell, put together. Where a number was given twice, as the newest has it."""
     newest = max((told.generation for told in histories.values()), default=0)
     found: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
@@ -100,7 +100,7 @@ def _before(rows: list[Row]) -> int:
     )
 
 
-def like_now(told: Told) -> frozenset[int]:
+def like_now(told: HistoryReply) -> frozenset[int]:
     """The generations of a host that were the state that is there now, that one among them."""
     return frozenset(one.generation for one in told.generations if one.digest == told.digest)
 

@@ -38,8 +38,8 @@ from monarch_sync.messages import (
     Message,
     Question,
     Refused,
-    Stage,
     Staged,
+    StageRequest,
     Supply,
     decode,
     encode,
@@ -254,7 +254,7 @@ class ReplicaAgent:
         )
 
     def _take(self, order: Sync, message: Message, envelope: Envelope) -> Message:
-        if isinstance(message, Instalment | Stage):
+        if isinstance(message, Instalment | StageRequest):
             self._follow_state_folder()
         replica, lease = self._write_if_free(_LOCK_SECONDS), self._lease
         if replica is None:
@@ -262,7 +262,7 @@ class ReplicaAgent:
                 "shared", "another host keeps the same folder: push again, and to that one, too"
             )
         before = replica.generation, replica.manifest
-        if isinstance(message, Instalment | Stage):
+        if isinstance(message, Instalment | StageRequest):
             lease.take(order.sender, order.pid, message.author, message.generation)
         elif isinstance(message, Commit):
             self._use_folders(order.folders or ("",))
@@ -279,7 +279,7 @@ class ReplicaAgent:
             self._environment.drop()
         is_refused = isinstance(answer, Refused)
         if not isinstance(message, Question) and (
-            is_refused or not isinstance(message, Instalment | Stage | Supply)
+            is_refused or not isinstance(message, Instalment | StageRequest | Supply)
         ):
             lease.end()
         return answer
@@ -338,7 +338,7 @@ class ReplicaAgent:
             return "what was here before is not known: this host agent was started since"
         paths = sorted(old.changed_paths(replica.manifest))
         entries = {path: old.get(path) for path in paths}
-        stage = Stage(
+        stage = StageRequest(
             order.generation + 1, replica.author, old.digest_name, old.digest,
             replica.manifest.digest,
             [entry.to_row() for entry in entries.values() if entry is not None],

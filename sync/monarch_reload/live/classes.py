@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections.abc
+import dataclasses
 import enum
 import functools
 import gc
@@ -15,7 +16,6 @@ from typing import Any, Protocol, cast
 
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.live.enums import live_members, with_live_members
-from monarch_reload.live.late_defaults import late_defaults
 from monarch_reload.live.patch import FunctionPatch, made_alike, moved_alike, wrapped_in, wraps
 from monarch_reload.source.alignment import kept_class_values
 from monarch_reload.source.statements import Statement
@@ -323,3 +323,28 @@ def _mangled(class_name: str, name: str) -> str:
     if name.startswith("__") and not name.endswith("__"):
         return f"_{class_name.lstrip('_')}{name}"
     return name
+
+
+class LateDefault:
+    """In the class, for instances that were made when there was no such field.
+
+    The first to read the field of an instance makes its value; on the class there is none.
+    """
+
+    def __init__(self, name: str, factory: Callable[[], Any]) -> None:
+        self._name, self._factory = name, factory
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            raise AttributeError(f"it has no attribute {self._name!r}; its instances have")
+        return instance.__dict__.setdefault(self._name, self._factory())
+
+
+def late_defaults(live: type, staged: type) -> Iterator[tuple[str, LateDefault]]:
+    """What live instances of a dataclass lack, and how it is made."""
+    before = live.__dict__.get("__dataclass_fields__", {})
+    after = staged.__dict__.get("__dataclass_fields__", {})
+    for name, field in after.items() if before else ():
+        is_new = name not in before or type(live.__dict__.get(name)) is LateDefault
+        if is_new and field.default_factory is not dataclasses.MISSING:
+            yield name, LateDefault(name, field.default_factory)

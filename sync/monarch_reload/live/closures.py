@@ -9,14 +9,14 @@ from types import CodeType, FunctionType
 from typing import Any, TypeGuard
 
 from monarch_reload.live.patch import same_behaviour
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 from monarch_reload.undo_log import Attribute, Flip
 
 # Functions too, up to Python 3.11 all of them, which run where they are made: nobody holds them.
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
-def follow_edited_makers(flips: Iterable[Flip], sources: Iterable[Source]) -> list[Attribute]:
+def follow_edited_makers(flips: Iterable[Flip], sources: Iterable[ModuleSource]) -> list[Attribute]:
     """New code for the living closures of every function that gets new code.
 
     What a closure holds stays. One that takes other names from its maker now, or more or fewer

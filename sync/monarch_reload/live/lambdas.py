@@ -14,7 +14,7 @@ from types import CodeType, FunctionType
 from monarch_reload.live.closures import pairs_of
 from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.patch import same_behaviour
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.statements import Statement
 from monarch_reload.undo_log import Attribute
 
@@ -22,7 +22,7 @@ from monarch_reload.undo_log import Attribute
 class Lambdas:
     """The living lambdas of a file, and those of the source that it runs."""
 
-    def __init__(self, running: Source) -> None:
+    def __init__(self, running: ModuleSource) -> None:
         self._running = running
 
     @cached_property

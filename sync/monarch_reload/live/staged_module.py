@@ -9,7 +9,7 @@ from monarch_reload.kinds import own_names
 from monarch_reload.undo_log import MISSING
 
 
-class Attributes(Protocol):
+class AttributeAccess(Protocol):
     """Of the modules as they will be. `assign` with MISSING deletes."""
 
     def attribute(self, module: ModuleType, name: str) -> Any: ...
@@ -20,7 +20,7 @@ class Attributes(Protocol):
 class StagedModule(ModuleType):
     """A module as it will be after the commit."""
 
-    def __init__(self, module: ModuleType, attributes: Attributes) -> None:
+    def __init__(self, module: ModuleType, attributes: AttributeAccess) -> None:
         super().__init__(own_names(module)["__name__"])
         own = object.__getattribute__(self, "__dict__")
         own["__reload_module__"] = module

@@ -23,7 +23,7 @@ _HEAP_TYPE = 1 << 9
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldDefinition:
     """A top-level function or class; `is_instance`: an instance of the class, or its `member`."""
 
     module: str
@@ -32,14 +32,14 @@ class Held:
     member: str = ""
 
 
-class Tables(Mapping[str, frozenset[Held]]):
+class Tables(Mapping[str, frozenset[HeldDefinition]]):
     """What the containers of a module hold, by their dotted names there."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         self._namespace = namespace
-        self._found: dict[str, frozenset[Held]] = {}
+        self._found: dict[str, frozenset[HeldDefinition]] = {}
 
-    def __getitem__(self, name: str) -> frozenset[Held]:
+    def __getitem__(self, name: str) -> frozenset[HeldDefinition]:
         if name not in self._found:
             self._found[name] = frozenset(held_in(_value_of(name, self._namespace)))
         return self._found[name]
@@ -67,7 +67,7 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str
     return found
 
 
-def held_in(value: Any) -> Iterator[Held]:
+def held_in(value: Any) -> Iterator[HeldDefinition]:
     """Of a container, a registry, a dispatcher or a `partial`."""
     kind = type(value)
     if kind is FunctionType:
@@ -86,7 +86,7 @@ def held_in(value: Any) -> Iterator[Held]:
                 yield from _entries(part, 1)
 
 
-def _entries(value: Any, depth: int) -> Iterator[Held]:
+def _entries(value: Any, depth: int) -> Iterator[HeldDefinition]:
     kind = type(value)
     if kind in _CONTAINERS:
         if len(value) <= _TOO_BIG_TO_LOOK_INTO and depth < _DEEPEST:
@@ -103,22 +103,22 @@ def _entries(value: Any, depth: int) -> Iterator[Held]:
     elif kind is MethodType:
         owner = value.__self__
         cls = owner if issubclass(type(owner), type) else type(owner)
-        yield Held(cls.__module__, cls.__qualname__, True, value.__func__.__name__)
+        yield HeldDefinition(cls.__module__, cls.__qualname__, True, value.__func__.__name__)
     elif issubclass(kind, type):
-        yield Held(value.__module__, value.__qualname__)
+        yield HeldDefinition(value.__module__, value.__qualname__)
     elif kind.__flags__ & _HEAP_TYPE:
-        yield Held(kind.__module__, kind.__qualname__, True)
+        yield HeldDefinition(kind.__module__, kind.__qualname__, True)
 
 
-def _functions(function: FunctionType) -> Iterator[Held]:
+def _functions(function: FunctionType) -> Iterator[HeldDefinition]:
     """A function by its name, or whatever made it."""
     module, name = function.__module__ or "", function.__qualname__
     if name != _LAMBDA:
-        yield Held(module, name.partition(".")[0])
+        yield HeldDefinition(module, name.partition(".")[0])
         return
     for bound, value in list(function.__globals__.items()):
         if value is function:
-            yield Held(module, bound)
+            yield HeldDefinition(module, bound)
 
 
 def _value_of(name: str, namespace: Mapping[str, Any]) -> Any:

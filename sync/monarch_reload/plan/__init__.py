@@ -2,13 +2,12 @@
 
 What to open, by what is to be changed:
 
-- what an edit makes run again: `dirty_marks.py`, `propagation.py`, `plan.py`, `staged_copies.py`;
-  which statements are looked at: `concern.py`
+- what an edit makes run again, and what it must not, as torch's operators: `dirty_marks.py`,
+  `propagation.py`, `plan.py`, `staged_copies.py`; which statements are looked at: `concern.py`
 - from sources to edits: `edits.py`, `graph.py`, `members.py`
 - which modules an edit of another one concerns: `importers.py`; which ones a fresh process
   imports to decide: `reached_modules.py`
 - assignments taken away: `removed_assignments.py`; what `import *` brings: `stars.py`
-- torch's operators: `operators.py`
 - which edits count only when a run begins again: `start_helpers.py`
 - what edited functions will trip over: `code_warnings.py`, `unbound_names.py`, `misfit_calls.py`
 """

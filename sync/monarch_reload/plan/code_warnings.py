@@ -13,12 +13,12 @@ from monarch_reload.plan.graph import ModuleEdit, imports_of
 from monarch_reload.plan.misfit_calls import Definitions, Function, misfit_calls
 from monarch_reload.plan.unbound_names import may_be_unbound, unbound_names
 from monarch_reload.source.alignment import changed_functions
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.spelling import FunctionNode
 from monarch_reload.source.statements import Statement
 
 Namespaces = Callable[[str], Mapping[str, object]]
-Sources = Callable[[str], Source | None]
+Sources = Callable[[str], ModuleSource | None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CodeWarnings:
     have by now."""
 
     def __init__(
-        self, edit: ModuleEdit, source: Source, sources: Sources, namespaces: Namespaces
+        self, edit: ModuleEdit, source: ModuleSource, sources: Sources, namespaces: Namespaces
     ) -> None:
         self._edit = edit
         self._source = source
@@ -152,5 +152,5 @@ def _subclasses(cls: type) -> Iterator[type]:
         yield from _subclasses(one)
 
 
-def _definitions(source: Source) -> Definitions:
+def _definitions(source: ModuleSource) -> Definitions:
     return Definitions([statement.node for statement in source.statements])

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from monarch_reload.plan.dirty_marks import ModulePlan
 from monarch_reload.plan.graph import ModuleEdit, imports_of
-from monarch_reload.plan.propagation import Reach
+from monarch_reload.plan.propagation import Propagation
 from monarch_reload.source.spelling import ABSOLUTE
 
 
 class Concern:
     """Of one module: what of it leads to marks, so far. A yes may be wrong, a no never is."""
 
-    def __init__(self, reach: Reach, edit: ModuleEdit) -> None:
+    def __init__(self, reach: Propagation, edit: ModuleEdit) -> None:
         self._reach = reach
         self._edit = edit
         self._always = frozenset(self._never_told())

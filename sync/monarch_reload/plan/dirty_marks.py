@@ -10,7 +10,7 @@ from monarch_reload.plan.graph import ModuleEdit
 from monarch_reload.source.names import Use
 
 
-class Mark(IntEnum):
+class DirtyMark(IntEnum):
     """What an edit did to a name; the higher one wins."""
 
     KEPT = 1  # kept instance of a class some of whose members behave differently
@@ -23,18 +23,18 @@ class Mark(IntEnum):
     VALUE = 8  # bound to something else, or gone
 
 
-RUNS_AGAIN: Mapping[Mark, frozenset[Use]] = {
-    # But for the members that differ, and for data: see `Reach.forcing`.
-    Mark.KEPT: frozenset(),
-    Mark.CALLING: frozenset(),
+RUNS_AGAIN: Mapping[DirtyMark, frozenset[Use]] = {
+    # But for the members that differ, and for data: see `Propagation.forcing`.
+    DirtyMark.KEPT: frozenset(),
+    DirtyMark.CALLING: frozenset(),
     # Not USED: an optimizer made of `model.parameters()` has state of its own.
-    Mark.INSTANCE: frozenset({Use.INSIDE}),
-    Mark.METHODS: frozenset({Use.USED, Use.REGISTERS}),
+    DirtyMark.INSTANCE: frozenset({Use.INSIDE}),
+    DirtyMark.METHODS: frozenset({Use.USED, Use.REGISTERS}),
     # Not REGISTERS, where it runs its new body in place: what was registered with it stays.
-    Mark.FUNCTION: frozenset({Use.CALLED, Use.USED}),
-    Mark.FLOWING: frozenset({Use.CALLED, Use.USED, Use.REGISTERS}),
-    Mark.SHAPE: frozenset({Use.USED, Use.REGISTERS, Use.INSIDE, Use.BASE, Use.PASSED}),
-    Mark.VALUE: frozenset(Use),
+    DirtyMark.FUNCTION: frozenset({Use.CALLED, Use.USED}),
+    DirtyMark.FLOWING: frozenset({Use.CALLED, Use.USED, Use.REGISTERS}),
+    DirtyMark.SHAPE: frozenset({Use.USED, Use.REGISTERS, Use.INSIDE, Use.BASE, Use.PASSED}),
+    DirtyMark.VALUE: frozenset(Use),
 }
 
 
@@ -45,7 +45,7 @@ class ModulePlan:
     twin: set[int] = field(default_factory=set)  # run too, but only for others to call
     shadowed: set[str] = field(default_factory=set)  # containers of what is twinned
     disguised: set[str] = field(default_factory=set)  # kept instances that what runs may look at
-    marks: dict[str, Mark] = field(default_factory=dict)
+    marks: dict[str, DirtyMark] = field(default_factory=dict)
     forced_by: dict[int, set[str]] = field(default_factory=dict)  # names read, for what runs
 
     @property
@@ -55,7 +55,7 @@ class ModulePlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EditPlan:
     """Modules in the order in which their statements run."""
 
     modules: dict[str, ModulePlan]

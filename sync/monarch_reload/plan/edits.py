@@ -19,12 +19,12 @@ from monarch_reload.live.live_functions import Functions, Place
 from monarch_reload.live.patch import FunctionPatch, is_compiled, parts_of, same_behaviour
 from monarch_reload.live.tables import Tables
 from monarch_reload.plan.dirty_marks import ModulePlan
-from monarch_reload.plan.graph import Kind, ModuleEdit, imports_of
+from monarch_reload.plan.graph import ModuleEdit, NameKind, imports_of
 from monarch_reload.plan.removed_assignments import as_if
 from monarch_reload.plan.stars import Exports
 from monarch_reload.source.alignment import Alignment, align, changed_functions, moved_lines
 from monarch_reload.source.guards import executed
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.statements import Statement
 from monarch_reload.undo_log import Attribute
 
@@ -36,7 +36,7 @@ class LiveModule:
         self,
         name: str,
         module: ModuleType,
-        source: Source,
+        source: ModuleSource,
         living: Callable[[], Functions] = Functions.living,
     ) -> None:
         """`living` gives all functions of the process, where they have to be looked for."""
@@ -109,7 +109,7 @@ class LiveModule:
 def unedited(
     name: str,
     module: ModuleType,
-    source: Source,
+    source: ModuleSource,
     exports: Exports,
     anew: Collection[tuple[str, str]] = (),
 ) -> ModuleEdit:
@@ -128,7 +128,7 @@ def unedited(
 
 
 def edited(
-    live: LiveModule, new: Source, exports: Exports, anew: Collection[tuple[str, str]] = ()
+    live: LiveModule, new: ModuleSource, exports: Exports, anew: Collection[tuple[str, str]] = ()
 ) -> ModuleEdit:
     known = live.source.witnessed or live.runs_its_source()
     package = _package(live.module)
@@ -160,7 +160,7 @@ def _package(module: ModuleType) -> str:
     return own_names(module).get("__package__") or ""
 
 
-def _is_reachable(live: LiveModule, new: Source, before: Statement, after: Statement) -> bool:
+def _is_reachable(live: LiveModule, new: ModuleSource, before: Statement, after: Statement) -> bool:
     """Whether every edited function was found in the process, ready to take the new code."""
     for old, edit in changed_functions(before, after):
         assert old.name is not None
@@ -232,13 +232,19 @@ def _identity(count: int) -> Alignment:
     return Alignment({index: index for index in range(count)}, {}, {})
 
 
-def kind_of(value: object) -> Kind:
+def kind_of(value: object) -> NameKind:
     # Not isinstance: a lazy or deprecated object would be woken by the look at its __class__.
     if issubclass(type(value), FunctionType):
-        return Kind.FUNCTION
+        return NameKind.FUNCTION
     if not issubclass(type(value), type):
-        return Kind.DATA if _is_data(value) else Kind.ROWS if _are_rows(value) else Kind.OTHER
-    return Kind.METACLASS if issubclass(cast("type", value), type) else Kind.CLASS
+        return (
+            NameKind.DATA
+            if _is_data(value)
+            else NameKind.ROWS
+            if _are_rows(value)
+            else NameKind.OTHER
+        )
+    return NameKind.METACLASS if issubclass(cast("type", value), type) else NameKind.CLASS
 
 
 def _is_data(value: object) -> bool:
@@ -286,7 +292,7 @@ def _kept_names(statements: Iterable[Statement]) -> set[str]:
     return set()
 
 
-def move_code(live: LiveModule, new: Source, plan: ModulePlan, patch: FunctionPatch) -> None:
+def move_code(live: LiveModule, new: ModuleSource, plan: ModulePlan, patch: FunctionPatch) -> None:
     """New code for what does not run: edited bodies, and functions that only moved down."""
     edit = plan.edit
     starts: list[tuple[int, int, int, str | None, bool]] = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from monarch_reload.live.tables import Held
+from monarch_reload.live.tables import HeldDefinition
 from monarch_reload.source.alignment import Alignment
 from monarch_reload.source.spelling import ABSOLUTE, root_of
 from monarch_reload.source.statements import Statement
@@ -18,7 +18,7 @@ from monarch_reload.source.statements import Statement
 Origin = tuple[str, str | None]
 
 
-class Kind(Enum):
+class NameKind(Enum):
     """What a name of a running module holds."""
 
     FUNCTION = "function"
@@ -38,7 +38,7 @@ class ModuleEdit:
     old: Sequence[Statement]
     new: Sequence[Statement]
     alignment: Alignment
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, NameKind]
     keep: frozenset[str] = frozenset()
     rereads: frozenset[int] = frozenset()  # statements that name a config file that changed
     compiled: frozenset[str] = frozenset()  # names of what a compiler made
@@ -51,7 +51,7 @@ class ModuleEdit:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Of names that an `if` or `try` imports from several places: where they come from."""
 
-    tables: Mapping[str, frozenset[Held]] = field(default_factory=dict)
+    tables: Mapping[str, frozenset[HeldDefinition]] = field(default_factory=dict)
     """By dotted names of containers, what they hold."""
 
     exports_others: bool = False  # a star import of it will bring other names

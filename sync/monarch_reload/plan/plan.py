@@ -13,13 +13,14 @@ model that is made of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from monarch_reload.live.targets import targets_of
 from monarch_reload.plan.concern import Concern
-from monarch_reload.plan.dirty_marks import Mark, ModulePlan, Plan
-from monarch_reload.plan.graph import ImportGraph, Kind, ModuleEdit, absolute_name, imports_of
-from monarch_reload.plan.propagation import Reach
+from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan, ModulePlan
+from monarch_reload.plan.graph import ImportGraph, ModuleEdit, NameKind, absolute_name, imports_of
+from monarch_reload.plan.propagation import Propagation
 from monarch_reload.plan.staged_copies import choose_twins
 from monarch_reload.source.alignment import changed_functions, differ_in_bodies_only
 from monarch_reload.source.names import Use
@@ -27,7 +28,7 @@ from monarch_reload.source.spelling import dotted, root_of
 from monarch_reload.source.statements import Statement
 
 _FILLED_ONCE = ("argparse", "ArgumentParser")
-_CLASSES = (Kind.CLASS, Kind.METACLASS)
+_CLASSES = (NameKind.CLASS, NameKind.METACLASS)
 # Methods that have their say when a class statement runs; by whether theirs is a metaclass.
 _MAKERS = {
     False: frozenset({"__init_subclass__"}),
@@ -43,7 +44,7 @@ def make_plan(
     importers: Importers,
     known: Collection[str],
     check: Callable[[], None] = lambda: None,
-) -> Plan:
+) -> EditPlan:
     """`importers(module, names)` gives the loaded modules that may take `names` from `module`;
     `known` are all loaded modules of ours, in import order. `check` raises to give it up."""
     planner = _Planner(edits, importers, known, check)
@@ -63,13 +64,13 @@ class _Planner:
         self._importers = importers
         self._graph = ImportGraph(known)
         self.plans: dict[str, ModulePlan] = {}
-        self._reach = Reach(self._graph, self.plans)
+        self._reach = Propagation(self._graph, self.plans)
         self._concerns: dict[str, Concern] = {}
         for edit in edits:
             self._add(edit)
 
     def _add(self, edit: ModuleEdit) -> None:
-        self.plans[edit.name] = ModulePlan(edit, marks=dict.fromkeys(edit.gone, Mark.VALUE))
+        self.plans[edit.name] = ModulePlan(edit, marks=dict.fromkeys(edit.gone, DirtyMark.VALUE))
         self._graph.add(edit)
         self._concerns[edit.name] = Concern(self._reach, edit)
 
@@ -133,7 +134,7 @@ class _Planner:
                 if mark is not None and mark > plan.marks.get(name, 0):
                     plan.marks[name] = mark
             if index in plan.run and statement.is_opaque:
-                plan.marks.update(dict.fromkeys(_bound_by_no_statement(edit), Mark.VALUE))
+                plan.marks.update(dict.fromkeys(_bound_by_no_statement(edit), DirtyMark.VALUE))
         # A name that the module deleted after use must be made again for whoever needs it.
         live = edit.kinds.keys()
         needed = {
@@ -148,7 +149,7 @@ class _Planner:
             binders = {i for i, statement in enumerate(edit.new) if name in statement.binds}
             if name in displaced:
                 plan.run.add(max(binders))
-                plan.marks[name] = Mark.VALUE
+                plan.marks[name] = DirtyMark.VALUE
             if plan.run & binders and not all(edit.new[i].is_definition for i in binders):
                 plan.run |= {i for i in binders if not edit.never_runs(edit.new[i])}
         for name, types in edit.types.items():
@@ -163,7 +164,7 @@ class _Planner:
         fillers = {i for i, statement in enumerate(edit.new) if _fills(statement, name)}
         if is_less or plan.run & fillers:
             plan.run |= fillers
-            plan.marks[name] = Mark.VALUE
+            plan.marks[name] = DirtyMark.VALUE
 
     def _must_run(self, plan: ModulePlan, index: int) -> bool:
         alignment = plan.edit.alignment
@@ -189,7 +190,7 @@ class _Planner:
         if origin is not None and edit.old[origin].brought != statement.brought:
             return True
         for name, source in imports_of(statement, edit.package):
-            if self._reach.mark_of_import(edit, name, source) is Mark.VALUE:
+            if self._reach.mark_of_import(edit, name, source) is DirtyMark.VALUE:
                 return True
         return statement.is_star and self._may_export_others(edit, statement)
 
@@ -199,24 +200,29 @@ class _Planner:
         node = statement.node
         owner = self.plans.get(absolute_name(edit.package, node.module, node.level))
         return owner is not None and (
-            owner.marks.get("__all__") is Mark.VALUE
+            owner.marks.get("__all__") is DirtyMark.VALUE
             or any(owner.edit.new[one].is_opaque for one in owner.run)
         )
 
-    def _written_to(self, edit: ModuleEdit, statement: Statement) -> Iterator[tuple[str, Mark]]:
+    def _written_to(
+        self, edit: ModuleEdit, statement: Statement
+    ) -> Iterator[tuple[str, DirtyMark]]:
         """Names to whose values the statement assigns attributes or items."""
         for target in targets_of(statement.node):
             name = root_of(dotted(target.value) or "")
             if not name or name in statement.binds:
                 continue
-            if edit.kinds.get(name) is Kind.FUNCTION:
-                yield name, Mark.FLOWING
+            if edit.kinds.get(name) is NameKind.FUNCTION:
+                yield name, DirtyMark.FLOWING
             elif edit.kinds.get(name) in _CLASSES:
-                yield name, Mark.SHAPE
+                yield name, DirtyMark.SHAPE
             elif name in edit.kinds and self._graph.module_of(edit.name, name) is None:
-                yield name, Mark.VALUE if isinstance(target, ast.Subscript) else Mark.INSTANCE
+                yield (
+                    name,
+                    DirtyMark.VALUE if isinstance(target, ast.Subscript) else DirtyMark.INSTANCE,
+                )
 
-    def _mark(self, plan: ModulePlan, index: int, name: str) -> Mark | None:
+    def _mark(self, plan: ModulePlan, index: int, name: str) -> DirtyMark | None:
         """What running, patching or its callees do to a name that this statement binds."""
         edit, statement = plan.edit, plan.edit.new[index]
         if statement.is_import:
@@ -226,52 +232,52 @@ class _Planner:
             if index in edit.alignment.same:
                 return self._reach.mark_of_import(edit, name, source)
             module = source[0] if source[1] is None else f"{source[0]}.{source[1]}"
-            return None if edit.modules.get(name) == module else Mark.VALUE
+            return None if edit.modules.get(name) == module else DirtyMark.VALUE
         if not statement.is_definition:
             if index in plan.run:
-                return Mark.VALUE
+                return DirtyMark.VALUE
             if index in edit.alignment.narrow:
-                return Mark.FUNCTION
+                return DirtyMark.FUNCTION
             called = (
                 self._reach.mark_and_use(edit.name, dotted, use)
                 for dotted, use in statement.names.eager
                 if use is Use.CALLED
             )
-            if (Mark.SHAPE, Use.CALLED) in called:
-                return Mark.INSTANCE
+            if (DirtyMark.SHAPE, Use.CALLED) in called:
+                return DirtyMark.INSTANCE
             if statement.is_holder and (mark := self._mark_of_holder(edit, statement, name)):
                 return mark
             if self._reach.holds_what_changed(edit.name, name):
-                return Mark.CALLING
-            return Mark.KEPT if self._reach.members_of(edit.name, name) else None
+                return DirtyMark.CALLING
+            return DirtyMark.KEPT if self._reach.members_of(edit.name, name) else None
         origin = edit.alignment.source_of(index)
-        kinds = _CLASSES if statement.is_class else (Kind.FUNCTION,)
+        kinds = _CLASSES if statement.is_class else (NameKind.FUNCTION,)
         if index in plan.run and (origin is None or edit.kinds.get(name) not in kinds):
-            return Mark.VALUE
-        marks = [Mark.METHODS if statement.is_class else Mark.FUNCTION]
+            return DirtyMark.VALUE
+        marks = [DirtyMark.METHODS if statement.is_class else DirtyMark.FUNCTION]
         if self._makes_others(plan, index):
-            marks.append(Mark.SHAPE)
+            marks.append(DirtyMark.SHAPE)
         if index in plan.run and statement.is_class and not self._only_decorates_anew(plan, index):
-            marks.append(Mark.SHAPE)
+            marks.append(DirtyMark.SHAPE)
         reads = statement.names.deferred
         spread = [self._reach.spread(edit.name, dotted) for dotted in reads]
-        calling = [num_hops for mark, num_hops in spread if mark is Mark.CALLING]
-        if index in edit.rereads or any(mark is Mark.FLOWING for mark, _ in spread):
-            marks.append(Mark.METHODS if statement.is_class else Mark.FLOWING)
+        calling = [num_hops for mark, num_hops in spread if mark is DirtyMark.CALLING]
+        if index in edit.rereads or any(mark is DirtyMark.FLOWING for mark, _ in spread):
+            marks.append(DirtyMark.METHODS if statement.is_class else DirtyMark.FLOWING)
         elif (edit.name, name) in self._reach.members and index not in plan.run:
-            marks.append(Mark.KEPT)
-            if index in edit.alignment.same and Mark.SHAPE not in marks:
-                return Mark.KEPT
+            marks.append(DirtyMark.KEPT)
+            if index in edit.alignment.same and DirtyMark.SHAPE not in marks:
+                return DirtyMark.KEPT
         elif calling and statement.is_function:
-            marks.append(Mark.CALLING)
-            if max(marks) is Mark.CALLING or index in edit.alignment.same:
+            marks.append(DirtyMark.CALLING)
+            if max(marks) is DirtyMark.CALLING or index in edit.alignment.same:
                 self._reach.num_hops[edit.name, name] = min(calling)
-                return Mark.CALLING
+                return DirtyMark.CALLING
         elif index not in plan.run and (
             index in edit.alignment.same
             or edit.old[edit.alignment.narrow[index]].dump == statement.dump
         ):
-            return max(marks) if Mark.SHAPE in marks else None
+            return max(marks) if DirtyMark.SHAPE in marks else None
         return max(marks)
 
     def _makes_others(self, plan: ModulePlan, index: int) -> bool:
@@ -279,7 +285,7 @@ class _Planner:
         edit, statement = plan.edit, plan.edit.new[index]
         if not statement.is_class:
             return False
-        names = _MAKERS[edit.kinds.get(statement.name or "") is Kind.METACLASS]
+        names = _MAKERS[edit.kinds.get(statement.name or "") is NameKind.METACLASS]
         if not any(name in statement.text for name in names):
             return False
         makers = [one for one in statement.body if one.is_function and one.name in names]
@@ -294,14 +300,16 @@ class _Planner:
             for name in one.names.deferred
         )
 
-    def _mark_of_holder(self, edit: ModuleEdit, statement: Statement, name: str) -> Mark | None:
+    def _mark_of_holder(
+        self, edit: ModuleEdit, statement: Statement, name: str
+    ) -> DirtyMark | None:
         """Who calls what it holds calls new code."""
         spread = [self._reach.spread(edit.name, dotted) for dotted, _ in statement.names.eager]
-        num_hops = [num for mark, num in spread if mark in (Mark.CALLING, Mark.FLOWING)]
+        num_hops = [num for mark, num in spread if mark in (DirtyMark.CALLING, DirtyMark.FLOWING)]
         if not num_hops:
             return None
         self._reach.num_hops[edit.name, name] = min(num_hops)
-        return Mark.CALLING
+        return DirtyMark.CALLING
 
     def _only_decorates_anew(self, plan: ModulePlan, index: int) -> bool:
         """Whether a class runs just because decorators of its methods see other signatures."""
@@ -310,12 +318,12 @@ class _Planner:
             return False
         return not any(self._reach.forcing(plan.edit.name, statement))
 
-    def plan(self) -> Plan:
+    def plan(self) -> EditPlan:
         choose_twins(self._reach)
         for name, plan in self.plans.items():
             for index in plan.run:
                 plan.forced_by[index] = set(self._reach.forcing(name, plan.edit.new[index]))
-        return Plan({name: self.plans[name] for name in self._graph.ordered()})
+        return EditPlan({name: self.plans[name] for name in self._graph.ordered()})
 
 
 def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
@@ -328,3 +336,18 @@ def _fills(statement: Statement, name: str) -> bool:
     is_call = isinstance(statement.node, ast.Expr)
     reads = {root_of(dotted) for dotted, _ in statement.names.eager}
     return name in statement.binds or (is_call and name in reads)
+
+
+_MADE_BY = "torch._library.custom_ops"
+
+
+def leave_out(plan: ModulePlan, live: Mapping[str, Any]) -> dict[str, str]:
+    """Take the makers of such operators out of the plan; the result says why, by name."""
+    refused = {}
+    for index in plan.run | plan.twin:
+        for name in plan.edit.new[index].binds & live.keys():
+            if type(live[name]).__module__ == _MADE_BY:
+                refused[name] = "an operator of torch cannot be defined a second time"
+                plan.run.discard(index)
+                plan.twin.discard(index)
+    return refused

@@ -6,21 +6,21 @@ import ast
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from monarch_reload.live.tables import Held
-from monarch_reload.plan.dirty_marks import RUNS_AGAIN, Mark, ModulePlan
-from monarch_reload.plan.graph import ImportGraph, Kind, ModuleEdit, Origin
+from monarch_reload.live.tables import HeldDefinition
+from monarch_reload.plan.dirty_marks import RUNS_AGAIN, DirtyMark, ModulePlan
+from monarch_reload.plan.graph import ImportGraph, ModuleEdit, NameKind, Origin
 from monarch_reload.plan.members import are_operators, changed_members
 from monarch_reload.source.names import Use
 from monarch_reload.source.spelling import ABSOLUTE, WHOLE, FunctionNode, dotted, root_of
 from monarch_reload.source.statements import Statement
 
-_BEHAVIOUR = (Mark.CALLING, Mark.FUNCTION, Mark.FLOWING)
+_BEHAVIOUR = (DirtyMark.CALLING, DirtyMark.FUNCTION, DirtyMark.FLOWING)
 _MAX_HOPS = 2
 """What calls an edited function is followed through so many other modules. Everything is called by
 way of everything else in the end, and each module that is looked at takes its time."""
 
 
-class Reach:
+class Propagation:
     """Answers for the plans so far. `members` are those that differ, by module and class."""
 
     def __init__(self, graph: ImportGraph, plans: Mapping[str, ModulePlan]) -> None:
@@ -33,7 +33,7 @@ class Reach:
         """The names it reads whose marks make it run again."""
         edit = self.plans[module].edit
         binds = statement.binds
-        data = (Kind.DATA, Kind.ROWS) if statement.is_computed_whole else (Kind.DATA,)
+        data = (NameKind.DATA, NameKind.ROWS) if statement.is_computed_whole else (NameKind.DATA,)
         # A definition may leave None behind: what it made is where its decorator has put it.
         makes_data = bool(binds) and not statement.is_definition
         makes_data = makes_data and all(edit.kinds.get(n) in data for n in binds)
@@ -41,24 +41,24 @@ class Reach:
         for name, declared in self.reads(module, statement):
             mark, use = self.mark_and_use(module, name, declared)
             is_told = use is Use.USED and declared is Use.CALLED and _is_told(statement, name)
-            if mark is Mark.FUNCTION and (is_told or use is Use.REGISTERS):
+            if mark is DirtyMark.FUNCTION and (is_told or use is Use.REGISTERS):
                 # What was said to it holds on while it runs its new body in place.
                 if self._runs(module, name):
                     yield name
-            elif mark is Mark.METHODS and self._makes_instances_of(module, statement, name):
+            elif mark is DirtyMark.METHODS and self._makes_instances_of(module, statement, name):
                 continue  # they follow their class
             elif mark is not None and use in RUNS_AGAIN[mark]:
                 yield name
             elif mark in _BEHAVIOUR and declared in (Use.PASSED, Use.WITHIN):
                 if makes_data:  # which holds nothing that was passed: it was called, or looked at
                     yield name
-            elif mark is Mark.KEPT and declared is Use.USED:
+            elif mark is DirtyMark.KEPT and declared is Use.USED:
                 if makes_data:  # `Class(1).method()`
                     yield name
-            elif mark is Mark.SHAPE and use is Use.CALLED:
+            elif mark is DirtyMark.SHAPE and use is Use.CALLED:
                 if makes_data:  # a named tuple has its values, and nothing else
                     yield name
-            elif mark is Mark.CALLING and use in (Use.CALLED, Use.USED):
+            elif mark is DirtyMark.CALLING and use in (Use.CALLED, Use.USED):
                 # A model that is made by way of an edited function has weights by now.
                 if makes_data or (statement.is_definition and self._calls_edited(module, name)):
                     yield name
@@ -73,7 +73,7 @@ class Reach:
     def acts_otherwise(self, module: str, dotted: str) -> bool:
         """Whether what is called or read under a name is edited itself, or has another value."""
         mark = self.mark_of(*self.graph.resolve(module, dotted)[:2])
-        return mark in (Mark.FUNCTION, Mark.FLOWING, Mark.VALUE)
+        return mark in (DirtyMark.FUNCTION, DirtyMark.FLOWING, DirtyMark.VALUE)
 
     def _calls_edited(self, module: str, decorator: str) -> bool:
         """Whether a decorator calls something that was edited itself.
@@ -104,16 +104,16 @@ class Reach:
                 elif not (does and makes_objects) and self._differs(held, part or "__call__", does):
                     yield f"{name}.{part or '__call__'}", use
 
-    def held(self, module: str, container: str) -> frozenset[Held]:
+    def held(self, module: str, container: str) -> frozenset[HeldDefinition]:
         """Definitions in a container, of modules that are looked at."""
         tables = self.plans[module].edit.tables if module in self.plans else {}
         found = tables[container] if tables else frozenset()
         return frozenset(held for held in found if held.module in self.plans)
 
-    def _differs(self, held: Held, member: str, is_called: bool) -> bool:
+    def _differs(self, held: HeldDefinition, member: str, is_called: bool) -> bool:
         """Whether a member of a kept instance behaves differently, or is a value that may."""
         mark = self.mark_of(held.module, held.name)
-        is_shaped = mark in (Mark.SHAPE, Mark.VALUE) and not is_called
+        is_shaped = mark in (DirtyMark.SHAPE, DirtyMark.VALUE) and not is_called
         return is_shaped or member in self.members_of(held.module, held.name)
 
     def holds_what_changed(self, module: str, container: str) -> bool:
@@ -132,7 +132,7 @@ class Reach:
     def _values(self, module: str) -> set[str]:
         """Names of a module that are bound to something else, or gone."""
         marks = self.plans[module].marks if module in self.plans else {}
-        return {name for name, mark in marks.items() if mark is Mark.VALUE}
+        return {name for name, mark in marks.items() if mark is DirtyMark.VALUE}
 
     def _makes_instances_of(self, module: str, statement: Statement, name: str) -> bool:
         """Whether a class decorates a function, which is an instance of it by now."""
@@ -206,19 +206,19 @@ class Reach:
         mark, use = self.mark_and_use(edit.name, name, use)
         return mark is not None and use in RUNS_AGAIN[mark]
 
-    def spread(self, module: str, dotted: str) -> tuple[Mark | None, int]:
+    def spread(self, module: str, dotted: str) -> tuple[DirtyMark | None, int]:
         """What becomes of a function that reads the name, and how many modules away that began."""
         if self._is_another(module, dotted):
-            return Mark.FLOWING, 0
+            return DirtyMark.FLOWING, 0
         owner, name, rest = self.graph.resolve(module, dotted)
         mark, origin = self.marked(owner, name)
-        if mark in (Mark.VALUE, Mark.FLOWING):
-            return Mark.FLOWING, 0
-        if mark in (Mark.FUNCTION, Mark.CALLING):
+        if mark in (DirtyMark.VALUE, DirtyMark.FLOWING):
+            return DirtyMark.FLOWING, 0
+        if mark in (DirtyMark.FUNCTION, DirtyMark.CALLING):
             num_hops = self.num_hops.get(origin, 0) + (origin[0] != module)
-            return (Mark.CALLING, num_hops) if num_hops <= _MAX_HOPS else (None, 0)
+            return (DirtyMark.CALLING, num_hops) if num_hops <= _MAX_HOPS else (None, 0)
         is_member = rest and rest[0] in self.members_of(owner, name)
-        return (Mark.CALLING if is_member else None), 0
+        return (DirtyMark.CALLING if is_member else None), 0
 
     def members_of(self, module: str, name: str) -> frozenset[str]:
         """The members that differ, of a class or of an instance, through imports."""
@@ -236,32 +236,32 @@ class Reach:
             module, name = source[0], source[1]
         return frozenset()
 
-    def mark_and_use(self, module: str, dotted: str, use: Use) -> tuple[Mark | None, Use]:
+    def mark_and_use(self, module: str, dotted: str, use: Use) -> tuple[DirtyMark | None, Use]:
         owner, name, inside = self.graph.resolve(module, dotted)
         if use is Use.REGISTERS:
             use = use if inside else Use.USED
         elif inside and use is not Use.USED:
             use = Use.USED if use is Use.CALLED else Use.INSIDE
         if self._is_another(module, dotted):
-            return Mark.VALUE, use
+            return DirtyMark.VALUE, use
         return self.mark_of(owner, name), use
 
     def _is_another(self, module: str, dotted: str) -> bool:
         """Whether the name that an attribute is read of stands for another object now."""
-        return self.plans[module].marks.get(root_of(dotted)) is Mark.VALUE
+        return self.plans[module].marks.get(root_of(dotted)) is DirtyMark.VALUE
 
-    def mark_of_import(self, edit: ModuleEdit, name: str, source: Origin) -> Mark | None:
+    def mark_of_import(self, edit: ModuleEdit, name: str, source: Origin) -> DirtyMark | None:
         """The mark of what an import takes from somewhere."""
         owner, inner = source
         if inner is None or owner not in self.plans or edit.modules.get(name) == f"{owner}.{inner}":
             return None
         return self.mark_of(owner, inner)
 
-    def mark_of(self, module: str, name: str) -> Mark | None:
+    def mark_of(self, module: str, name: str) -> DirtyMark | None:
         """The mark of a name, through the imports that brought it there."""
         return self.marked(module, name)[0]
 
-    def marked(self, module: str, name: str) -> tuple[Mark | None, tuple[str, str]]:
+    def marked(self, module: str, name: str) -> tuple[DirtyMark | None, tuple[str, str]]:
         """The mark of a name, and the module and name that it comes from."""
         visited = set()
         while (module, name) not in visited and module in self.plans:
@@ -269,11 +269,11 @@ class Reach:
             mark = self.plans[module].marks.get(name)
             source = self.graph.source(module, name)
             is_import = source is not None and source[1] is not None
-            if mark is not None and not (mark is Mark.CALLING and is_import):
+            if mark is not None and not (mark is DirtyMark.CALLING and is_import):
                 return mark, (module, name)
             if self.comes_from_getattr(module, name):
                 known = "__getattr__" in self.plans[module].marks
-                return Mark.VALUE if known else None, (module, name)
+                return DirtyMark.VALUE if known else None, (module, name)
             if source is None or source[1] is None:
                 break
             module, name = source[0], source[1]

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from monarch_reload.source.source import RunningSources, Source
+from monarch_reload.source.source import ModuleSource, RunningSources
 
 # Imports of names that are only known when they are run.
 _COMPUTED = re.compile(
@@ -60,7 +60,7 @@ def _takes(imports: Collection[str] | None, names: Collection[str]) -> bool:
     return any(name in imports or f"{name.rpartition('.')[0]}.*" in imports for name in names)
 
 
-def _imports(name: str, source: Source) -> Collection[str] | None:
+def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
     """What the module's imports name, with the packages above; None where it has no syntax tree.
 
     Imports in functions count as well: an import of the module may call them.
@@ -94,7 +94,7 @@ def _base(node: ast.ImportFrom, package: str) -> str:
     return ".".join([*parts, *([node.module] if node.module else [])])
 
 
-def _may_import_any_of(source: Source, folders: Collection[str]) -> bool:
+def _may_import_any_of(source: ModuleSource, folders: Collection[str]) -> bool:
     if not _COMPUTED.search(source.text):
         return False
     above = os.path.join(os.path.realpath(os.path.dirname(source.path)), "")

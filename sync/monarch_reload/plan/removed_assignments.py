@@ -29,7 +29,7 @@ _CODE = (FunctionType, MethodType, type, property, classmethod, staticmethod)
 
 
 @dataclass(frozen=True)
-class Stray:
+class RemovedAssignment:
     """`place` is what to make again: a module, a class of it or nothing, and the name inside."""
 
     line: int
@@ -46,7 +46,9 @@ class Stray:
         return f"{self.title}: {self.reason}, so what it set stays as long as this process lives"
 
 
-def strays_of(edit: ModuleEdit, sources: RunningSources, texts: Iterable[bytes]) -> Iterator[Stray]:
+def removed_by(
+    edit: ModuleEdit, sources: RunningSources, texts: Iterable[bytes]
+) -> Iterator[RemovedAssignment]:
     """`texts` are the new sources: what one of them still names may be assigned there."""
     namespace = vars(sys.modules[edit.name])
     whole = b"\n".join(texts).decode("utf-8", "replace")
@@ -60,15 +62,19 @@ def strays_of(edit: ModuleEdit, sources: RunningSources, texts: Iterable[bytes])
                 continue
             owner = value_of(target.value, namespace)
             if owner is not MISSING and _is_there(target, old, namespace):
-                found = Stray(old.first, old.title, is_a(value_of(target, namespace), _CODE))
+                found = RemovedAssignment(
+                    old.first, old.title, is_a(value_of(target, namespace), _CODE)
+                )
                 yield _followed(found, owner, key, isinstance(target, ast.Subscript), sources)
 
 
-def _followed(stray: Stray, owner: Any, key: Any, is_item: bool, sources: RunningSources) -> Stray:
-    """The stray, with what is known of how it was before."""
+def _followed(
+    removed: RemovedAssignment, owner: Any, key: Any, is_item: bool, sources: RunningSources
+) -> RemovedAssignment:
+    """The assignment, with what is known of how it was before."""
     if is_item:
         is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
-        return replace(stray, removal=_without(owner, key)) if is_ours else stray
+        return replace(removed, removal=_without(owner, key)) if is_ours else removed
     if is_a(owner, ModuleType):
         name = own_names(owner).get("__name__", "")
         place = (name, "", key)
@@ -76,11 +82,11 @@ def _followed(stray: Stray, owner: Any, key: Any, is_item: bool, sources: Runnin
         name = owner.__module__
         place = (name, owner.__qualname__, key)
     else:
-        return stray
+        return removed
     if "__wrapped__" in own_names(vars(owner).get(key)):
-        return stray  # it passes for what it wraps, which others may hold
+        return removed  # it passes for what it wraps, which others may hold
     is_ours = name in sources and (not place[1] or _defines(sources[name].statements, place[1]))
-    return replace(stray, place=place) if is_ours else stray
+    return replace(removed, place=place) if is_ours else removed
 
 
 def _without(owner: dict[Any, Any], key: Any) -> Action:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from monarch_reload.plan.dirty_marks import Mark
+from monarch_reload.plan.dirty_marks import DirtyMark
 from monarch_reload.plan.graph import ModuleEdit, imports_of
-from monarch_reload.plan.propagation import Reach
+from monarch_reload.plan.propagation import Propagation
 from monarch_reload.source.names import Use
 from monarch_reload.source.statements import Statement
 
-_KEPT = (Mark.KEPT, Mark.INSTANCE)
+_KEPT = (DirtyMark.KEPT, DirtyMark.INSTANCE)
 
 
-def choose_twins(reach: Reach) -> None:
+def choose_twins(reach: Propagation) -> None:
     """Statements that run call functions; those must already behave in the new way."""
     pending = [
         (name, dotted)
@@ -71,12 +71,12 @@ def choose_twins(reach: Reach) -> None:
             plan.shadowed.add(node[1])
 
 
-def _read_now(reach: Reach, edit: ModuleEdit, statement: Statement) -> frozenset[str]:
+def _read_now(reach: Propagation, edit: ModuleEdit, statement: Statement) -> frozenset[str]:
     read = frozenset(name for name, _ in reach.reads(edit.name, statement))
     return read | statement.names.deferred if edit.is_compiled(statement) else read
 
 
-def _definitions(reach: Reach, node: tuple[str, str]) -> Iterator[tuple[int, Statement]]:
+def _definitions(reach: Propagation, node: tuple[str, str]) -> Iterator[tuple[int, Statement]]:
     edit = reach.plans[node[0]].edit
     for index in edit.binders.get(node[1], ()):
         statement = edit.new[index]

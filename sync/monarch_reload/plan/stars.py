@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from monarch_reload.plan.graph import absolute_name
-from monarch_reload.source.source import RunningSources, Source
+from monarch_reload.source.source import ModuleSource, RunningSources
 from monarch_reload.source.spelling import dotted
 from monarch_reload.source.statements import Statement
 
@@ -28,7 +28,7 @@ _EXTENDS = ("__all__.append", "__all__.extend", "__all__.remove")
 class Exports:
     """What modules export, before and after an edit of some of them."""
 
-    def __init__(self, running: RunningSources, changed: Mapping[str, Source]) -> None:
+    def __init__(self, running: RunningSources, changed: Mapping[str, ModuleSource]) -> None:
         self._running = running
         self._changed = changed
         self._before: dict[str, frozenset[str]] = {}
@@ -55,7 +55,9 @@ class Exports:
     def differ(self, module: str) -> bool:
         return self.before(module) != self.after(module)
 
-    def _told_from(self, module: str, source: Source, before: frozenset[str]) -> frozenset[str]:
+    def _told_from(
+        self, module: str, source: ModuleSource, before: frozenset[str]
+    ) -> frozenset[str]:
         old, new = self._running[module], source
         if old is new and b"import *" not in old.text:
             return before

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from monarch_reload.plan.misfit_calls import Definitions
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.spelling import FunctionNode, dotted, root_of
 
 _LATER = (*FunctionNode, ast.Lambda, ast.GeneratorExp)
@@ -79,7 +79,9 @@ class StartHelpers:
     """Over all modules of a workspace, by name. `counts` says of a function, by its module and its
     qualified name, whether it is known to run only when a run begins."""
 
-    def __init__(self, sources: Mapping[str, Source], counts: Callable[[str, str], bool]) -> None:
+    def __init__(
+        self, sources: Mapping[str, ModuleSource], counts: Callable[[str, str], bool]
+    ) -> None:
         self._sources = sources
         self._counts = counts
         self._texts: dict[str, _Text] = {}

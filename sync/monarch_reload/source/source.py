@@ -31,7 +31,7 @@ from monarch_reload.source.statements import Statement, split
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ModuleSource:
     """One version of one file. `witnessed`: seen by the import hook, not read afterwards."""
 
     path: str  # as the module's code objects spell it
@@ -48,7 +48,7 @@ class Source:
         statements: tuple[Statement, ...],
         codes: Codes,
         flags: int,
-    ) -> Source:
+    ) -> ModuleSource:
         """One of which all is known that is asked for in most reloads."""
         source = cls(path, text)
         vars(source).update(lines=lines, statements=statements, codes=codes, flags=flags)
@@ -111,7 +111,7 @@ class RunningSources:
     def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
         self._imported = imported
         self._roots: list[str] = []
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ModuleSource] = {}
         self._names: dict[str, list[str]] = {}  # real path -> modules loaded from it
         self._elsewhere: set[str] = set()  # files in folders that are in no root
         self._seconds: dict[str, float] = {}  # of imports that were seen
@@ -142,7 +142,7 @@ class RunningSources:
                     text = read_text(path) if text is None else text
                 except OSError:
                     continue
-                self.record(name, Source(path, text, witnessed=False))
+                self.record(name, ModuleSource(path, text, witnessed=False))
 
     def owns(self, path: str) -> bool:
         if not self._has_folder_of(path):
@@ -158,7 +158,7 @@ class RunningSources:
         folder = _real_folder(os.path.dirname(path)) + os.sep
         return folder.startswith(tuple(self._roots))
 
-    def record(self, name: str, source: Source) -> None:
+    def record(self, name: str, source: ModuleSource) -> None:
         before = self._sources.get(name)
         if before is not None and before.path != source.path:
             # Not where the path leads now: a link on the way may have been turned since.
@@ -189,7 +189,7 @@ class RunningSources:
             for name, source in self.running()
         )
 
-    def __getitem__(self, name: str) -> Source:
+    def __getitem__(self, name: str) -> ModuleSource:
         return self._sources[name]
 
     def __contains__(self, name: str) -> bool:
@@ -207,7 +207,7 @@ class RunningSources:
             if isinstance(module, ModuleType):
                 yield name, module
 
-    def running(self) -> Iterator[tuple[str, Source]]:
+    def running(self) -> Iterator[tuple[str, ModuleSource]]:
         """Every source that something loaded here runs, by module name."""
         for name, source in list(self._sources.items()):
             if sys.modules.get(name) is not None:
@@ -243,7 +243,7 @@ class ImportHook:
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
             # Somebody else's loader (pytest rewrites asserts): what it reads is there now.
-            self._sources.record(fullname, Source(spec.origin, read_text(spec.origin)))
+            self._sources.record(fullname, ModuleSource(spec.origin, read_text(spec.origin)))
         return spec
 
     def _others(
@@ -325,7 +325,7 @@ class _RecordingLoader(SourceFileLoader):
             self._exec(module)
 
     def _exec(self, module: ModuleType) -> None:
-        source = Source(self.path, self.get_data(self.path))
+        source = ModuleSource(self.path, self.get_data(self.path))
         # Straight from the bytes that are remembered: a file may change between two reads.
         code = self.source_to_code(source.text, self.path)
         if self._hook.builtins is not None and self._hook.thread == threading.get_ident():

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from monarch_reload.source.codes import Codes
 from monarch_reload.source.lines import decoded_lines, is_plain
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.spelling import FunctionNode, imported_names
 from monarch_reload.source.statements import Statement, split
 
 
-def spliced(before: Source, text: bytes) -> Source | None:
+def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
     """None for an edit that has to be read with all the rest."""
     if not (is_plain(before.text) and is_plain(text)):
         return None
@@ -57,7 +57,7 @@ def spliced(before: Source, text: bytes) -> Source | None:
         *fresh,
         *(one.moved(distance, lines) for one in old[below:]),
     )
-    return Source.made(before.path, text, lines, statements, codes, before.flags)
+    return ModuleSource.made(before.path, text, lines, statements, codes, before.flags)
 
 
 def _imported(statements: Iterable[Statement]) -> set[str]:

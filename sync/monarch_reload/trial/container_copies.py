@@ -25,7 +25,7 @@ _DEEPEST = 3
 Namespaces = Mapping[str, dict[str, Any]]
 
 
-class Shadows:
+class ContainerCopies:
     """`names` are those of containers, by module, and `read_late` what functions read.
 
     `twins` are the staged definitions, by the ids of the live ones. `as_one_of` makes an instance

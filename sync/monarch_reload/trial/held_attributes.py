@@ -28,7 +28,7 @@ def may_be_set(owner: Any) -> bool:
     )
 
 
-class Attributes:
+class ObjectAttributes:
     """Those of one live object before staged code runs, and who sets them meanwhile."""
 
     def __init__(self, owner: Any) -> None:

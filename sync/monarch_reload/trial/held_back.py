@@ -28,7 +28,7 @@ class Whose(Enum):
     UNCLEAR = "either: others may have run while the statement did"
 
 
-class Watched(Protocol):
+class WatchedObject(Protocol):
     """What may change while staged code runs. `look` says what did since the last look."""
 
     def look(self) -> Any: ...

@@ -1,4 +1,4 @@
-"""Lookout: tells what staged code does to live objects from what others do to them meanwhile.
+"""Side effects: tells what staged code does to live objects from what others do to them meanwhile.
 
 It looks at all containers and attributes of ours before and after each statement, and in the end
 takes out again what staged code has done, to be kept for the commit.
@@ -21,11 +21,11 @@ from monarch_reload.live.holders import holders
 from monarch_reload.live.registries import Registry, registries
 from monarch_reload.live.targets import HeldStore, Target, targets_of
 from monarch_reload.thread_switches import Moment, Turns
-from monarch_reload.trial.held_attributes import Attributes, HeldAttribute, may_be_set
-from monarch_reload.trial.held_back import HeldBack, Snapshot, Watched, Whose, Withdrawn
+from monarch_reload.trial.held_attributes import HeldAttribute, ObjectAttributes, may_be_set
+from monarch_reload.trial.held_back import HeldBack, Snapshot, WatchedObject, Whose, Withdrawn
 
 
-class Lookout:
+class SideEffects:
     """While a plan is run. ``loggers`` come along as their handlers are asked for."""
 
     def __init__(
@@ -37,8 +37,8 @@ class Lookout:
         self._loggers = loggers
         self._targets: dict[Hashable, Target] = {}
         self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
-        self._attributes = [Attributes(one) for one in held if may_be_set(one)]
-        watched: list[Snapshot | Attributes] = [*self._snapshots, *self._attributes]
+        self._attributes = [ObjectAttributes(one) for one in held if may_be_set(one)]
+        watched: list[Snapshot | ObjectAttributes] = [*self._snapshots, *self._attributes]
         parts = (watched[at : at + _AT_A_GLANCE] for at in range(0, len(watched), _AT_A_GLANCE))
         self._glances = [(Glance(map(_content_of, part)), part) for part in parts]
 
@@ -114,7 +114,7 @@ class Lookout:
     def _is_undisturbed(self, seconds: float) -> bool:
         return self._looked is not None and self._turns.undisturbed_since(self._looked, seconds)
 
-    def _changed(self) -> Sequence[Watched]:
+    def _changed(self) -> Sequence[WatchedObject]:
         """Where to look closer."""
         return [one for glance, part in self._glances if glance.has_changed() for one in part]
 
@@ -122,5 +122,5 @@ class Lookout:
 _AT_A_GLANCE = 64
 
 
-def _content_of(watched: Snapshot | Attributes) -> Any:
+def _content_of(watched: Snapshot | ObjectAttributes) -> Any:
     return watched.container if isinstance(watched, Snapshot) else watched.names

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monarch_reload.errors import ReloadError
-from monarch_reload.source.source import Source
+from monarch_reload.source.source import ModuleSource
 
 _SECONDS = 120.0
 _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spare_import.py")
@@ -68,7 +68,7 @@ def import_in_subprocess(state: NewState) -> ReloadError | None:
         return _refusal(said, state, files) if said else None
 
 
-def is_surely_wrong(error: ReloadError, changed: Mapping[str, Source]) -> bool:
+def is_surely_wrong(error: ReloadError, changed: Mapping[str, ModuleSource]) -> bool:
     """Whether no process could run it: it needs a name that nobody binds."""
     cause = error.__cause__
     source = next((one for one in changed.values() if one.path == error.path), None)

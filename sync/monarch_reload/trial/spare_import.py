@@ -30,7 +30,7 @@ class NewText(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-class NewState:
+class NewStateFinder:
     """A finder: files by real path, each with the place of its text, or None for one that goes."""
 
     def __init__(self, files):
@@ -97,7 +97,7 @@ def main(description, answer):
     sys.dont_write_bytecode = True
     files = state["files"]
     at = next((i for i, one in enumerate(sys.meta_path) if one is PathFinder), len(sys.meta_path))
-    sys.meta_path.insert(at, NewState(files))
+    sys.meta_path.insert(at, NewStateFinder(files))
     said = {}
     for name, path in state["modules"]:
         try:

@@ -3,7 +3,7 @@
 Each module gets a namespace laid over its own: a copy in which new values replace old ones.
 Code that runs there sees other staged modules through views, whether it imports them or has
 them already. What the statements append to registries of ours (module-level lists, dicts and
-sets) is taken out again and kept for the commit (see `lookout`).
+sets) is taken out again and kept for the commit (see `side_effects`).
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from monarch_reload.live.enums import keep_live_members
 from monarch_reload.live.patch import parts_of
 from monarch_reload.live.staged_module import StagedModule
 from monarch_reload.live.targets import HeldStore
-from monarch_reload.plan.dirty_marks import Mark, ModulePlan, Plan
+from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan, ModulePlan
 from monarch_reload.plan.graph import Origin
 from monarch_reload.plan.stars import bring
-from monarch_reload.source.source import ImportHook, Source
+from monarch_reload.source.source import ImportHook, ModuleSource
 from monarch_reload.source.statements import Statement
 from monarch_reload.thread_switches import longer_turns
 from monarch_reload.trial.budget import Budget
-from monarch_reload.trial.container_copies import Shadows
+from monarch_reload.trial.container_copies import ContainerCopies
 from monarch_reload.trial.held_attributes import HeldAttribute
 from monarch_reload.trial.held_back import HeldBack
 from monarch_reload.trial.outside import Outside
-from monarch_reload.trial.side_effects import Lookout
-from monarch_reload.trial.stand_ins import Disguises
+from monarch_reload.trial.side_effects import SideEffects
+from monarch_reload.trial.stand_ins import StandIns
 from monarch_reload.undo_log import MISSING, Item
 
 _NAMED = (FunctionType, type)
 
 
-class Stage:
+class TrialStage:
     """The outcome of running a plan: namespaces, and everything that was made on the way."""
 
     def __init__(self, hook: ImportHook, budget: Budget) -> None:
@@ -60,8 +60,8 @@ class Stage:
         self.assigned: dict[str, set[str]] = {}  # from other modules, by module
         self.left_alone: dict[tuple[str, int], set[str]] = {}
         """Names that a statement may bind and did not, as in a branch that was not taken."""
-        self._plan = Plan({})
-        self.disguises = Disguises()
+        self._plan = EditPlan({})
+        self.stand_ins = StandIns()
         self._kept: list[tuple[str, str]] = []  # names of kept instances, by module
         self.stores: list[HeldStore | HeldAttribute] = []
         self.imported: list[str] = []
@@ -70,13 +70,16 @@ class Stage:
         self.builtins = {
             **vars(builtins),
             "__import__": self._import,
-            **self.disguises.checks,
+            **self.stand_ins.checks,
         }
         self._open = True
-        self._shadows = Shadows({}, set(), self.disguises.of)
+        self._copies = ContainerCopies({}, set(), self.stand_ins.of)
 
     def run(
-        self, plan: Plan, sources: dict[str, Source], ours: Iterable[tuple[str, ModuleType]]
+        self,
+        plan: EditPlan,
+        sources: dict[str, ModuleSource],
+        ours: Iterable[tuple[str, ModuleType]],
     ) -> None:
         """Raises ReloadError for what the new code raises; `close` cleans up then."""
         self._plan = plan
@@ -87,12 +90,14 @@ class Stage:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
             marks = module_plan.marks.items()
-            self._kept += [(name, key) for key, m in marks if m in (Mark.KEPT, Mark.INSTANCE)]
+            self._kept += [
+                (name, key) for key, m in marks if m in (DirtyMark.KEPT, DirtyMark.INSTANCE)
+            ]
         names = {name: p.shadowed for name, p in involved.items() if p.shadowed}
         statements = [s for p in involved.values() for s in p.edit.new] if names else []
         late = {part for s in statements for name in s.names.deferred for part in name.split(".")}
-        self._shadows = Shadows(names, late, self.disguises.of)
-        lookout = Lookout(ours, self.outside.loggers)
+        self._copies = ContainerCopies(names, late, self.stand_ins.of)
+        effects = SideEffects(ours, self.outside.loggers)
         self._hook.builtins, self._hook.imported = self.builtins, self.imported
         self._hook.thread = threading.get_ident()
         import_module = importlib.import_module
@@ -109,9 +114,9 @@ class Stage:
                 linecache.cache[source.path] = (len(source.text), None, lines, source.path)
             with self.outside.watched(), longer_turns():
                 for name, module_plan in involved.items():
-                    self._run_module(name, module_plan, sources[name], lookout)
+                    self._run_module(name, module_plan, sources[name], effects)
         finally:
-            lookout.no_more_statements()
+            effects.no_more_statements()
             importlib.import_module = import_module
             for path, entry in shown.items():
                 linecache.cache.pop(path, None)
@@ -124,15 +129,17 @@ class Stage:
             if collecting:
                 gc.enable()
             self._hook.builtins = None
-            self.disguises.pairs += self._shadows.cast
+            self.stand_ins.pairs += self._copies.cast
             with longer_turns():
-                self.stores, self.held_back = lookout.take_out(self._is_definition)
+                self.stores, self.held_back = effects.take_out(self._is_definition)
         for namespace in self.namespaces.values():
             for name, value in dict(namespace).items():
                 if type(value) is StagedModule:
                     namespace[name] = value.__reload_module__
 
-    def _run_module(self, name: str, plan: ModulePlan, source: Source, lookout: Lookout) -> None:
+    def _run_module(
+        self, name: str, plan: ModulePlan, source: ModuleSource, effects: SideEffects
+    ) -> None:
         module = sys.modules[name]
         namespace = self.namespaces[name]
         namespace["__builtins__"] = self.builtins
@@ -144,14 +151,14 @@ class Stage:
             self._budget.check()
             statement = plan.edit.new[index]
             run = self._runner(plan, index, source.path, flags)
-            targets = list(lookout.targets_of(statement.node, namespace))
+            targets = list(effects.targets_of(statement.node, namespace))
             later = _take_later(namespace, plan.edit.new, index) if statement.reads_whole else {}
             bound_to = {bound: namespace.get(bound, MISSING) for bound in statement.binds}
             try:
-                with contextlib.nullcontext() if statement.is_inert else lookout.looking(targets):
+                with contextlib.nullcontext() if statement.is_inert else effects.looking(targets):
                     live = vars(module).get(statement.name or "")
-                    with self._shadows.in_place(self.namespaces, statement):
-                        self._execute(run, namespace, live, name, lookout)
+                    with self._copies.in_place(self.namespaces, statement):
+                        self._execute(run, namespace, live, name, effects)
             except (Exception, SystemExit) as error:
                 raise ReloadError.of_exception(
                     error, "run", source.path, {source.path: source.text}
@@ -168,7 +175,7 @@ class Stage:
             for bound in statement.binds if statement.name is None else ():
                 before, after = vars(module).get(bound), namespace.get(bound)
                 if type(before) is FunctionType and type(after) is FunctionType:
-                    self._shadows.twins[id(before)] = after
+                    self._copies.twins[id(before)] = after
 
     def _runner(
         self, plan: ModulePlan, index: int, path: str, flags: int
@@ -207,7 +214,7 @@ class Stage:
         namespace: dict[str, Any],
         live: Any,
         module: str,
-        lookout: Lookout,
+        effects: SideEffects,
     ) -> None:
         """Run a statement, which may define anew what is live now.
 
@@ -220,7 +227,7 @@ class Stage:
         except Exception:
             replaced = [(live, module), *self._gone()]
             ids = {id(part) for value, name in replaced for part in parts_of(value, name)}
-            found = lookout.withdraw(ids)
+            found = effects.withdraw(ids)
             if not found:
                 raise
             run(namespace)
@@ -255,7 +262,7 @@ class Stage:
                 value.__defaults__ = live.__defaults__
                 value.__kwdefaults__ = live.__kwdefaults__
         elif is_a(value, type) and is_a(live, type) and value is not live:
-            self.disguises.follows(live, value)
+            self.stand_ins.follows(live, value)
             self._stand_in(live, value)
             old = plan.edit.live_definition(index)
             if is_a(value, enum.EnumMeta) and is_a(live, enum.EnumMeta):
@@ -269,7 +276,7 @@ class Stage:
         for name, key in self._kept:
             namespace = self.namespaces[name]
             if key in namespace and type(namespace[key]) is live:
-                namespace[key] = self.disguises.of(namespace[key], staged)
+                namespace[key] = self.stand_ins.of(namespace[key], staged)
 
     def _note_twin(self, module: str, live: Any, staged: Any) -> None:
         """What a container may hold of a definition: itself, or what its decorators were given."""
@@ -279,9 +286,9 @@ class Stage:
         )
         for name in before.keys() & after.keys():
             if before[name] is not after[name]:
-                self._shadows.twins[id(before[name])] = after[name]
+                self._copies.twins[id(before[name])] = after[name]
         if live is not None and live is not staged:
-            self._shadows.twins[id(live)] = staged
+            self._copies.twins[id(live)] = staged
 
     def _view(self, module: ModuleType) -> ModuleType:
         name = own_names(module).get("__name__", "")

@@ -9,7 +9,7 @@ from typing import Any
 from monarch_reload.kinds import BY_VALUE
 
 
-class Disguises:
+class StandIns:
     """`pairs` are stand-ins, each with the live object that it stands for."""
 
     def __init__(self) -> None:

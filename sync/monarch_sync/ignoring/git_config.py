@@ -10,8 +10,6 @@ import contextlib
 import os
 import re
 
-__all__ = ["config_files", "excludes_file", "personal_rule_file"]
-
 _SECTION = re.compile(r'\[\s*([\w.-]+)\s*("(?:[^"\\]|\\.)*")?\s*\]')
 _SETTINGS = {
     "core": re.compile(r"excludesfile\s*=\s*(.*)", re.IGNORECASE),

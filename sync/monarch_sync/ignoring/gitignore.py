@@ -12,8 +12,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["RuleFile", "rules_of"]
-
 _CLASSES = {
     "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f",
     "digit": "0-9", "graph": "\\x21-\\x7e", "lower": "a-z", "print": "\\x20-\\x7e",
@@ -31,7 +29,7 @@ _MAX_JOINED = 64
 _MAX_START = 8
 
 
-class _Rule:
+class _IgnoreRule:
     """One pattern; understood when it is first held against something."""
 
     def __init__(self, text: str, *, is_negated: bool, only_folders: bool, by_name: bool) -> None:
@@ -74,7 +72,7 @@ class _Rule:
 class _Wild:
     """Rules with wildcards: which may match, found out quickly, as most names match none."""
 
-    def __init__(self, rules: Sequence[tuple[int, _Rule]]) -> None:
+    def __init__(self, rules: Sequence[tuple[int, _IgnoreRule]]) -> None:
         self._all = [number for number, _ in rules]
         self._joined: Callable[[str], object] | None = None
         self._by_start: dict[str, list[int]] = {}
@@ -106,7 +104,7 @@ class RuleFile:
         self._names: dict[str, list[int]] = {}
         self._paths: dict[str, list[int]] = {}
         self._ends: dict[str, list[int]] = {}
-        wild: tuple[list[tuple[int, _Rule]], list[tuple[int, _Rule]]] = [], []
+        wild: tuple[list[tuple[int, _IgnoreRule]], list[tuple[int, _IgnoreRule]]] = [], []
         for number, rule in enumerate(self._rules):
             if rule.is_plain:
                 exactly = self._names if rule.by_name else self._paths
@@ -166,7 +164,7 @@ def _by_bytes(path: str) -> str:
     return os.fsencode(path).decode("latin-1")
 
 
-def _parse(text: str) -> Iterator[_Rule]:
+def _parse(text: str) -> Iterator[_IgnoreRule]:
     for line in text.split("\n"):
         line = _trimmed(line.removesuffix("\r"))
         if not line or line.startswith("#"):
@@ -177,7 +175,7 @@ def _parse(text: str) -> Iterator[_Rule]:
         if only_folders:
             pattern = pattern[:-1]
         if pattern:
-            yield _Rule(
+            yield _IgnoreRule(
                 pattern.removeprefix("/"),
                 is_negated=is_negated,
                 only_folders=only_folders,

@@ -19,20 +19,6 @@ from monarch_sync.ignoring.git_config import config_files, personal_rule_file
 from monarch_sync.ignoring.git_index import common_dir, find_git_dir, git_dir_of
 from monarch_sync.ignoring.gitignore import RuleFile, rules_of
 
-__all__ = [
-    "IGNORE_FILE",
-    "NEVER",
-    "OUTER_NAMES",
-    "RULE_FILES",
-    "exclude_file",
-    "is_environment",
-    "is_wanted",
-    "judges_alike",
-    "other_rule_files",
-    "walk",
-    "walk_kinds",
-]
-
 _OF_EDITORS = ("*~", ".*.sw[nopx]", ".#*", "\\#*#")
 NEVER = (".git", "__pycache__", "*.pyc", "*.pyo", ".*.monarch", ".monarch", *_OF_EDITORS)
 _ENVIRONMENT = "pyvenv.cfg"

@@ -15,8 +15,6 @@ from monarch_sync.ignoring.git_index import find_git_dir, tracked_paths
 from monarch_sync.ignoring.ignore import is_wanted
 from monarch_sync.workspace import Folder
 
-__all__ = ["Tracked"]
-
 
 class Tracked:
     """Of one folder, without what `walk` has ``listed``. Paths are relative to the folder.

@@ -7,24 +7,22 @@ from dataclasses import replace
 
 import msgspec
 
-from monarch_sync.diff import Plan
+from monarch_sync.diff import SyncPlan
 from monarch_sync.disk import Content
 from monarch_sync.entry import Entry, Row, parent_of
 from monarch_sync.manifest import Manifest
-from monarch_sync.messages import Instalment, Stage
-from monarch_sync.replicas.ground import Ground
+from monarch_sync.messages import Instalment, StageRequest
+from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.staging import Staging
 from monarch_sync.replicas.states import manifest_of
-
-__all__ = ["Ahead"]
 
 
 class Ahead:
     """Of one replica. It is staged as the plan of the stage would have it, so that of this only the
     rest is left to do; unless some of it has changed since, which makes it worthless."""
 
-    def __init__(self, ground: Ground, staging: Staging) -> None:
-        self._ground = ground
+    def __init__(self, on_disk: OnDisk, staging: Staging) -> None:
+        self._on_disk = on_disk
         self._staging = staging
         self.forget()
 
@@ -48,11 +46,11 @@ class Ahead:
             if entry.path in told or entry.path in self._entries:
                 return False
             told[entry.path] = entry
-        plan = Plan(
+        plan = SyncPlan(
             folders=[entry for entry in told.values() if entry.is_dir],
             files=[entry for entry in told.values() if entry.is_file],
         )
-        self._ground.check_short(plan, old)
+        self._on_disk.check_short(plan, old)
         self.generation = instalment.generation
         self._entries.update(told)
         self._rows += instalment.rows
@@ -61,7 +59,7 @@ class Ahead:
             self._staging.add(blob, content)
         return True
 
-    def complete(self, stage: Stage) -> tuple[Stage, Manifest] | None:
+    def complete(self, stage: StageRequest) -> tuple[StageRequest, Manifest] | None:
         """The stage as if all of its state were told in it, and that state; None where it builds on
         something else than what is here. Raises ``BadManifest``."""
         came = Manifest(self._entries.values())
@@ -73,7 +71,7 @@ class Ahead:
         rows = [*self._rows, *stage.changed] if self._is_as_told else manifest.rows()
         return msgspec.structs.replace(stage, changed=rows, removed=[], ahead=b""), manifest
 
-    def rest_of(self, plan: Plan) -> Plan:
+    def rest_of(self, plan: SyncPlan) -> SyncPlan:
         """What there is left to begin of a plan; all of it, where what came does not fit."""
         entries = self._entries
         if not entries:

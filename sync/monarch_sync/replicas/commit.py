@@ -12,22 +12,20 @@ import os
 import stat
 from collections import deque
 
-from monarch_sync.diff import Plan
+from monarch_sync.diff import SyncPlan
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
-from monarch_sync.replicas.footing import Footing
-from monarch_sync.replicas.keeper import Keeper
+from monarch_sync.replicas.conflict_copies import ConflictCopies
+from monarch_sync.replicas.parents import ParentFolders
 from monarch_sync.replicas.patch_file import Patch
-from monarch_sync.replicas.ready import SECOND_NS, Ready, Swap, time_after
+from monarch_sync.replicas.ready import SECOND_NS, ReadyContent, Swap, time_after
 from monarch_sync.replicas.staging import Staging
-from monarch_sync.replicas.store import Store
+from monarch_sync.replicas.store import ContentStore
 from monarch_sync.replicas.whole_folders import WholeFolders
 from monarch_sync.stamps import Stamps, digest_of, lstat
 
-__all__ = ["Committer"]
-
-_NOTHING = Ready("")
+_NOTHING = ReadyContent("")
 
 
 class Committer:
@@ -35,7 +33,7 @@ class Committer:
     ``is_repeated``: it may have been carried out in part."""
 
     def __init__(
-        self, root: str, staging: Staging, store: Store, disk: Disk, stamps: Stamps,
+        self, root: str, staging: Staging, store: ContentStore, disk: Disk, stamps: Stamps,
         folders: WholeFolders, old: Manifest, *, is_repeated: bool,
     ) -> None:  # fmt: skip
         self._root = root
@@ -46,8 +44,8 @@ class Committer:
         self._store = store
         self._disk = disk
         self._old = old
-        self._keeper = Keeper(root, store, disk, stamps, old)
-        self._footing = Footing(root, disk, self._keeper)
+        self._conflicts = ConflictCopies(root, store, disk, stamps, old)
+        self._parents = ParentFolders(root, disk, self._conflicts)
         self._whole: set[str] = set()  # folders that were put in their place with all in them
         self._bytecode: dict[str, list[str]] = {}
         self._swapped: list[Swap] = []
@@ -56,7 +54,7 @@ class Committer:
         self._patched: deque[tuple[str, Patch]] = deque()
         self.lost: list[str] = []  # paths whose staged content is gone, so not as planned
 
-    def carry_out(self, plan: Plan, new: Manifest) -> list[str]:
+    def carry_out(self, plan: SyncPlan, new: Manifest) -> list[str]:
         """Do it, so that `new` is what is here; the names of files that were changed on the host
         and are kept under them."""
         for before, after in plan.folders_moved:
@@ -68,7 +66,7 @@ class Committer:
         whole, changes_modes = self._whole, []
         for entry in plan.folders:
             if entry.path not in whole:
-                self._footing.make_sound(entry.path)
+                self._parents.make_sound(entry.path)
                 changes_modes.append(entry)
             elif entry.mode & 0o700 != 0o700:
                 changes_modes.append(entry)
@@ -92,12 +90,12 @@ class Committer:
             opened = new.get(folder)
             if opened is not None and opened.is_dir:
                 self._set_mode(opened)
-        return self._keeper.kept
+        return self._conflicts.kept
 
     def _opened(self, new: Manifest) -> list[str]:
         """The folders that nobody may write to and that were opened for us; in a plan that was cut
         short, any of them may have been."""
-        opened = self._footing.opened
+        opened = self._parents.opened
         if not self._is_repeated:
             return opened
         return [*opened, *(e.path for e in new if e.is_dir and e.mode & 0o300 != 0o300)]
@@ -126,7 +124,7 @@ class Committer:
 
     def _put_whole(self, top: str, place: str) -> None:
         path = f"{self._root}/{top}"
-        self._footing.make_sound(parent_of(top))
+        self._parents.make_sound(parent_of(top))
         if lstat(path) is None:
             self._disk.rename(place, path)
             inside = f"{top}/"
@@ -136,19 +134,19 @@ class Committer:
 
     def _move_folder(self, before: str, after: str) -> None:
         source, target = f"{self._root}/{before}", f"{self._root}/{after}"
-        self._footing.make_sound(parent_of(after))
-        if lstat(source) is None or self._footing.leads_astray(before):
+        self._parents.make_sound(parent_of(after))
+        if lstat(source) is None or self._parents.leads_astray(before):
             return  # done already
-        self._footing.open(parent_of(before))
+        self._parents.open(parent_of(before))
         if lstat(target) is not None:
             if self._is_repeated and self._has_moved(before, after):
                 return
-            self._keeper.keep(after, None, self._disk.move)
+            self._conflicts.keep(after, None, self._disk.move)
         if parent_of(before) != parent_of(after):
-            self._footing.open(before)  # What `..` is in it changes.
+            self._parents.open(before)  # What `..` is in it changes.
         self._disk.rename(source, target)
-        if before in self._footing.opened:
-            self._footing.opened.append(after)
+        if before in self._parents.opened:
+            self._parents.opened.append(after)
 
     def _has_moved(self, before: str, after: str) -> bool:
         """Whether, of two folders, the one with the new name is ours already, and what bears the
@@ -158,7 +156,7 @@ class Committer:
 
     def _set_mode(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
-        if self._footing.leads_astray(entry.path):
+        if self._parents.leads_astray(entry.path):
             return
         status = lstat(path)
         if status is None or stat.S_ISDIR(status.st_mode) != entry.is_dir:
@@ -170,19 +168,19 @@ class Committer:
 
     def _remove(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
-        if self._footing.leads_astray(entry.path):
+        if self._parents.leads_astray(entry.path):
             return
         status = lstat(path)
         if status is None:
             return
-        self._footing.open(parent_of(entry.path))
+        self._parents.open(parent_of(entry.path))
         if stat.S_ISDIR(status.st_mode):
             # A folder with files of the host's own stays.
             if entry.is_dir:
                 self._remove_folder(path)
         elif entry.is_file and stat.S_ISREG(status.st_mode):
             self._drop_bytecode(path)
-            self._keeper.clear(entry.path, status)
+            self._conflicts.clear(entry.path, status)
         elif entry.is_link and stat.S_ISLNK(status.st_mode):
             self._disk.unlink(path)
 
@@ -214,8 +212,8 @@ class Committer:
 
     def _swap(self, swap: Swap) -> bool:
         """Whether the file was as it was when we looked, and has changed places."""
-        if swap.folder not in self._footing.sound:
-            self._footing.make_sound(swap.folder)
+        if swap.folder not in self._parents.sound:
+            self._parents.make_sound(swap.folder)
         if not _is_unchanged(swap.before, lstat(swap.path)):
             return False
         self._disk.exchange(swap.place, swap.path)
@@ -225,7 +223,7 @@ class Committer:
     def _put_file(self, entry: Entry) -> None:
         name = entry.path
         path = f"{self._root}/{name}"
-        self._footing.make_sound(parent_of(name))
+        self._parents.make_sound(parent_of(name))
         ready = self._staging.ready.get(name, _NOTHING)
         before, digest = lstat(path), ready.digest
         if not _is_unchanged(ready.before, before):
@@ -258,7 +256,7 @@ class Committer:
             self._disk.exchange(place, path)
             self._replaced.append((place, digest, before))
         else:
-            self._keeper.give_way(name, before, digest)
+            self._conflicts.give_way(name, before, digest)
             self._disk.rename(place, path)
         if ready.is_stored:
             self._store.gone(entry.digest)
@@ -303,13 +301,13 @@ class Committer:
 
     def _put_link(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
-        self._footing.make_sound(parent_of(entry.path))
+        self._parents.make_sound(parent_of(entry.path))
         before = lstat(path)
         if before is not None:
             if stat.S_ISLNK(before.st_mode) and os.readlink(path) == entry.target:
                 return
             digest = self._stamps.digest_of(path, before)
-            self._keeper.give_way(entry.path, before, digest)
+            self._conflicts.give_way(entry.path, before, digest)
         beside = f"{self._staging.folder}/link.part"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
@@ -317,7 +315,7 @@ class Committer:
         self._disk.rename(beside, path)
 
 
-def _is_meddled_with(path: str, status: os.stat_result, ready: Ready, entry: Entry) -> bool:
+def _is_meddled_with(path: str, status: os.stat_result, ready: ReadyContent, entry: Entry) -> bool:
     """Whether somebody has written to a file by the name that it had, since we looked at it."""
     return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
 

@@ -15,18 +15,16 @@ import errno
 import os
 from pathlib import Path
 
-from monarch_sync.diff import Plan, diff
+from monarch_sync.diff import SyncPlan, diff
 from monarch_sync.disk import Disk
 from monarch_sync.history import History
 from monarch_sync.manifest import Manifest, decode_pairs
 from monarch_sync.replicas.commit import Committer
 from monarch_sync.replicas.staging import Staging
 from monarch_sync.replicas.state_log import Journal, StateLog
-from monarch_sync.replicas.store import Store
+from monarch_sync.replicas.store import ContentStore
 from monarch_sync.replicas.whole_folders import WholeFolders
 from monarch_sync.stamps import Stamps, digest_of
-
-__all__ = ["FULL", "Completion"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -36,7 +34,7 @@ class Completion:
     the next, and one folder of this name from another."""
 
     def __init__(
-        self, root: str, log: StateLog, history: History, staging: Staging, store: Store,
+        self, root: str, log: StateLog, history: History, staging: Staging, store: ContentStore,
         disk: Disk, stamps: Stamps, folders: WholeFolders,
     ) -> None:  # fmt: skip
         self._root = root
@@ -66,7 +64,7 @@ class Completion:
         """Whether nothing was left for after the answer to a commit."""
         return self._unsettled is None
 
-    def carry_out(self, new: Manifest, plan: Plan, *, is_repeated: bool = False) -> list[str]:
+    def carry_out(self, new: Manifest, plan: SyncPlan, *, is_repeated: bool = False) -> list[str]:
         """Show a state; the names of files that were changed on the host and are kept."""
         going, old = self._log.interrupted, self._log.state.manifest
         if going is not None and not is_repeated:

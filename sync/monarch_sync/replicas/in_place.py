@@ -9,11 +9,9 @@ from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry
 from monarch_sync.replicas.patch_file import Blocks, Patch, Write
-from monarch_sync.replicas.ready import Ready
-from monarch_sync.replicas.store import Store
+from monarch_sync.replicas.ready import ReadyContent
+from monarch_sync.replicas.store import ContentStore
 from monarch_sync.stamps import lstat
-
-__all__ = ["NOTE", "InPlace"]
 
 NOTE = ".patch"
 _SPARE_BYTES = 1 << 20
@@ -22,7 +20,7 @@ _SPARE_BYTES = 1 << 20
 class InPlace:
     """Gets patches ready, from an author's delta, from the store, or from a commit cut short."""
 
-    def __init__(self, root: str, store: Store, disk: Disk) -> None:
+    def __init__(self, root: str, store: ContentStore, disk: Disk) -> None:
         self._root = root
         self._store = store
         self._disk = disk
@@ -48,7 +46,7 @@ class InPlace:
     def fit(
         self, entry: Entry, ours: Entry | None, before: os.stat_result, base: bytes,
         writes: list[Write], new_place: Callable[[], str],
-    ) -> Ready | None:  # fmt: skip
+    ) -> ReadyContent | None:  # fmt: skip
         """Get ready what makes of the file that stands there (``before``, with the content
         ``base``) what ``entry`` says; None if that may not be: it has to be ``ours``, as we left
         it, without another name."""
@@ -67,12 +65,12 @@ class InPlace:
         patch = Patch(base, before.st_size, entry.digest, entry.size, writes, undo)
         place = f"{new_place()}{NOTE}"
         self._disk.put(place, patch.encode(), 0o600)
-        return Ready(place, before, base, patch=patch)
+        return ReadyContent(place, before, base, patch=patch)
 
     def fetch(
         self, entry: Entry, ours: Entry | None, before: os.stat_result, digest: bytes | None,
         new_place: Callable[[], str],
-    ) -> Ready | None:  # fmt: skip
+    ) -> ReadyContent | None:  # fmt: skip
         """Find a way from what stands at a path to its new content; after a commit that was cut
         short, that may be anything between the old and the new."""
         if entry.size < LARGE_BYTES or digest is None:
@@ -82,7 +80,7 @@ class InPlace:
             at, patch = noted
             path = f"{self._root}/{entry.path}"
             made = self._blocks.patched(path, digest, patch.size, patch.writes)
-            return Ready(at, before, digest, patch=patch) if made == entry.digest else None
+            return ReadyContent(at, before, digest, patch=patch) if made == entry.digest else None
         back = self._store.find_patch(entry.digest, digest)
         if back is None or back.size != entry.size:
             return None

@@ -19,14 +19,12 @@ from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry
 from monarch_sync.manifest import Manifest
 from monarch_sync.replicas.state_log import StateLog
-from monarch_sync.replicas.store import Store
-
-__all__ = ["renew"]
+from monarch_sync.replicas.store import ContentStore
 
 _OLDER = ("current", "log", "history")
 
 
-def renew(root: str, folder: Path, store: Store, disk: Disk) -> None:
+def renew(root: str, folder: Path, store: ContentStore, disk: Disk) -> None:
     """Note anew what a state folder has of an earlier kind, if it has; what it has kept of earlier
     generations goes, as its names are of no use any more."""
     older = [folder / name for name in _OLDER]

@@ -24,8 +24,6 @@ from monarch_sync.digest import (
     digest_of_blocks,
 )
 
-__all__ = ["MAX_PATCH_BYTES", "Blocks", "Patch", "writes_of"]
-
 MAX_PATCH_BYTES = 64 << 20
 _MAX_FILES = 64
 _READ = 1 << 20

@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from monarch_sync.diff import Plan
+from monarch_sync.diff import SyncPlan
 from monarch_sync.entry import to_wire
 from monarch_sync.manifest import Manifest, encode_pairs
-from monarch_sync.messages import Stage, Staged
+from monarch_sync.messages import Staged, StageRequest
 from monarch_sync.replicas.state_log import Journal
-
-__all__ = ["Pending"]
 
 
 @dataclass
@@ -20,10 +18,10 @@ class Pending:
     """From ``old``, which is shown, to ``new``. ``is_told``: the stage says all that leads there.
     Once all content is there, ``journal`` is what the log will note."""
 
-    stage: Stage
+    stage: StageRequest
     old: Manifest
     new: Manifest
-    plan: Plan
+    plan: SyncPlan
     is_told: bool
     journal: Journal | None = None
 

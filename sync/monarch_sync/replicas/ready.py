@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 from monarch_sync.replicas.patch_file import Patch
 
-__all__ = ["SECOND_NS", "Ready", "Swap", "time_after"]
-
 SECOND_NS = 1_000_000_000
 
 
-class Ready(NamedTuple):
+class ReadyContent(NamedTuple):
     """How a file gets its content: ``place`` is where that lies, "" if it is there already.
 
     ``before`` and ``digest``: what stood at the file's path when we looked. ``is_stored``: the

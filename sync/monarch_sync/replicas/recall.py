@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from monarch_sync.entry import to_wire
-from monarch_sync.history import Past
+from monarch_sync.history import PastGeneration
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import (
     AskChanges,
@@ -17,17 +17,15 @@ from monarch_sync.messages import (
     AskMissing,
     AskState,
     Changes,
-    Held,
+    HistoryReply,
     Message,
     Need,
     Piece,
     Question,
     Refused,
-    Told,
+    StateReply,
     ToldGeneration,
 )
-
-__all__ = ["answer"]
 
 _MAX_PIECE_BYTES = 8 << 20
 
@@ -41,7 +39,7 @@ class _Remembering(Protocol):
     @property
     def manifest(self) -> Manifest: ...
 
-    def past(self) -> Iterator[Past]: ...
+    def past(self) -> Iterator[PastGeneration]: ...
 
     def missing(self, digests: Sequence[bytes]) -> list[bytes]: ...
 
@@ -61,7 +59,7 @@ def answer(replica: _Remembering, question: Question) -> Message:
     return _piece(replica, question)
 
 
-def _history(replica: _Remembering, limit: int) -> Told:
+def _history(replica: _Remembering, limit: int) -> HistoryReply:
     now = time.time()
     told: list[ToldGeneration] = []
     for past in replica.past():
@@ -80,18 +78,18 @@ def _history(replica: _Remembering, limit: int) -> Told:
                 past.is_taken_back,
             )
         )
-    return Told(replica.generation, replica.manifest.digest, told)
+    return HistoryReply(replica.generation, replica.manifest.digest, told)
 
 
 def _state(replica: _Remembering, generation: int) -> Message:
     if generation in (0, replica.generation):
         now = replica.manifest
-        return Held(replica.generation, now.digest_name, now.digest, now.rows(), [])
+        return StateReply(replica.generation, now.digest_name, now.digest, now.rows(), [])
     known = _known(replica, generation)
     if isinstance(known, Refused):
         return known
     past, manifest = known
-    return Held(
+    return StateReply(
         generation, manifest.digest_name, manifest.digest, manifest.rows(), sorted(past.missing)
     )
 
@@ -111,7 +109,7 @@ def _changes(replica: _Remembering, since: int, until: int) -> Message:
     )  # fmt: skip
 
 
-def _known(replica: _Remembering, generation: int) -> tuple[Past, Manifest] | Refused:
+def _known(replica: _Remembering, generation: int) -> tuple[PastGeneration, Manifest] | Refused:
     for past in replica.past():
         if past.generation == generation:
             if past.manifest is not None:

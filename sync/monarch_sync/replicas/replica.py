@@ -22,11 +22,11 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from monarch_sync.diff import Plan, diff
+from monarch_sync.diff import SyncPlan, diff
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import to_wire
 from monarch_sync.errors import BadManifest, BadMessage
-from monarch_sync.history import History, Past
+from monarch_sync.history import History, PastGeneration
 from monarch_sync.manifest import Manifest, decode_pairs
 from monarch_sync.messages import (
     Abort,
@@ -39,26 +39,23 @@ from monarch_sync.messages import (
     Need,
     Question,
     Refused,
-    Stage,
+    StageRequest,
     Supply,
 )
 from monarch_sync.mounts import mounted_inside
 from monarch_sync.replicas.ahead import Ahead
 from monarch_sync.replicas.completion import FULL, Completion
-from monarch_sync.replicas.folder_lock import FolderLock
-from monarch_sync.replicas.ground import Ground
 from monarch_sync.replicas.older_digests import renew
+from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.pending import Pending
 from monarch_sync.replicas.recall import answer
 from monarch_sync.replicas.staging import Staging
-from monarch_sync.replicas.state_folder import make_state_folder
+from monarch_sync.replicas.state_folder import FolderLock, make_state_folder
 from monarch_sync.replicas.state_log import StateLog
 from monarch_sync.replicas.states import States, manifest_of
-from monarch_sync.replicas.store import Store
+from monarch_sync.replicas.store import ContentStore
 from monarch_sync.replicas.whole_folders import WholeFolders
 from monarch_sync.stamps import Stamps
-
-__all__ = ["SETTLE_SECONDS", "Replica"]
 
 # After a commit, until `settle` is due: while all that waited for the new files gets to work, the
 # disk and the processor are theirs.
@@ -92,12 +89,12 @@ class Replica:
 
     def _open(self) -> None:
         self._stamps = Stamps()
-        self._store = Store(self._state / "store", self._disk, self._stamps)
+        self._store = ContentStore(self._state / "store", self._disk, self._stamps)
         root = os.fspath(self.root)
-        self._ground = Ground(root, self._store, self._stamps)
+        self._on_disk = OnDisk(root, self._store, self._stamps)
         place = os.fspath(self._state / "stage")
-        self._staging = Staging(place, self._ground, self._store, self._disk)
-        self._ahead = Ahead(self._ground, self._staging)
+        self._staging = Staging(place, self._on_disk, self._store, self._disk)
+        self._ahead = Ahead(self._on_disk, self._staging)
         self._folders = WholeFolders(root, os.fspath(self._state))
         self._states = States()
         self._pending: Pending | None = None
@@ -156,7 +153,7 @@ class Replica:
                 self._recover()
             if isinstance(message, Instalment):
                 return self.take_in(message, blobs)
-            if isinstance(message, Stage):
+            if isinstance(message, StageRequest):
                 return self.stage(message, blobs)
             if isinstance(message, Supply):
                 return self.supply(message, blobs)
@@ -176,7 +173,7 @@ class Replica:
         except OSError as error:
             fault = self._disk_fault(error)
             if error.errno in FULL and self._make_room(message, blobs):
-                return self.handle(message, blobs) if isinstance(message, Stage) else _ANEW
+                return self.handle(message, blobs) if isinstance(message, StageRequest) else _ANEW
             return fault
         if isinstance(message, Question):
             try:
@@ -220,7 +217,7 @@ class Replica:
     def _make_room(self, message: Message, blobs: Sequence[Content]) -> bool:
         """On a full disk: whether what is kept of earlier states has given way to a new one, which
         could fit then."""
-        is_staging = isinstance(message, Stage | Supply) and self._pending is None
+        is_staging = isinstance(message, StageRequest | Supply) and self._pending is None
         room = self._store.num_bytes
         is_done = self._completion.is_settled and not self._completion.is_interrupted
         if not is_staging or not room or not is_done:
@@ -230,7 +227,7 @@ class Replica:
         self._store.trim(0)
         return True
 
-    def past(self) -> Iterator[Past]:
+    def past(self) -> Iterator[PastGeneration]:
         """The generations that were here, this one first, as far as they are remembered."""
         self.settle()
         return self._history.walk(self.manifest, self._store.has)
@@ -243,7 +240,7 @@ class Replica:
 
     def find(self, digest: bytes) -> str | None:
         """A file with this content, now."""
-        found = self._ground.find(digest, self.manifest.path_of(digest))
+        found = self._on_disk.find(digest, self.manifest.path_of(digest))
         return None if found is None else found[0]
 
     def take_in(self, instalment: Instalment, blobs: Sequence[Content] = ()) -> Message:
@@ -257,7 +254,7 @@ class Replica:
                 return Need([])
         return Need(list(dict.fromkeys(row[4] for row in instalment.rows if row[4])))
 
-    def stage(self, stage: Stage, blobs: Sequence[Content]) -> Message:
+    def stage(self, stage: StageRequest, blobs: Sequence[Content]) -> Message:
         """Get a state ready beside the folder. Nothing visible changes."""
         state = self._log.state
         if stage.generation <= state.generation:
@@ -286,14 +283,14 @@ class Replica:
             self._completion.forget_missing()
             old = self.manifest
         plan = self._plan(old, manifest, stage)
-        self._ground.check_short(plan, manifest)
+        self._on_disk.check_short(plan, manifest)
         self._pending = Pending(stage, old, manifest, plan, is_told=known is None)
         self._staging.begin(self._ahead.rest_of(plan), old)
         self._ahead.forget()
         return self._go_on(self._pending, stage.blobs, blobs)
 
     def _see_to_the_folder(self) -> None:
-        if not self._ground.is_there():
+        if not self._on_disk.is_there():
             self.root.mkdir(parents=True)
             self._completion.forget_missing()
 
@@ -304,7 +301,7 @@ class Replica:
             return _ANEW
         return self._go_on(pending, supply.blobs, blobs)
 
-    def _plan(self, old: Manifest, new: Manifest, stage: Stage) -> Plan:
+    def _plan(self, old: Manifest, new: Manifest, stage: StageRequest) -> SyncPlan:
         supplied = set()
         for blob in stage.blobs:
             supplied.add(blob.digest)
@@ -315,7 +312,7 @@ class Replica:
         plan = diff(old, new, moves, lambda d: d in supplied or store.has(d))
         return plan if self._can_move(plan) else diff(old, new, ())
 
-    def _can_move(self, plan: Plan) -> bool:
+    def _can_move(self, plan: SyncPlan) -> bool:
         """Whether all folders that are to move have nothing in them but what is ours, and can."""
         if not plan.folders_moved:
             return True
@@ -333,8 +330,8 @@ class Replica:
         missing = self._staging.gather(pending.plan, pending.new)
         if missing:
             return Need(missing)
-        self._ground.check_open(pending.plan)
-        self._ground.check_unmounted(pending.plan)
+        self._on_disk.check_open(pending.plan)
+        self._on_disk.check_unmounted(pending.plan)
         self._staging.line_up(pending.plan.files)
         pending.line_up(self._completion.boot)
         return pending.staged(self._where)

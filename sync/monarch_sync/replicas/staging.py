@@ -11,24 +11,22 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from monarch_sync.delta import decode
-from monarch_sync.diff import Plan
+from monarch_sync.delta import decode, decompress, unpatch
+from monarch_sync.diff import SyncPlan
+from monarch_sync.digest import LARGE_BYTES, digest_bytes
 from monarch_sync.disk import Content, Disk
 from monarch_sync.entry import Entry, parent_of
-from monarch_sync.errors import BadManifest
+from monarch_sync.errors import BadManifest, BadMessage
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Blob
-from monarch_sync.replicas.ground import Ground
 from monarch_sync.replicas.in_place import InPlace
+from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.patch_file import writes_of
-from monarch_sync.replicas.ready import SECOND_NS, Ready, Swap, time_after
-from monarch_sync.replicas.store import Store
-from monarch_sync.replicas.unpacking import contents_of
+from monarch_sync.replicas.ready import SECOND_NS, ReadyContent, Swap, time_after
+from monarch_sync.replicas.store import ContentStore
 from monarch_sync.stamps import digest_of, lstat
-
-__all__ = ["Staging"]
 
 _NOBODY: dict[str, str] = {}
 
@@ -37,13 +35,13 @@ class Staging:
     """What the next commit needs. `ready`: by path; `swaps`: what is plainest of it, once all is.
     `tops`: new folders that are whole here, and where; `folders`: all folders in those."""
 
-    def __init__(self, folder: str, ground: Ground, store: Store, disk: Disk) -> None:
+    def __init__(self, folder: str, on_disk: OnDisk, store: ContentStore, disk: Disk) -> None:
         self.folder = folder
-        self._root = ground.root
-        self._ground = ground
+        self._root = on_disk.root
+        self._on_disk = on_disk
         self._store = store
         self._disk = disk
-        self._in_place = InPlace(ground.root, store, disk)
+        self._in_place = InPlace(on_disk.root, store, disk)
         self._num_places = 0
         self.num_bytes = 0  # that came for the next commit
         self._expected: dict[bytes, list[Entry]] = {}
@@ -51,13 +49,13 @@ class Staging:
         self._salvaged: dict[bytes, str] = {}
         self._old = Manifest()
         self._before: dict[str, Entry] = {}
-        self.ready: dict[str, Ready] = {}
+        self.ready: dict[str, ReadyContent] = {}
         self.swaps: dict[str, Swap] = {}
         self.tops: dict[str, str] = {}
         self.folders: dict[str, str] = _NOBODY
         os.makedirs(self.folder, exist_ok=True)
 
-    def begin(self, plan: Plan, old: Manifest) -> None:
+    def begin(self, plan: SyncPlan, old: Manifest) -> None:
         """What is to be got ready, from what is shown now; or what more, of a first state."""
         if not os.path.isdir(self.folder):  # Whoever tidies up takes empty folders away.
             with contextlib.suppress(FileExistsError):  # What else it may be shows when it is used.
@@ -76,13 +74,13 @@ class Staging:
         if plan.folders or self.folders:
             self._begin_folders(plan)
 
-    def _begin_folders(self, plan: Plan) -> None:
+    def _begin_folders(self, plan: SyncPlan) -> None:
         places = dict(self.folders)
         gives_way = {entry.path for entry in plan.removes if not entry.is_dir}
         for entry in plan.folders:
             above = places.get(parent_of(entry.path))
             if above is None:
-                if not self._ground.is_real(parent_of(entry.path)):
+                if not self._on_disk.is_real(parent_of(entry.path)):
                     continue
                 is_new = self._old.get(entry.path) is None
                 there = None if entry.path in gives_way else lstat(f"{self._root}/{entry.path}")
@@ -129,14 +127,14 @@ class Staging:
         if above is not None:
             place = f"{above}/{name}"
             self._disk.put(place, content, mode)
-            self.ready[path] = Ready(place)
+            self.ready[path] = ReadyContent(place)
             return
-        before, digest = self._ground.look(path)
+        before, digest = self._on_disk.look(path)
         place, mtime = "", None
         if digest != entry.digest:
             place, mtime = self._new_place(), time_after(before)
             self._disk.put(place, content, mode, mtime)
-        self.ready[path] = Ready(place, before, digest, mtime_ns=(mtime or 0) * SECOND_NS)
+        self.ready[path] = ReadyContent(place, before, digest, mtime_ns=(mtime or 0) * SECOND_NS)
 
     def _add_pieces(self, blob: Blob, content: Content) -> None:
         entries = self._expected.get(blob.digest)
@@ -147,7 +145,7 @@ class Staging:
         pieces = decode(content, os.path.getsize(path), entry.size)
         writes = writes_of(pieces)
         if len(entries) == 1 and writes is not None:
-            before, digest = self._ground.look(entry.path)
+            before, digest = self._on_disk.look(entry.path)
             if before is not None and digest == blob.base:
                 ours = self._old.get(entry.path)
                 ready = self._in_place.fit(entry, ours, before, blob.base, writes, self._new_place)
@@ -171,9 +169,9 @@ class Staging:
         """A file of this host that has the content which a delta is taken against."""
         for entry in self._expected.get(blob.digest, ()):
             path = f"{self._root}/{entry.path}"
-            if self._ground.look(entry.path)[1] == blob.base:
+            if self._on_disk.look(entry.path)[1] == blob.base:
                 return path
-        found = self._ground.find(blob.base, self._old.path_of(blob.base))
+        found = self._on_disk.find(blob.base, self._old.path_of(blob.base))
         return None if found is None else found[0]
 
     def _fetch(self, entry: Entry, source: str | None, *, is_going: bool) -> bool:
@@ -182,18 +180,18 @@ class Staging:
         above = self.folders.get(parent_of(entry.path))
         if above is not None and source is None and not self._has(entry.digest):
             return False
-        before, digest = (None, None) if above is not None else self._ground.look(entry.path)
+        before, digest = (None, None) if above is not None else self._on_disk.look(entry.path)
         if digest == entry.digest and before is not None:
             _check_size(entry, before.st_size)
-            self.ready[entry.path] = Ready("", before, digest)
+            self.ready[entry.path] = ReadyContent("", before, digest)
             return True
         is_shared = len(self._expected[entry.digest]) > 1
         place = self._salvaged.get(entry.digest, "")
-        at = (place, None) if place else self._ground.find(entry.digest, source)
+        at = (place, None) if place else self._on_disk.find(entry.digest, source)
         if at is None and source is None and self._store.has(entry.digest):
             # Not what it should be any more, but it may stand elsewhere.
             source = self._old.path_of(entry.digest)
-            at = self._ground.find(entry.digest, source)
+            at = self._on_disk.find(entry.digest, source)
         if at is None:
             ours = self._old.get(entry.path)
             if before is None or is_shared:
@@ -208,10 +206,10 @@ class Staging:
         if is_free and place:
             del self._salvaged[entry.digest]
             mtime_ns = self._fit(place, entry, before)
-            self.ready[entry.path] = Ready(place, before, digest, mtime_ns=mtime_ns)
+            self.ready[entry.path] = ReadyContent(place, before, digest, mtime_ns=mtime_ns)
         elif is_free and not is_ours and entry.digest not in self._replaced:
             mtime_ns = self._fit(found, entry, before, status)
-            self.ready[entry.path] = Ready(found, before, digest, True, mtime_ns=mtime_ns)
+            self.ready[entry.path] = ReadyContent(found, before, digest, True, mtime_ns=mtime_ns)
         else:
             name = entry.path.rpartition("/")[2]
             place = self._new_place() if above is None else f"{above}/{name}"
@@ -223,12 +221,12 @@ class Staging:
             else:
                 self._disk.copy(found, place, entry.mode | 0o600)
                 mtime_ns = self._fit(place, entry, before)
-            self.ready[entry.path] = Ready(
+            self.ready[entry.path] = ReadyContent(
                 place, before, digest, is_linked=is_linked, mtime_ns=mtime_ns
             )
         return True
 
-    def gather(self, plan: Plan, new: Manifest) -> list[bytes]:
+    def gather(self, plan: SyncPlan, new: Manifest) -> list[bytes]:
         """See that every content of a plan is to be had; the digests of those that are not."""
         missing: dict[bytes, None] = {}
         moved = plan.moved
@@ -244,7 +242,7 @@ class Staging:
         for entry in plan.removes:
             if entry.is_file:
                 # Looked at now, so that the commit is short.
-                self._ground.look(entry.path)
+                self._on_disk.look(entry.path)
         return list(missing)
 
     def _has(self, digest: bytes) -> bool:
@@ -281,11 +279,11 @@ class Staging:
                     parent_of(path), full, place, before, digest, entry.digest, is_stored, mtime_ns
                 )
 
-    def salvage(self, plan: Plan, old: Manifest) -> None:
+    def salvage(self, plan: SyncPlan, old: Manifest) -> None:
         """After a commit that was cut short: what is here is known by what it holds, whatever it
         was to be; some of it may have changed places already with what it replaces."""
         self.forget()
-        self.begin(Plan(files=plan.files, removes=plan.removes, before=plan.before), old)
+        self.begin(SyncPlan(files=plan.files, removes=plan.removes, before=plan.before), old)
         self._disk.finish_exchanges(self.folder)
         for path in self._files():
             if self._in_place.salvage(path):
@@ -314,7 +312,7 @@ class Staging:
         """Begin anew; what lies here stays for now."""
         self._expected, self._salvaged, self._replaced = {}, {}, set()
         self._in_place.forget()
-        self._ground.forget()
+        self._on_disk.forget()
         self.num_bytes = 0
         self.ready, self.swaps, self.tops, self.folders = {}, {}, {}, _NOBODY
 
@@ -342,3 +340,42 @@ def _check_size(entry: Entry, size: int) -> None:
     """Raise ``BadManifest`` for an entry that says otherwise of the content that it names."""
     if entry.size != size:
         raise BadManifest(entry.path, f"has {size} bytes, and not the {entry.size} that are said")
+
+
+MAX_PACK_BYTES = 64 << 20  # so much memory a message may make us take, at most
+
+
+def contents_of(
+    blob: Blob, data: Content, base: bytes | None, expected: Mapping[bytes, Sequence[Entry]]
+) -> Iterator[tuple[bytes, Content]]:
+    """The (digest, content) of each expected content in a blob. ``base``: of a patch. Raises
+    ``BadMessage`` if one is not what it should be."""
+    if blob.encoding in ("raw", "patch"):
+        if blob.digest not in expected:
+            return
+        if blob.encoding == "patch":
+            size = expected[blob.digest][0].size
+            if size >= LARGE_BYTES:
+                raise BadMessage("a large file came as a patch")
+            data = unpatch(data, base or b"", size)
+        yield _verified(blob.digest, data)
+        return
+    total = sum(size for _, size in blob.parts)
+    if total > MAX_PACK_BYTES or any(size < 0 for _, size in blob.parts):
+        raise BadMessage(f"a pack makes {total} bytes, more than {MAX_PACK_BYTES}")
+    if blob.encoding == "frame":
+        data = decompress(data, total)
+    view = memoryview(data)
+    if len(view) != total:
+        raise BadMessage(f"a pack has {len(view)} bytes of {total}")
+    at = 0
+    for digest, size in blob.parts:
+        if digest in expected:
+            yield _verified(digest, view[at : at + size])
+        at += size
+
+
+def _verified(digest: bytes, content: Content) -> tuple[bytes, Content]:
+    if digest_bytes(content) != digest:
+        raise BadMessage("a content does not have the digest that it should")
+    return digest, content

@@ -8,6 +8,7 @@ write to), it is `.monarch` in the folder itself. Which of the two, the first re
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import stat
@@ -15,8 +16,7 @@ import uuid
 from pathlib import Path
 
 from monarch_sync.entry import RESERVED
-
-__all__ = ["find_state_folder", "make_state_folder"]
+from monarch_sync.errors import ReplicaBusy
 
 _MODE = 0o700  # what is in it may have been in a folder that is not open to all
 
@@ -78,3 +78,24 @@ def _is_ours(folder: Path) -> bool:
     except OSError:
         return False  # Not there, or it cannot be: its name would be too long.
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+class FolderLock:
+    """Held from here until `release`, or until the process ends. Raises ``ReplicaBusy``."""
+
+    def __init__(self, state: Path) -> None:
+        self._file = open(state / "lock", "w")  # noqa: SIM115  held as long as we live
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise ReplicaBusy(str(state)) from None
+        except OSError:
+            pass  # The file system has no locks (Lustre, as it is often mounted): nobody can tell.
+
+    @property
+    def is_held(self) -> bool:
+        return not self._file.closed
+
+    def release(self) -> None:
+        self._file.close()

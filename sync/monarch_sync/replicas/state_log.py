@@ -21,8 +21,6 @@ from monarch_sync.errors import BadManifest
 from monarch_sync.frames import frame, frames_in
 from monarch_sync.manifest import Manifest, decode_pairs, decode_paths, encode_paths
 
-__all__ = ["Journal", "State", "StateLog"]
-
 _MIN_LOG_BYTES = 256 << 10  # below this, a new `current` is not worth its while
 
 
@@ -37,8 +35,8 @@ class State(NamedTuple):
 
 class Journal(msgspec.Struct, tag="commit", array_like=True):
     """What a commit is about to do: enough to do it again from the state that it starts from.
-    ``moves``: as in ``Stage``; ``folder_moves``: those that the disk makes as one. ``seconds``:
-    when that was, since the epoch. ``takes_back``: as in ``Stage``."""
+    ``moves`` and ``takes_back``: as in ``StageRequest``; ``folder_moves``: those that the
+    disk makes as one. ``seconds``: when that was, since the epoch."""
 
     generation: int
     author: str
@@ -82,7 +80,7 @@ class _Forgotten(msgspec.Struct, tag="forgotten", array_like=True):
     paths: list[bytes]
 
 
-class _Current(msgspec.Struct, array_like=True):
+class _CurrentState(msgspec.Struct, array_like=True):
     generation: int
     author: str
     manifest: bytes
@@ -135,7 +133,7 @@ class StateLog:
 
     def rewrite(self, state: State) -> None:
         """Note a whole state anew."""
-        current = _Current(state.generation, state.author, state.manifest.encode(), state.boot)
+        current = _CurrentState(state.generation, state.author, state.manifest.encode(), state.boot)
         data = msgspec.msgpack.encode(current)
         self._disk.write(self._current, data)
         self.state, self._current_bytes = state, len(data)
@@ -153,7 +151,7 @@ class StateLog:
         # Torn by a loss of power: we claim nothing, and the next push finds what is right already.
         try:
             data = self._current.read_bytes()
-            current = msgspec.msgpack.decode(data, type=_Current)
+            current = msgspec.msgpack.decode(data, type=_CurrentState)
             manifest = Manifest.decode(current.manifest, any_digest=self._is_older)
             self._current_bytes = len(data)
             self.state = State(current.generation, current.author, manifest, current.boot)

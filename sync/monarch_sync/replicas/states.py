@@ -10,9 +10,7 @@ from collections import OrderedDict
 from monarch_sync.entry import Entry, path_fault
 from monarch_sync.errors import BadManifest
 from monarch_sync.manifest import Manifest, decode_pairs, decode_paths
-from monarch_sync.messages import Stage
-
-__all__ = ["States"]
+from monarch_sync.messages import StageRequest
 
 _MAX_STATES = 8
 
@@ -30,13 +28,13 @@ class States:
         if len(self._recent) > _MAX_STATES:
             self._recent.popitem(last=False)
 
-    def find(self, stage: Stage) -> Manifest | None:
+    def find(self, stage: StageRequest) -> Manifest | None:
         """The state that a stage leads to, if it was here lately. With folders that move, it is
         worked out: the old trees do not tell."""
         return self._recent.get(stage.digest) if not stage.moves else None
 
 
-def manifest_of(stage: Stage, now: Manifest) -> Manifest:
+def manifest_of(stage: StageRequest, now: Manifest) -> Manifest:
     """The state that a stage leads to from the present one. Raises ``BadManifest``."""
     if not stage.base:
         manifest = Manifest.from_rows(stage.changed, stage.digest_name)

@@ -18,14 +18,12 @@ from monarch_sync.disk import Disk
 from monarch_sync.replicas.patch_file import Patch
 from monarch_sync.stamps import Stamps, digest_of, lstat
 
-__all__ = ["Store"]
-
 DEFAULT_MAX_BYTES = 1 << 30
 _PATCH = ".patch"
 _MAX_STEPS = 64
 
 
-class Store:
+class ContentStore:
     """A folder of files named by their content's digest. Keeps `max_bytes` at most."""
 
     def __init__(

@@ -8,27 +8,25 @@ import stat
 import time
 from typing import NamedTuple
 
-from monarch_sync.entry import Kind
+from monarch_sync.entry import EntryKind
 from monarch_sync.manifest import Manifest
 from monarch_sync.stamps import lstat
-from monarch_sync.tree import EMPTY, Node
-
-__all__ = ["WholeFolders"]
+from monarch_sync.tree import EMPTY, TreeNode
 
 _TICK_NS = 20_000_000
 _MAX_FOLDERS = 100_000
 _BYTECODE = "__pycache__"
 
-_Inner = list[tuple[str, "Node | None"]]
+_Inner = list[tuple[str, "TreeNode | None"]]
 
 
-class _Look(NamedTuple):
+class _FolderLook(NamedTuple):
     """A folder held what a manifest says (``node``; None: bytecode) when it had these times.
     ``inner``: the folders in it."""
 
     mtime_ns: int
     ctime_ns: int
-    node: Node | None
+    node: TreeNode | None
     inner: _Inner
 
 
@@ -39,7 +37,7 @@ class WholeFolders:
     def __init__(self, root: str, full: str) -> None:
         self._root = root
         self._full = full
-        self._looks: dict[tuple[int, int], _Look] = {}
+        self._looks: dict[tuple[int, int], _FolderLook] = {}
 
     def can_move(self, folder: str, old: Manifest) -> bool:
         """Whether a folder holds the names that the manifest says and no others, so that it may be
@@ -57,7 +55,7 @@ class WholeFolders:
             return error.errno != errno.EXDEV
         return False
 
-    def holds(self, folder: str, node: Node) -> bool:
+    def holds(self, folder: str, node: TreeNode) -> bool:
         """The same of a folder that is to hold what another one held."""
         at = self._root
         for part in folder.split("/"):
@@ -89,7 +87,9 @@ class WholeFolders:
                 pending += [(f"{path}/{name}", node) for name, node in inner]
         return True
 
-    def _folders_in(self, path: str, node: Node | None, status: os.stat_result) -> _Inner | None:
+    def _folders_in(
+        self, path: str, node: TreeNode | None, status: os.stat_result
+    ) -> _Inner | None:
         """The folders in a folder that holds what it should; else None."""
         if not stat.S_ISDIR(status.st_mode):
             return None
@@ -99,13 +99,13 @@ class WholeFolders:
         if inner is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
             if len(self._looks) >= _MAX_FOLDERS:
                 self._looks.clear()
-            self._looks[status.st_dev, status.st_ino] = _Look(
+            self._looks[status.st_dev, status.st_ino] = _FolderLook(
                 status.st_mtime_ns, status.st_ctime_ns, node, inner
             )
         return inner
 
 
-def _look_into(path: str, node: Node) -> _Inner | None:
+def _look_into(path: str, node: TreeNode) -> _Inner | None:
     inner: _Inner = []
     num_known = 0
     with os.scandir(path) as found:
@@ -118,10 +118,10 @@ def _look_into(path: str, node: Node) -> _Inner | None:
                 return None
             num_known += 1
             kind = child.entry.kind
-            if kind is Kind.FILE:
+            if kind is EntryKind.FILE:
                 if not one.is_file(follow_symlinks=False):
                     return None
-            elif kind is Kind.LINK:
+            elif kind is EntryKind.LINK:
                 if not one.is_symlink():
                     return None
             elif not one.is_dir(follow_symlinks=False):

@@ -23,8 +23,6 @@ from monarch_sync.messages import Blob
 from monarch_sync.scanning.reading import open_file, read_exactly, read_file
 from monarch_sync.workspace import Workspace
 
-__all__ = ["Contents"]
-
 DEFAULT_MAX_BYTES = 128 << 20
 _MAX_DELTAS = 256
 _MAX_DELTA_BYTES = 128 << 10  # a longer one is not remembered

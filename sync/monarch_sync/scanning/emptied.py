@@ -13,8 +13,6 @@ from monarch_sync.errors import WorkspaceEmptied
 from monarch_sync.manifest import Manifest
 from monarch_sync.workspace import Folder, Workspace
 
-__all__ = ["bare_folders", "refuse_emptied"]
-
 
 def bare_folders(workspace: Workspace, manifest: Manifest) -> list[Folder]:
     """The folders of a workspace of which a manifest has no file."""

@@ -27,8 +27,6 @@ from monarch_sync.ignoring.tracked import Tracked
 from monarch_sync.scanning.unreadable import listing_fault, tracking_fault
 from monarch_sync.workspace import Folder, Workspace
 
-__all__ = ["Explanation", "Rule", "explain"]
-
 
 class Rule(NamedTuple):
     """A line of an ignore file, or a pattern that comes from elsewhere (``line`` 0)."""

@@ -15,8 +15,6 @@ from pathlib import Path
 from monarch_sync.errors import WorkspaceMissing
 from monarch_sync.workspace import Folder
 
-__all__ = ["Identities", "InnerFolders"]
-
 _UNMOUNTED = (
     "is empty, and on another disk than before (has one been unmounted? a folder that is meant to "
     "be empty needs a file in it)"

@@ -8,8 +8,6 @@ from monarch_sync.entry import Entry, folders_above, parent_of
 from monarch_sync.report import Problem
 from monarch_sync.scanning.unreadable import ROOT, listing_fault, tracking_fault
 
-__all__ = ["LeftOut"]
-
 
 class LeftOut:
     """Of one scanner; kept from scan to scan. By manifest paths."""

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Callable, Container, Iterator
 
-from monarch_sync.entry import TOO_DEEP, Entry, Kind, is_too_deep, parent_of, target_fault
+from monarch_sync.entry import TOO_DEEP, Entry, EntryKind, is_too_deep, parent_of, target_fault
 from monarch_sync.ignoring.ignore import walk
 from monarch_sync.ignoring.tracked import Tracked
 from monarch_sync.scanning.contents import Contents
@@ -17,8 +17,6 @@ from monarch_sync.scanning.identities import InnerFolders
 from monarch_sync.scanning.left_out import LeftOut
 from monarch_sync.scanning.readings import Readings
 from monarch_sync.workspace import Folder, Workspace
-
-__all__ = ["Looking", "drop_orphans"]
 
 
 class Looking:
@@ -48,7 +46,7 @@ class Looking:
         """Add where a folder lands."""
         if folder.remote:
             mode = stat.S_IMODE(folder.local.stat().st_mode) & 0o777
-            entries[folder.remote] = Entry(folder.remote, Kind.DIR, mode)
+            entries[folder.remote] = Entry(folder.remote, EntryKind.DIR, mode)
 
     def add(
         self, folder: Folder, relative: str, entries: dict[str, Entry],
@@ -87,13 +85,13 @@ class Looking:
             digest = reading.digest
             if last is not None and last.is_file and last.digest == digest and last.mode == mode:
                 return last
-            return Entry(path, Kind.FILE, mode, reading.size, digest)
+            return Entry(path, EntryKind.FILE, mode, reading.size, digest)
         if kind == stat.S_IFDIR:
             self._inner.check(path, local, status.st_dev)
-            return Entry(path, Kind.DIR, mode)
+            return Entry(path, EntryKind.DIR, mode)
         if kind == stat.S_IFLNK:
             target = os.readlink(local)
-            return target_fault(path, target) or Entry(path, Kind.LINK, target=target)
+            return target_fault(path, target) or Entry(path, EntryKind.LINK, target=target)
         return "is neither a file nor a folder nor a link"
 
     def walk(self, folder: Folder, below: str = "", depth: int | None = None) -> Iterator[str]:

@@ -17,8 +17,6 @@ from typing import BinaryIO
 from monarch_sync.digest import LARGE_BYTES
 from monarch_sync.disk import copy_range
 
-__all__ = ["is_being_written", "open_file", "read_exactly", "read_file"]
-
 _MAX_HELD_BYTES = 256 << 20
 _MAX_SHARE_OF_ROOM = 0.5
 _FICLONE = 0x40049409

@@ -21,8 +21,6 @@ from monarch_sync.progress import progress
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.reading import is_being_written, open_file
 
-__all__ = ["Reading", "Readings"]
-
 _TICK_NS = 20_000_000
 _MAX_TRIES = 5
 _EMPTY_SECONDS = 0.5  # somebody may keep a file open and have nothing to write

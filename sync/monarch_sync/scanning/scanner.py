@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from monarch_sync.entry import Entry, folders_above, parent_of
+from monarch_sync.entry import Entry, EntryKind, folders_above, parent_of
 from monarch_sync.errors import BadManifest
 from monarch_sync.ignoring.ignore import RULE_FILES
 from monarch_sync.manifest import Manifest
@@ -16,11 +16,8 @@ from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.identities import Identities
 from monarch_sync.scanning.looking import Looking, drop_orphans
 from monarch_sync.scanning.unreadable import ROOT, filled
-from monarch_sync.scanning.ways import add_way, way_to
 from monarch_sync.touched import Touched
 from monarch_sync.workspace import Folder, Workspace
-
-__all__ = ["Scan", "Scanner", "scan"]
 
 _GIT_RULES = ("/.git/index", "/.git/info/exclude")
 _RULES = (*RULE_FILES, *_GIT_RULES)
@@ -319,3 +316,21 @@ def _is_dir(local: str) -> bool:
 def scan(workspace: Workspace) -> Scan:
     """Scan once, from nothing."""
     return Scanner(workspace).scan()
+
+
+_MODE = 0o755  # of those that nobody has, so that only the host will
+
+
+def add_way(landing: str, entries: dict[str, Entry]) -> None:
+    """Add the folders above a landing that are nobody's."""
+    for folder in folders_above(landing):
+        entries.setdefault(folder, Entry(folder, EntryKind.DIR, _MODE))
+
+
+def way_to(landing: str, entries: dict[str, Entry]) -> Iterator[Entry]:
+    """What `add_way` would add, highest first, and then the landing, which is in ``entries``."""
+    for folder in reversed(list(folders_above(landing))):
+        if folder not in entries:
+            yield Entry(folder, EntryKind.DIR, _MODE)
+    if landing:
+        yield entries[landing]

@@ -20,8 +20,6 @@ from monarch_sync.entry import Entry, folders_above, parent_of, path_fault, targ
 from monarch_sync.manifest import Manifest
 from monarch_sync.report import Problem
 
-__all__ = ["ROOT", "filled", "listing_fault", "tracking_fault"]
-
 ROOT = "."  # the replica's root, as a problem names it
 _RULES = (".gitignore", ".monarchignore")
 

@@ -27,8 +27,6 @@ from monarch_sync.watching.file_system import tells_all
 from monarch_sync.watching.watched_folders import WatchedFolders
 from monarch_sync.workspace import Folder
 
-__all__ = ["CannotWatch", "Cover"]
-
 _TICK_NS = 20_000_000
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 
-__all__ = ["tells_all"]
-
 _LOCAL = frozenset({
     0xEF53,  # ext2, ext3, ext4
     0x58465342,  # xfs

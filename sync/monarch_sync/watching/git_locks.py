@@ -10,8 +10,6 @@ from threading import Event
 from monarch_sync.ignoring.git_index import find_git_dir
 from monarch_sync.workspace import Workspace
 
-__all__ = ["GitLocks"]
-
 _GIT_SECONDS = 10.0  # a lock behind which nothing happens was left behind, or waits for a person
 _MAX_GIT_SECONDS = 120.0  # somebody else may be at work behind it
 _STEP_SECONDS = 0.002

@@ -14,8 +14,6 @@ import select
 import struct
 from typing import NamedTuple
 
-__all__ = ["Event", "Inotify", "is_there"]
-
 MODIFY = 0x2
 ATTRIB = 0x4
 CLOSE_WRITE = 0x8
@@ -43,7 +41,7 @@ _READ_BYTES = 1 << 18
 _MAX_EVENT_BYTES = _HEAD.size + 256  # a name and the zero behind it
 
 
-class Event(NamedTuple):
+class InotifyEvent(NamedTuple):
     """``watch``: the number of the folder's watch, -1 where events were lost."""
 
     watch: int
@@ -94,9 +92,9 @@ class Inotify:
         timeout = None if seconds is None else max(0.0, seconds * 1000)
         return any(fd == self._fd for fd, _ in poll.poll(timeout))
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[InotifyEvent]:
         """The events that are there, oldest first, without waiting."""
-        events: list[Event] = []
+        events: list[InotifyEvent] = []
         raw, end = self._buffer, _READ_BYTES
         # While another event would have had room, there was none.
         while end > _READ_BYTES - _MAX_EVENT_BYTES:
@@ -110,7 +108,7 @@ class Inotify:
                 at += _HEAD.size
                 name = os.fsdecode(bytes(raw[at : at + size].rstrip(b"\0"))) if size else ""
                 at += size
-                events.append(Event(number, mask, cookie, name))
+                events.append(InotifyEvent(number, mask, cookie, name))
         return events
 
     def close(self) -> None:

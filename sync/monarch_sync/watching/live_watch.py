@@ -22,8 +22,6 @@ from monarch_sync.watching.outer_rules import OuterRules
 from monarch_sync.watching.watched_folders import WatchedFolders
 from monarch_sync.workspace import Workspace
 
-__all__ = ["LiveWatch"]
-
 _COOKIE_SECONDS = 1.0
 
 

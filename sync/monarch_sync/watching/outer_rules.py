@@ -16,8 +16,6 @@ from monarch_sync.ignoring.git_index import git_dir_of, tracked_paths
 from monarch_sync.ignoring.ignore import OUTER_NAMES, is_wanted, other_rule_files
 from monarch_sync.watching.file_system import tells_all
 
-__all__ = ["OuterRules"]
-
 _DOT_GIT = ".git"
 _MAX_PATHS = 2000
 _TICK_NS = 3_000_000_000  # there are file systems that count in steps of two seconds

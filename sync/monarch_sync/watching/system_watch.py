@@ -19,8 +19,6 @@ from monarch_sync.watching.outer_rules import OuterRules
 from monarch_sync.watching.watched_folders import is_never_taken
 from monarch_sync.workspace import Workspace
 
-__all__ = ["SystemWatch"]
-
 _STEP_MS = 10  # after the last event of a save
 _MAX_SETTLE_MS = 1000
 _QUIET_MS = 300  # before the look at everything that follows a burst

@@ -32,8 +32,6 @@ from monarch_sync.watching.inotify import is_there
 from monarch_sync.watching.live_watch import LiveWatch
 from monarch_sync.workspace import Workspace
 
-__all__ = ["Watcher", "quiet_seconds"]
-
 _SETTLE_SECONDS = 0.001  # after the last event of a save
 _BURST = 10  # touched paths
 _BURST_SECONDS = 0.010  # after the last event of so many; more of them are waited for longer

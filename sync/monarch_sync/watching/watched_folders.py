@@ -16,9 +16,7 @@ from collections.abc import Iterator
 
 from monarch_sync.entry import is_reserved
 from monarch_sync.watching import inotify
-from monarch_sync.watching.inotify import Event, Inotify
-
-__all__ = ["WatchedFolders", "is_never_taken"]
+from monarch_sync.watching.inotify import Inotify, InotifyEvent
 
 _NEVER = frozenset({".git", "__pycache__"})
 _ENDS = (".pyc", ".pyo")
@@ -105,7 +103,7 @@ class WatchedFolders:
         paths = [(self._path(parent), name) for parent, name in fresh]
         return {f"{above}/{name}" for above, name in paths if above is not None}
 
-    def take(self, events: list[Event], now: float) -> None:
+    def take(self, events: list[InotifyEvent], now: float) -> None:
         """Learn from events, in their order; they are all that there were."""
         for event in events:
             leaving = self._leaving
@@ -117,7 +115,7 @@ class WatchedFolders:
             self._drop(node)  # Renamed to a place outside.
         self._moving.clear()
 
-    def _take(self, event: Event, now: float) -> None:
+    def _take(self, event: InotifyEvent, now: float) -> None:
         mask = event.mask
         if mask & (inotify.OVERFLOW | inotify.UNMOUNT):
             self.is_lost = True
@@ -137,7 +135,7 @@ class WatchedFolders:
         elif not is_never_taken(event.name) or mask & (inotify.MOVED_FROM | inotify.MOVED_TO):
             self._touch(node, event, now)
 
-    def _touch(self, node: _Node, event: Event, now: float) -> None:
+    def _touch(self, node: _Node, event: InotifyEvent, now: float) -> None:
         above = self._path(node)
         mask, name = event.mask, event.name
         path = f"{above}/{name}"
@@ -162,7 +160,7 @@ class WatchedFolders:
         else:
             self.vanished.discard(path)
 
-    def _touch_folder(self, parent: _Node, event: Event, path: str) -> None:
+    def _touch_folder(self, parent: _Node, event: InotifyEvent, path: str) -> None:
         mask, name = event.mask, event.name
         child = parent.children.get(name)
         if mask & inotify.MOVED_FROM:

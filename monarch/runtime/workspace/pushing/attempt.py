@@ -28,9 +28,10 @@ from monarch.runtime.workspace.pushing.push_words import PushWords
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
+from monarch_sync.host_report import HostReport
 from monarch_sync.manifest import Manifest
 from monarch_sync.progress import progress
-from monarch_sync.report import HostReport, Problem, SyncReport
+from monarch_sync.report import Problem, SyncReport
 from monarch_sync.scanning.scanner import Scan
 
 _MAX_RESCANS = 3

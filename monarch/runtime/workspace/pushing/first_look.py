@@ -18,7 +18,7 @@ from monarch_sync.instalments import Instalments
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import decode
 from monarch_sync.progress import progress
-from monarch_sync.push import Outgoing
+from monarch_sync.push import PushMessage
 from monarch_sync.scanning.scanner import Scan
 
 
@@ -62,7 +62,7 @@ class FirstLook:
                     instalments.answered(views[host.uid], decode(body["reply"]))
         return scan
 
-    def _send(self, out: Outgoing) -> None:
+    def _send(self, out: PushMessage) -> None:
         num_bytes = sum(map(len, out.blobs))
         for host in self.hosts:
             answer = self._fleet.send(host, out.message, out.blobs)

@@ -30,7 +30,7 @@ from monarch_sync.large_files import review
 from monarch_sync.manifest import Manifest
 from monarch_sync.messages import Abort, Commit, Message, Question, decode, encode
 from monarch_sync.progress import progress
-from monarch_sync.push import HostView, Outgoing, Push
+from monarch_sync.push import HostView, Push, PushMessage
 
 
 class Fleet:
@@ -140,7 +140,7 @@ class Fleet:
 
         Raises ``Stale`` and ``Busy`` where another author was, or is, at a host.
         """
-        going: list[tuple[HostInPush, Outgoing]] = []
+        going: list[tuple[HostInPush, PushMessage]] = []
         for host in hosts:
             if host.push is not None and not self._has_it(host.uid, manifest):
                 going.append((host, host.push.first()))
@@ -187,7 +187,7 @@ class Fleet:
                             self._memory.views.clear()
                         self._fail(host.uid, str(error))
                 else:
-                    if isinstance(step, Outgoing):
+                    if isinstance(step, PushMessage):
                         going.append((host, step))
         if again is not None:
             raise again
@@ -213,10 +213,10 @@ class Fleet:
                 raise Stale(f"{self.name(host.uid)} has been given another state meanwhile")
 
     def _send_all(
-        self, going: Sequence[tuple[HostInPush, Outgoing]]
-    ) -> list[tuple[HostInPush, Outgoing, tuple[Spread, int]]]:
+        self, going: Sequence[tuple[HostInPush, PushMessage]]
+    ) -> list[tuple[HostInPush, PushMessage, tuple[Spread, int]]]:
         """Send to each what it is to get, once where many get the same and it is much."""
-        alike: dict[int, list[tuple[HostInPush, Outgoing]]] = {}
+        alike: dict[int, list[tuple[HostInPush, PushMessage]]] = {}
         for host, out in going:
             alike.setdefault(id(out), []).append((host, out))
         asked = []

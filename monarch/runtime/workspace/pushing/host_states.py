@@ -17,7 +17,7 @@ from monarch.wire.address import ProcAddress
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
 from monarch_sync.manifest import Manifest
-from monarch_sync.messages import AskState, Held
+from monarch_sync.messages import AskState, StateReply
 from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
 from monarch_sync.scanning.scanner import Scan
 
@@ -40,7 +40,7 @@ def host_states(
         view = memory.views[host.uid]
         if view.manifest is None and view.generation and memory.found.get(host.uid) not in told:
             held = fleet.ask(host, AskState(0))
-            if isinstance(held, Held):
+            if isinstance(held, StateReply):
                 view.manifest = Manifest.from_rows(held.rows, held.digest_name)
         if view.manifest is not None and view.manifest.digest.hex() not in told:
             told.add(view.manifest.digest.hex())

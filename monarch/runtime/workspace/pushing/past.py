@@ -15,7 +15,7 @@ from monarch.wire.message import Sync
 from monarch_sync.digest import digest_bytes
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone, GenerationUnknown, VersionMismatch
-from monarch_sync.manifest import Change, Manifest
+from monarch_sync.manifest import EntryChange, Manifest
 from monarch_sync.messages import (
     AskChanges,
     AskContent,
@@ -23,13 +23,13 @@ from monarch_sync.messages import (
     AskMissing,
     AskState,
     Changes,
-    Held,
+    HistoryReply,
     Message,
     Need,
     Piece,
     Question,
     Refused,
-    Told,
+    StateReply,
     decode,
     encode,
 )
@@ -50,7 +50,7 @@ class HeldChanges(msgspec.Struct, frozen=True):
 
     digest: bytes
     age_seconds: float
-    changes: list[Change]
+    changes: list[EntryChange]
 
     @classmethod
     def of(cls, reply: Changes) -> HeldChanges:
@@ -60,7 +60,7 @@ class HeldChanges(msgspec.Struct, frozen=True):
             for rows in (reply.before, reply.now)
         )
         paths = sorted(before.keys() | now.keys())
-        changes = [Change(path, before.get(path), now.get(path)) for path in paths]
+        changes = [EntryChange(path, before.get(path), now.get(path)) for path in paths]
         return cls(reply.digest, reply.age_seconds, changes)
 
 
@@ -75,15 +75,15 @@ class Past:
         self._patience = patience
         self.hosts = hosts
 
-    def histories(self, limit: int) -> dict[str, Told]:
+    def histories(self, limit: int) -> dict[str, HistoryReply]:
         """What each host tells of its generations, newest first."""
         answers = self._ask_all(AskHistory(limit))
-        return {host: reply for host, reply in answers.items() if isinstance(reply, Told)}
+        return {host: reply for host, reply in answers.items() if isinstance(reply, HistoryReply)}
 
-    def states(self) -> dict[str, Held]:
+    def states(self) -> dict[str, StateReply]:
         """What each host has now."""
         answers = self._ask_all(AskState(0))
-        return {host: reply for host, reply in answers.items() if isinstance(reply, Held)}
+        return {host: reply for host, reply in answers.items() if isinstance(reply, StateReply)}
 
     def state(self, generation: int) -> HeldState:
         """A generation, 0 for what is there now.
@@ -91,7 +91,7 @@ class Past:
         Raises ``GenerationUnknown`` where no host remembers it.
         """
         answers = self._ask_all(AskState(generation))
-        held = [reply for reply in answers.values() if isinstance(reply, Held)]
+        held = [reply for reply in answers.values() if isinstance(reply, StateReply)]
         if not held:
             reasons = {r.reason for r in answers.values() if isinstance(r, Refused)}
             raise GenerationUnknown(generation, "; ".join(sorted(reasons)))

@@ -10,7 +10,8 @@ from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
-from monarch_sync.report import HostReport, Refusal, SyncReport
+from monarch_sync.host_report import HostReport
+from monarch_sync.report import Refusal, SyncReport
 
 _MAX_NAMED = 4
 

@@ -15,7 +15,7 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone, PushRefused
 from monarch_sync.manifest import Manifest
-from monarch_sync.messages import Held
+from monarch_sync.messages import StateReply
 from monarch_sync.report import SyncReport
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.scanner import Scan, Scanner
@@ -83,7 +83,7 @@ def roll_back(
         raise MonarchError(str(error)) from None
 
 
-def _same_state(states: Iterable[Held]) -> Manifest | None:
+def _same_state(states: Iterable[StateReply]) -> Manifest | None:
     """The state that all hosts have, to go back to if a rank cannot switch."""
     held = list(states)
     if not held or len({one.digest for one in held}) > 1:

@@ -6,14 +6,12 @@ import errno
 import os
 import stat
 
-from monarch_sync.diff import Plan
+from monarch_sync.diff import SyncPlan
 from monarch_sync.entry import Entry, parent_of
 from monarch_sync.manifest import Manifest
 from monarch_sync.mounts import mounted_inside
-from monarch_sync.replicas.store import Store
+from monarch_sync.replicas.store import ContentStore
 from monarch_sync.stamps import Stamps, lstat
-
-__all__ = ["Ground"]
 
 _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
@@ -22,11 +20,11 @@ _MAX_CHAR_BYTES = 4
 _Found = tuple[str, os.stat_result]
 
 
-class Ground:
+class OnDisk:
     """Looks at files by their paths in a manifest. Which paths are real folders is remembered, up
     to `forget`."""
 
-    def __init__(self, root: str, store: Store, stamps: Stamps) -> None:
+    def __init__(self, root: str, store: ContentStore, stamps: Stamps) -> None:
         self.root = root
         self._store = store
         self._stamps = stamps
@@ -62,7 +60,7 @@ class Ground:
             self._foreign.add(folder)
         return True
 
-    def check_open(self, plan: Plan) -> None:
+    def check_open(self, plan: SyncPlan) -> None:
         """Raise ``PermissionError`` where a plan would write to a folder that is somebody else's,
         and closed to us: to be found out before the commit, which could not be brought to an end.
         A folder of our own can be opened."""
@@ -80,7 +78,7 @@ class Ground:
                 reason = "this folder is somebody else's, and we may not write to it"
                 raise PermissionError(errno.EACCES, reason, place)
 
-    def check_short(self, plan: Plan, new: Manifest) -> None:
+    def check_short(self, plan: SyncPlan, new: Manifest) -> None:
         """Raise ``OSError`` where a plan leads to a path that is too long here: in a new folder,
         which comes whole, it could be put there, and never be taken away."""
         room = self._room
@@ -101,7 +99,7 @@ class Ground:
             reason = os.strerror(errno.ENAMETOOLONG)
             raise OSError(errno.ENAMETOOLONG, reason, f"{self.root}/{path}")
 
-    def check_unmounted(self, plan: Plan) -> None:
+    def check_unmounted(self, plan: SyncPlan) -> None:
         """Raise ``OSError`` where a plan would replace or delete what somebody has mounted there,
         which nobody can: to be found out before the commit, too. A folder would stay."""
         mounts = mounted_inside(self.root)

@@ -1,11 +1,12 @@
-"""Keeper: sees that nothing is lost of what stands where a commit wants to put something.
+"""Conflict copies: nothing is lost of what stands where a commit wants to put something.
 
 A file as we left it goes to the store. What anybody else put there, or changed, gets another name
-beside its own (`kept_names.py`), with the first digits of its digest, or zeros for want of one.
+beside its own (`kept_name`), with the first digits of its digest, or zeros for want of one.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections.abc import Callable
@@ -14,19 +15,18 @@ from monarch_sync.digest import short
 from monarch_sync.disk import Disk
 from monarch_sync.entry import Entry
 from monarch_sync.manifest import Manifest
-from monarch_sync.replicas.kept_names import NO_DIGEST, kept_name
-from monarch_sync.replicas.store import Store
-from monarch_sync.stamps import Stamps
-
-__all__ = ["Keeper"]
+from monarch_sync.replicas.store import ContentStore
+from monarch_sync.stamps import Stamps, digest_of
 
 _Rename = Callable[[str, str], None]
 
 
-class Keeper:
+class ConflictCopies:
     """Of one commit; ``old`` is the state that it starts from. ``kept``: the names given."""
 
-    def __init__(self, root: str, store: Store, disk: Disk, stamps: Stamps, old: Manifest) -> None:
+    def __init__(
+        self, root: str, store: ContentStore, disk: Disk, stamps: Stamps, old: Manifest
+    ) -> None:
         self._root = root
         self._store = store
         self._disk = disk
@@ -78,3 +78,41 @@ class Keeper:
     def _is_our_link(self, name: str, status: os.stat_result) -> bool:
         ours: Entry | None = self._old.get(name)
         return stat.S_ISLNK(status.st_mode) and ours is not None and ours.is_link
+
+
+NO_DIGEST = "0" * 8
+"""The mark of what has no content to be told by: folders and links."""
+
+_MAX_NAME_BYTES = 255
+
+
+def kept_name(root: str, name: str, mark: str = NO_DIGEST) -> str:
+    """`NAME.host-MARK`, a path below ``root`` as ``name`` is.
+
+    Where that would be too long, NAME is cut. Where something else stands there, which nobody may
+    replace either, it is `NAME.host-MARK-2`, and so on.
+    """
+    folder, slash, base = name.rpartition("/")
+    for number in itertools.count(1):
+        tail = f".host-{mark}" if number == 1 else f".host-{mark}-{number}"
+        while len(os.fsencode(base)) + len(tail) > _MAX_NAME_BYTES:
+            base = base[:-1]
+        kept = f"{folder}{slash}{base}{tail}"
+        if _may_be_at(f"{root}/{name}", f"{root}/{kept}"):
+            return kept
+    raise AssertionError("there are more numbers than files")
+
+
+def _may_be_at(path: str, kept: str) -> bool:
+    """Whether nothing is there, or the very same."""
+    try:
+        there = os.lstat(kept)
+    except FileNotFoundError:
+        return True
+    ours = os.lstat(path)
+    if os.path.samestat(ours, there):
+        return True
+    if stat.S_ISLNK(ours.st_mode) and stat.S_ISLNK(there.st_mode):
+        return os.readlink(path) == os.readlink(kept)
+    is_content = stat.S_ISREG(ours.st_mode) and stat.S_ISREG(there.st_mode)
+    return is_content and ours.st_size == there.st_size and digest_of(path) == digest_of(kept)

@@ -1,4 +1,4 @@
-"""Footing: the folders on the way to what a commit puts, real ones that we may write to."""
+"""The parent folders of what a commit puts: real ones that we may write to."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import stat
 
 from monarch_sync.disk import Disk
 from monarch_sync.entry import folders_above, parent_of
-from monarch_sync.replicas.keeper import Keeper
+from monarch_sync.replicas.conflict_copies import ConflictCopies
 from monarch_sync.stamps import lstat
 
-__all__ = ["Footing"]
 
-
-class Footing:
+class ParentFolders:
     """Of one commit. ``sound``: folders known to be in order; ``opened``: those that nobody might
     write to, and that were opened for us."""
 
-    def __init__(self, root: str, disk: Disk, keeper: Keeper) -> None:
+    def __init__(self, root: str, disk: Disk, conflicts: ConflictCopies) -> None:
         self._root = root
         self._disk = disk
-        self._keeper = keeper
+        self._conflicts = conflicts
         self._user = os.geteuid()
         self._writable: set[str] = set()
         self.sound: set[str] = {""}
@@ -34,7 +32,7 @@ class Footing:
         path = f"{self._root}/{folder}"
         status = lstat(path)
         if status is not None and not stat.S_ISDIR(status.st_mode):
-            self._keeper.clear(folder, status)
+            self._conflicts.clear(folder, status)
             status = None
         if status is None:
             self._disk.make_folder(path)
