@@ -47,7 +47,7 @@ from monarch_reload.errors import NeedsRespawn, ReloadError
 from monarch_reload.ipython import load_ipython_extension, unload_ipython_extension
 from monarch_reload.prepared import Mode, Prepared
 from monarch_reload.reloader import Reloader
-from monarch_reload.report import ModuleVerdict, ReloadReport
+from monarch_reload.report import ModuleVerdict, ReloadReport, Verdict
 from monarch_reload.undo_log import Action
 from monarch_reload.upgrade import ClassUpgrade
 
@@ -62,6 +62,7 @@ __all__ = [
     "ReloadError",
     "ReloadReport",
     "Reloader",
+    "Verdict",
     "at_start",
     "load_ipython_extension",
     "unload_ipython_extension",

@@ -33,7 +33,7 @@ class ModuleVerdict:
     classes: tuple[str, ...] = ()
 
 
-ModuleVerdict = ModuleVerdict  # its name in the package
+Verdict = ModuleVerdict  # its name in the package
 
 
 @dataclass

@@ -48,7 +48,7 @@ class PushMessage(NamedTuple):
     blobs: Sequence[Content]
 
 
-PushMessage = PushMessage  # its former name, which the package still has
+Outgoing = PushMessage  # its former name, which the package still has
 
 
 class HostView:
