@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import textwrap
 import traceback
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 __all__ = [
     "ActorError",
@@ -95,6 +95,7 @@ class MeshFailure:
     crashed_ranks: tuple[int, ...]
     reason: str
     kind: str = "actor"
+    _: KW_ONLY
     host: str = ""
     last_output: tuple[str, ...] = ()
     mesh: None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from monarch.actor.endpoint import Endpoint
-from monarch.actor.future import Future, make_future
+from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather
 
 __all__ = ["Accumulator"]
@@ -27,7 +27,7 @@ class Accumulator(Generic[A]):
     def accumulate(self, *args: Any, **kwargs: Any) -> Future[A]:
         """Call all members; the fold of their answers in order of arrival."""
         futures = list(self._endpoint.stream(*args, **kwargs))
-        done = gather([future._promise for future in futures], lambda answer: None)
+        done = gather(list(map(promise_of, futures)), lambda answer: None)
 
         def fold(_: None) -> A:
             value = self._identity
@@ -35,4 +35,4 @@ class Accumulator(Generic[A]):
                 value = self._combine(value, future.get())
             return value
 
-        return make_future(done._promise, fold)
+        return done.then(fold)

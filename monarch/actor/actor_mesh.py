@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, Generic, TypeVar
 
 from monarch.actor.endpoint import Endpoint, NotAnEndpoint
-from monarch.actor.future import Future, make_future
+from monarch.actor.future import Future
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, hosts_of, set_logging
 from monarch.actor.mesh_ref import MeshRef
@@ -69,11 +69,7 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
     def initialized(self) -> Future[None]:
         """Done once every member's ``__init__`` has returned; raises if one's has not."""
         answers = Endpoint[[], None](self._ref, PING, EndpointSpec(_ping)).call()
-
-        def check(raw: Any) -> None:
-            answers._resolve(raw)
-
-        return make_future(answers._promise, check)
+        return answers.then(lambda _: None)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """End the actors after what was sent to them before; each runs its ``__cleanup__``."""

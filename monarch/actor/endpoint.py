@@ -229,9 +229,20 @@ class Endpoint(Generic[P, R]):
         gate = agent.gate
         actor = "" if port else sending_actor()
         return Call(
-            mesh.uid, self._name, rank, mesh.labels, mesh.sizes, agent.node.uid, actor, port,
-            port_proc, self._spec.explicit_response_port, gate.generation, gate.root, crosses,
-        )  # fmt: skip
+            actor=mesh.uid,
+            method=self._name,
+            rank=rank,
+            labels=mesh.labels,
+            sizes=mesh.sizes,
+            sender=agent.node.uid,
+            sender_actor=actor,
+            port=port,
+            port_proc=port_proc,
+            explicit_response_port=self._spec.explicit_response_port,
+            generation=gate.generation,
+            root=gate.root,
+            crosses=crosses,
+        )
 
 
 class _Bounds:

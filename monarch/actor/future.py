@@ -16,9 +16,8 @@ from monarch.runtime.context import Running, running
 from monarch.runtime.promise import Promise
 from monarch.runtime.waits import Wait, waits
 
-__all__ = ["Future", "make_future", "soon"]
-
 R = TypeVar("R")
+T = TypeVar("T")
 
 _POLL_SECONDS = 2.0
 """Who waits no longer than this looks again by himself: nobody need look after him."""
@@ -143,6 +142,13 @@ class Future(Generic[R]):
         except BaseException as error:
             observer.set_exception(error)
 
+    def then(self, resolve: Callable[[R], T]) -> Future[T]:
+        """A future of what ``resolve`` makes of this one's value, once it is asked for.
+
+        It raises what this one raises, or what ``resolve`` raises.
+        """
+        return make_future(self._promise, lambda value: resolve(self._resolve(value)))
+
     def result(self, timeout: float | None = None) -> R:
         return self.get(timeout)
 
@@ -168,6 +174,11 @@ def make_future(promise: Promise[Any], resolve: Callable[[Any], R]) -> Future[R]
     future: Future[R] = object.__new__(Future)
     fill_future(future, promise, resolve)
     return future
+
+
+def promise_of(future: Future[Any]) -> Promise[Any]:
+    """What is set when the answer of a future has come."""
+    return future._promise
 
 
 def fill_future(future: Future[R], promise: Promise[Any], resolve: Callable[[Any], R]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_cmd
-from monarch.actor.future import Future, make_future
+from monarch.actor.future import Future
 from monarch.actor.gather import gather
 from monarch.actor.host import Host, link
 from monarch.actor.logs import DEFAULT_WINDOW, set_logging
@@ -35,6 +35,7 @@ class HostMesh(Syncable, MeshTrait):
         name: str,
         shape: Shape,
         hosts: Sequence[Host],
+        *,
         owned: bool = False,
         command: Command | None = None,
     ) -> None:
@@ -107,7 +108,7 @@ class HostMesh(Syncable, MeshTrait):
         return mesh
 
     def _reference(self) -> HostMesh:
-        return HostMesh(self._name, self._shape, self._hosts, False, self._command)
+        return HostMesh(self._name, self._shape, self._hosts, command=self._command)
 
     def preload(self, modules: Sequence[str]) -> Future[None]:
         """Import heavy modules in each host's template process, ahead of the first spawn."""
@@ -129,8 +130,7 @@ class HostMesh(Syncable, MeshTrait):
                 agent.heard_of([one.address.uid for one in links if one.is_lost])
                 raise error
 
-        done = gather([one.ready for one in links], check)
-        return make_future(done._promise, lambda value: done._resolve(value) is None)
+        return gather([one.ready for one in links], check).then(lambda _: True)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """End all procs that were spawned here; the host agents go on.
@@ -187,7 +187,7 @@ class HostMesh(Syncable, MeshTrait):
         It must have this package installed. What the procs spawn on their host runs it too.
         """
         command = default_bootstrap_cmd(str(python_executable))._as_command()
-        return HostMesh(self._name, self._shape, self._hosts, self._is_owned, command)
+        return HostMesh(self._name, self._shape, self._hosts, owned=self._is_owned, command=command)
 
     @property
     def is_fake_in_process(self) -> bool:
@@ -260,7 +260,7 @@ def this_host() -> HostMesh:
     """The machine that this code runs on: a mesh without dimensions."""
     agent = process.current()
     hosts = [Host(agent.host)]
-    return HostMesh("this_host", Shape.unity(), hosts, agent.is_root, agent.command)
+    return HostMesh("this_host", Shape.unity(), hosts, owned=agent.is_root, command=agent.command)
 
 
 def proc_mesh(
@@ -281,9 +281,7 @@ def this_proc() -> ProcMesh:
     """The process that this code runs in, the client's too: a mesh without dimensions."""
     node = process.current().node
     uid = _own_mesh_uid(node.uid)
-    return ProcMesh(
-        uid, "this_proc", Shape.unity(), [node.address], False, this_host()._reference()
-    )
+    return ProcMesh(uid, "this_proc", Shape.unity(), [node.address], hosts=this_host()._reference())
 
 
 def _own_mesh_uid(uid: Uid) -> Uid:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh, stop_actors
 from monarch.actor.endpoint import NO_TENSORS, check_arguments
-from monarch.actor.future import Future, make_future
+from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within
 from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
 from monarch.actor.mesh_ref import MeshRef, select
@@ -63,6 +63,7 @@ class ProcMesh(Syncable, MeshTrait):
         name: str,
         shape: Shape,
         procs: Sequence[ProcAddress],
+        *,
         owned: bool = False,
         hosts: _Hosts | None = None,
         num_per_host: int = 1,
@@ -97,9 +98,15 @@ class ProcMesh(Syncable, MeshTrait):
 
     def _over(self, shape: Shape, procs: Sequence[ProcAddress]) -> ProcMesh:
         return ProcMesh(
-            self._uid, self._name, shape, procs, False, self._hosts, self._num_per_host, self._tree,
-            self._born,
-        )  # fmt: skip
+            self._uid,
+            self._name,
+            shape,
+            procs,
+            hosts=self._hosts,
+            num_per_host=self._num_per_host,
+            tree=self._tree,
+            born=self._born,
+        )
 
     @classmethod
     def from_alloc(cls, alloc: Any, setup: Callable[[], Any] | None = None) -> ProcMesh:
@@ -201,8 +208,7 @@ class ProcMesh(Syncable, MeshTrait):
         outcomes = [
             node.request(proc, lambda port: Inspect(port, node.uid)) for proc in self._procs
         ]
-        done = gather(outcomes, self._check_up)
-        return make_future(done._promise, lambda value: done._resolve(value) is None)
+        return gather(outcomes, self._check_up).then(lambda _: True)
 
     def _check_up(self, outcome: Outcome) -> None:
         if outcome.error:
@@ -225,13 +231,7 @@ class ProcMesh(Syncable, MeshTrait):
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
         self._is_stopped = True
         process.current().supervisor.stopped(self._uid)
-        stopped = stop_procs(self._procs, reason)
-
-        def show_last_lines(value: object) -> None:
-            stopped._resolve(value)
-            flush_printed()
-
-        return make_future(stopped._promise, show_last_lines)
+        return stop_procs(self._procs, reason).then(lambda _: flush_printed())
 
     def _sync_hosts(self) -> list[ProcAddress]:
         return hosts_of(self._procs)
@@ -329,4 +329,4 @@ def _stop_message(
 
 
 def _stop_quietly(ref: MeshRef) -> Promise[Any]:
-    return stop_actors(ref, "its owner has ended")._promise
+    return promise_of(stop_actors(ref, "its owner has ended"))

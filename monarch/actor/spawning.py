@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from monarch.actor.bootstrap_command import BootstrapCommand
+from monarch.actor.future import promise_of
 from monarch.actor.host import Host, link
 from monarch.actor.proc_mesh import ProcMesh, current_owner, stop_procs
 from monarch.config import inherited_config, settings
@@ -147,7 +148,17 @@ def spawn(
             why = f"its host is gone: {failure.reason}"
             late = [ProcDown(p.uid, why) for p in procs if p.host_uid == host.address.uid]
             node.peer_down.report_all(late, host.address.uid)
-    return ProcMesh(uid, name, shape, procs, True, reference, num_per_host, tree, born)
+    return ProcMesh(
+        uid,
+        name,
+        shape,
+        procs,
+        owned=True,
+        hosts=reference,
+        num_per_host=num_per_host,
+        tree=tree,
+        born=born,
+    )
 
 
 def _tree(
@@ -163,7 +174,7 @@ def _tree(
 
 
 def _stop_quietly(procs: Sequence[ProcAddress]) -> Promise[Any]:
-    return stop_procs(procs, "its owner has ended")._promise
+    return promise_of(stop_procs(procs, "its owner has ended"))
 
 
 def _command(

@@ -231,7 +231,7 @@ class Supervision:
         if mesh.kind != "proc":
             reason = f"the process it was running on failed: {first.reason}"
             return MeshFailure(
-                mesh.name, tuple(ranks), reason, "actor", first.host, last_output,
+                mesh.name, tuple(ranks), reason, "actor", host=first.host, last_output=last_output,
                 members=members, origin=origin, log_file=log_file,
             )  # fmt: skip
         procs = {mesh.procs[rank] for rank in ranks}
@@ -242,7 +242,7 @@ class Supervision:
             for rank in other.living_in(procs)
         )
         return MeshFailure(
-            mesh.name, tuple(ranks), first.reason, "proc", first.host, last_output,
+            mesh.name, tuple(ranks), first.reason, "proc", host=first.host, last_output=last_output,
             members=members, lost_actors=lost, origin=origin, log_file=log_file,
         )  # fmt: skip
 

@@ -304,6 +304,22 @@ def test_futures_are_not_made_by_hand() -> None:
         Future()
 
 
+def test_what_follows_a_future_is_done_when_its_value_is_asked_for(echo: Any) -> None:
+    asked: list[Any] = []
+
+    def count(answers: Any) -> int:
+        asked.append(answers.values())
+        return len(answers.values())
+
+    future = echo.echo.call(7).then(count)
+    future.result(20)
+    assert future.get() == 2
+    assert asked == [[7, 7]]
+    with pytest.raises(ActorError):
+        echo.fail.call().then(count).get()
+    assert asked == [[7, 7]]
+
+
 def test_a_future_may_be_awaited_again_and_again(echo: Any) -> None:
     async def main() -> None:
         future = echo.echo.call(7)

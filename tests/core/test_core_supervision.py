@@ -20,7 +20,7 @@ from monarch.errors import MeshFailure
 
 
 def death(uid: str) -> MeshFailure:
-    return MeshFailure(uid, (), "it was killed", "proc", "host", ("last words",))
+    return MeshFailure(uid, (), "it was killed", "proc", host="host", last_output=("last words",))
 
 
 def down(machine: Supervision, *uids: str, cause: str = "") -> list[Effect]:

@@ -152,7 +152,16 @@ def sing(path: str, *actors: str) -> list[bytes]:
     songs = []
     pickled = pickle.dumps(Canary(path))
     for actor in ("", *actors):
-        call = Call(actor, "echo", 0, ("gpus",), (1,), "me", "", 1, ProcAddress("me"))
+        call = Call(
+            actor=actor,
+            method="echo",
+            rank=0,
+            labels=("gpus",),
+            sizes=(1,),
+            sender="me",
+            port=1,
+            port_proc=ProcAddress("me"),
+        )
         frames = [bytes(one) for one in pack(Envelope("", call, pickled))]
         songs.append(greeting("NULL") + READY + on_the_wire(*frames))
         songs.append(greeting("CURVE") + READY + on_the_wire(*frames))

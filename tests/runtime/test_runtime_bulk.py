@@ -68,7 +68,7 @@ class End:
         self.node.send(to.node.address, self.call(method), data.data, data.buffers)
 
     def call(self, method: str = "") -> Call:
-        return Call("actor", method, 0, (), (), self.node.uid, "")
+        return Call(actor="actor", method=method, rank=0, sender=self.node.uid)
 
     def take(self, count: int) -> list[Any]:
         """The values of the first ``count`` calls, which are forgotten."""

@@ -81,7 +81,7 @@ def outgoing(wire: Wire) -> Iterator[Outgoing]:
 
 
 def call(outgoing: Outgoing, actor: str) -> None:
-    outgoing.hand(THERE, Call(actor, "act", 0, (), (), "here", "", 0), b"", ())
+    outgoing.hand(THERE, Call(actor=actor, method="act", rank=0, sender="here"), b"", ())
 
 
 def test_the_first_call_to_an_actor_does_not_overtake_a_switch_that_waits(

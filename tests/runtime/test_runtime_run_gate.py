@@ -14,7 +14,7 @@ from monarch.wire.message import Call
 
 
 def _call(generation: int, root: str = "client") -> Call:
-    return Call("a", "step", 0, (), (), "s", "", generation=generation, root=root)
+    return Call(actor="a", method="step", rank=0, sender="s", generation=generation, root=root)
 
 
 def test_a_call_of_newer_code_is_behind_us_only_in_our_own_tree() -> None:

@@ -28,7 +28,7 @@ def marks_to(node: Network, to: Uid, lane: str, deliver: Callable[[Envelope], No
         mark = (
             PortMark(int(lane[1:]), port, node.uid)
             if lane.startswith(":")
-            else Call(lane, PING, 0, (), (), node.uid, "", port)
+            else Call(actor=lane, method=PING, rank=0, sender=node.uid, port=port)
         )
         deliver(Envelope(to, mark, _NO_ARGUMENTS))
 
@@ -42,7 +42,7 @@ def marks_along(node: Network, route: TreeRoute, place: Place, actor: Uid) -> Se
     def send(box: Outbox) -> None:
         port = node.open_port(_ManyMarksSink(targets, box), targets)
         if node.calls.sink(port) is not None:
-            mark = Call(actor, PING, 0, (), (), node.uid, "")
+            mark = Call(actor=actor, method=PING, rank=0, sender=node.uid)
             route.send(place.whole, mark, _NO_ARGUMENTS, (), port)
 
     return send

@@ -1,7 +1,8 @@
-"""Another process, as this one sees it: on its way up, reachable, or gone."""
+"""Another process, as this one sees it."""
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections.abc import Callable
 
@@ -9,28 +10,59 @@ from monarch.errors import MeshFailure
 from monarch.net.transport import Connection, Frames
 from monarch.wire.address import ProcAddress
 
-__all__ = ["Peer"]
+
+class PeerState(enum.Enum):
+    """Where a peer is in its life: see ``Peer``."""
+
+    COMING = "coming up"
+    UP = "up"
+    HELD = "gives way"
+    DOWN = "down"
+
+
+_NEXT = {
+    PeerState.COMING: {PeerState.UP, PeerState.COMING, PeerState.DOWN},
+    PeerState.UP: {PeerState.HELD, PeerState.COMING, PeerState.DOWN},
+    PeerState.HELD: {PeerState.UP, PeerState.COMING, PeerState.DOWN},
+    PeerState.DOWN: set[PeerState](),
+}
 
 
 class Peer:
     """Keeps the order of what is sent to one process through all its states.
 
-    Frames for a process that is still coming up are kept, and leave first when it is up.
-    Frames for one that is gone are dropped: whoever waits for an answer asks ``failure``. A
-    process may give way to a new one of its uid: from ``hold`` on, frames are for that one.
+    ========  =================  =================  ==================  =======
+    event     coming             up                 held                down
+    ========  =================  =================  ==================  =======
+    send      kept               sent               kept                dropped
+    up        up: kept are sent  stays              stays               stays
+    hold      stays              held               stays               stays
+    release   stays              stays              up: kept are sent   stays
+    again     stays              coming             coming, with kept   stays
+    down      down, kept go      down               down, kept go       stays
+    ========  =================  =================  ==================  =======
+
+    ``held``: the process may give way to a new one of its uid. Frames are kept for that one; the
+    connection to the old one stays open, for ``send_past``, until ``again`` or ``release``. A peer
+    that is down stays so, and ``failure`` says why; a later process of its uid gets a new peer.
     """
 
     def __init__(self, address: ProcAddress) -> None:
         self.address = address
         self.failure: MeshFailure | None = None
-        self._connection: Connection | None = None
-        self._early: list[Frames | Callable[[], Frames]] = []
-        self._held: Connection | None = None
+        self._state = PeerState.COMING
+        self._connection: Connection | None = None  # while up
+        self._old: Connection | None = None  # while held
+        self._kept: list[Frames | Callable[[], Frames]] = []
         self._lock = threading.Lock()
 
     @property
+    def state(self) -> PeerState:
+        return self._state
+
+    @property
     def is_up(self) -> bool:
-        return self._connection is not None and self.failure is None
+        return self._state is PeerState.UP
 
     def send(self, frames: Frames) -> None:
         connection = self._connection
@@ -40,77 +72,85 @@ class Peer:
         with self._lock:
             if self._connection is not None:
                 self._connection.send(frames)
-            elif self.failure is None:
-                self._early.append(frames)
+            elif self._state is not PeerState.DOWN:
+                self._kept.append(frames)
 
     def send_when_up(self, make: Callable[[], Frames]) -> None:
         """Send frames that can be made only once it is known where the process listens."""
         with self._lock:
             if self._connection is None:
-                if self.failure is None:
-                    self._early.append(make)
+                if self._state is not PeerState.DOWN:
+                    self._kept.append(make)
                 return
         self.send(make())
 
     def up(self, address: ProcAddress, connect: Callable[[], Connection], hello: Frames) -> None:
-        """The process listens: open the connection, introduce ourselves, send what waited."""
+        """The process listens: open the connection, introduce ourselves, send what was kept."""
         with self._lock:
-            if self._connection is not None or self.failure is not None or self.is_held:
+            if self._state is not PeerState.COMING:
                 return
             self.address = address
             connection = connect()
             connection.send(hello)
-            self._connect(connection)
+            self._send_kept(connection)
 
-    def _connect(self, connection: Connection) -> None:
-        """Send what waited. Under the lock."""
-        for early in self._early:
-            connection.send(early() if callable(early) else early)
-        self._early.clear()
-        self._connection = connection
+    def _send_kept(self, connection: Connection) -> None:
+        """Use a connection. Under the lock."""
+        for kept in self._kept:
+            connection.send(kept() if callable(kept) else kept)
+        self._kept.clear()
+        self._enter(PeerState.UP, connection)
 
-    @property
-    def is_held(self) -> bool:
-        """Whether what is sent waits for another process of this uid."""
-        return self._held is not None
+    def _enter(self, state: PeerState, connection: Connection | None = None) -> None:
+        """Under the lock."""
+        assert state in _NEXT[self._state], f"a peer that is {self._state.value} was {state.value}"
+        self._state, self._connection = state, connection
 
     def hold(self) -> None:
         """Keep what is sent from here on for the process that will come in its place."""
         with self._lock:
-            if self._held is None:
-                self._held, self._connection = self._connection, None
+            if self._state is PeerState.UP:
+                self._old = self._connection
+                self._enter(PeerState.HELD)
 
     def send_past(self, frames: Frames) -> bool:
         """Send to the process that gives way, if there is one."""
         with self._lock:
-            if self._held is not None:
-                self._held.send(frames)
-            return self._held is not None
+            if self._old is not None:
+                self._old.send(frames)
+            return self._old is not None
 
     def release(self) -> None:
-        """It stays after all: it gets what was kept."""
+        """The process stays after all: it gets what was kept."""
         with self._lock:
-            connection, self._held = self._held, None
+            connection, self._old = self._old, None
             if connection is not None:
-                self._connect(connection)
+                self._send_kept(connection)
 
     def again(self) -> None:
         """The process has ended, and another is coming up in its place."""
         with self._lock:
-            old, self._connection = self._held or self._connection, None
-            self._held = None
-        if old is not None:
-            old.close()
+            if self._state is PeerState.DOWN:
+                return
+            connection = self._close()
+            self._enter(PeerState.COMING)
+        if connection is not None:
+            connection.close()
+
+    def _close(self) -> Connection | None:
+        """The connection that there was. Under the lock."""
+        connection, self._old = self._old or self._connection, None
+        return connection
 
     def down(self, failure: MeshFailure) -> bool:
         """The process is gone; false if that was known."""
         with self._lock:
-            if self.failure is not None:
+            if self._state is PeerState.DOWN:
                 return False
             self.failure = failure
-            self._early.clear()
-            connection, self._connection = self._held or self._connection, None
-            self._held = None
+            self._kept.clear()
+            connection = self._close()
+            self._enter(PeerState.DOWN)
         if connection is not None:
             connection.close()
         return True

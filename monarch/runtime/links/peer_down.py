@@ -89,9 +89,15 @@ class PeerDown:
     def _mark_down(self, down: ProcDown) -> MeshFailure | None:
         """The failure, if it is news."""
         failure = MeshFailure(
-            down.name or down.uid, (), down.reason, "proc", down.host, tuple(down.last_output),
-            expected=down.expected, log_file=down.log_file,
-        )  # fmt: skip
+            down.name or down.uid,
+            (),
+            down.reason,
+            "proc",
+            host=down.host,
+            last_output=tuple(down.last_output),
+            expected=down.expected,
+            log_file=down.log_file,
+        )
         return failure if self._book.mark_down(down.uid, failure) else None
 
     def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:

@@ -188,7 +188,12 @@ class ProcAgent:
         orphans = [cell for cell in self.cells if cell.record.owner.uid == uid]
         if orphans and not down.expected:
             failure = MeshFailure(
-                down.name or uid, (), down.reason, "proc", down.host, tuple(down.last_output)
+                down.name or uid,
+                (),
+                down.reason,
+                "proc",
+                host=down.host,
+                last_output=tuple(down.last_output),
             )
             for cell in orphans:
                 cell.fail(Fail(failure, ""))

@@ -108,12 +108,17 @@ class Supervisor:
     def _on_deaths(self, downs: Sequence[ProcDown], cause: str) -> None:
         deaths = {
             down.uid: MeshFailure(
-                down.uid, (), down.reason, "proc", down.host, tuple(down.last_output),
+                down.uid,
+                (),
+                down.reason,
+                "proc",
+                host=down.host,
+                last_output=tuple(down.last_output),
                 log_file=down.log_file,
             )
             for down in downs
             if not down.expected
-        }  # fmt: skip
+        }
         if deaths:
             with self._lock:
                 effects = self._machine.procs_down(deaths, cause)

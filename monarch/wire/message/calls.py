@@ -9,7 +9,7 @@ PING = ""
 """The method that every actor has: it answers once ``__init__`` has returned."""
 
 
-class Call(Message, tag=2):
+class Call(Message, tag=2, kw_only=True):
     """Run an endpoint. Payload: the arguments. ``port`` 0 means that nobody waits.
 
     ``generation`` is what the sender runs, counted by the client ``root``: who is behind it must
@@ -21,10 +21,10 @@ class Call(Message, tag=2):
     actor: Uid
     method: str
     rank: int
-    labels: tuple[str, ...]
-    sizes: tuple[int, ...]
+    labels: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
     sender: Uid
-    sender_actor: Uid
+    sender_actor: Uid = ""
     port: int = 0
     port_proc: ProcAddress | None = None
     explicit_response_port: bool = False
