@@ -24,11 +24,11 @@ from monarch.actor.attach import (
     hosts_from_config,
     run_worker_loop_forever,
     run_worker_loop_until_shutdown,
+    shutdown_context,
     start_worker_loop_forever,
 )
 from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_cmd
 from monarch.actor.channel import Channel, PortReceiver, RankedPortReceiver
-from monarch.actor.concurrent import concurrent_endpoint
 from monarch.actor.context import (
     Context,
     context,
@@ -40,6 +40,7 @@ from monarch.actor.controllers import get_or_spawn_controller
 from monarch.actor.endpoint import (
     Endpoint,
     as_endpoint,
+    concurrent_endpoint,
     endpoint,
     send,
 )
@@ -49,7 +50,6 @@ from monarch.actor.ids import ActorAddr, ProcId, Uid
 from monarch.actor.instance import Instance
 from monarch.actor.proc_mesh import ProcMesh
 from monarch.actor.returns_future import returns_future
-from monarch.actor.shutdown import shutdown_context
 from monarch.actor.transport import BindSpec, ChannelTransport, enable_transport
 from monarch.errors import ActorError, MeshFailure, SupervisionError
 from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh

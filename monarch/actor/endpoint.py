@@ -11,9 +11,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from monarch.actor.future import Future, make_future
-from monarch.actor.mesh_ref import MeshRef
+from monarch.actor.mesh_ref import MeshRef, check_undivided
 from monarch.actor.replies import CallSink, OneSink, StreamSink, resolve_call, resolve_one
-from monarch.actor.undivided import check_undivided
 from monarch.core.rings import Asked
 from monarch.mesh import ValueMesh
 from monarch.runtime import process
@@ -23,15 +22,6 @@ from monarch.runtime.port import Port
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Call
-
-__all__ = [
-    "NO_TENSORS",
-    "Endpoint",
-    "EndpointProperty",
-    "as_endpoint",
-    "endpoint",
-    "send",
-]
 
 NO_TENSORS = (
     "this release has no tensor engine, and so no distributed tensors: return tensors from "
@@ -363,3 +353,24 @@ def send(
     rank = random.randrange(len(mesh.procs))
     message = endpoint._message(rank, number, proc)
     process.current().node.outgoing.call(mesh, rank, message, data.data, data.buffers)
+
+
+def concurrent_endpoint(
+    method: Callable[..., Any] | None = None,
+    *,
+    propagate: Any = None,
+    explicit_response_port: bool = False,
+    instrument: bool = True,
+) -> Any:
+    """``@endpoint`` for a coroutine that does not keep the actor from its next message."""
+
+    def mark(function: Callable[..., Any]) -> EndpointProperty[..., Any]:
+        if isinstance(function, EndpointProperty):
+            raise ValueError("concurrent_endpoint does not wrap @endpoint: use it instead")
+        if not inspect.iscoroutinefunction(function):
+            raise ValueError("concurrent_endpoint can only wrap async endpoints")
+        return EndpointProperty(
+            function, propagate, explicit_response_port, instrument, concurrent=True
+        )
+
+    return mark if method is None else mark(method)

@@ -22,8 +22,6 @@ from monarch.runtime.client_agent import ClientAgent
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Command, Preload, Shutdown
 
-__all__ = ["HostMesh", "this_host", "this_proc"]
-
 Self = TypeVar("Self", bound="HostMesh")
 
 
@@ -286,3 +284,17 @@ def this_proc() -> ProcMesh:
 
 def _own_mesh_uid(uid: Uid) -> Uid:
     return f"{uid}.self"
+
+
+def proc_mesh(
+    *,
+    gpus: int = 1,
+    hosts: int = 1,
+    env: dict[str, str] | None = None,
+    setup: Callable[[], Any] | None = None,
+) -> ProcMesh:
+    """``hosts`` times ``gpus`` procs on this machine: ``this_host().spawn_procs(...)``."""
+    return this_host().spawn_procs({"hosts": hosts, "gpus": gpus}, setup, env=env)
+
+
+local_proc_mesh = proc_mesh

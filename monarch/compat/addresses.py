@@ -90,7 +90,7 @@ _SRC: dict[str, Address] = {
     "actor.channel": Address(("monarch.actor: Channel Port PortReceiver RankedPortReceiver",)),
     "actor.code_sync": Address(),
     "actor.code_sync.auto_reload": Address(same_as="monarch.compat.auto_reload"),
-    "actor.concurrent": Address(same_as="monarch.actor.concurrent"),
+    "actor.concurrent": Address(same_as="monarch.actor.endpoint"),
     "actor.config": Address(same_as="monarch.actor.config"),
     "actor.device_utils": Address(("monarch.compat.hosts: _local_device_count",)),
     "actor.endpoint": Address(

@@ -11,9 +11,11 @@ moment.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import logging
+import resource
 import threading
 import time
 from collections import deque
@@ -22,13 +24,10 @@ from typing import Any
 
 from monarch.net.eagerness import Eagerness
 from monarch.net.loop import Timer
-from monarch.net.open_files import allow_many
 from monarch.net.poller import READ, WRITE, new_poller, new_wake_up
 from monarch.net.put_off import PutOff
 from monarch.net.rare_log import RareLog
 from monarch.net.turn import Turn
-
-__all__ = ["IoLoop"]
 
 _log = logging.getLogger("monarch.net")
 
@@ -330,3 +329,24 @@ class IoLoop:
                 last = last.tb_next
             place = (last.tb_frame.f_code, last.tb_lineno) if last is not None else None
             self._rare.exception((type(error), place), "an I/O callback failed")
+
+
+_MANY = (65_536, 10_240)  # macOS allows no more than the second, whatever it says
+
+
+def allow_many() -> None:
+    """Raise this process's own limit as far as the system lets it.
+
+    Most systems begin with 1,024, for the sake of programs that use ``select``. A client of a
+    thousand hosts has more connections than that, and no way to go on without one of them.
+    """
+    own, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if own == resource.RLIM_INFINITY:
+        return
+    for many in _MANY:
+        wanted = many if highest == resource.RLIM_INFINITY else min(many, highest)
+        if own >= wanted:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, highest))
+            return

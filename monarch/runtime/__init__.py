@@ -7,5 +7,5 @@ What to open, by what is to be changed:
   `monarch/cli/entry.py`; `monarch/cli/sync/ending.py`
 - whose calls a rank refuses: `run_gate.py`
 - which calls are not sent, after a push to a slice: `code_states.py`,
-  `monarch/actor/undivided.py`
+  `monarch/actor/mesh_ref.py`
 """

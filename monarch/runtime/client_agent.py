@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import logging
+import os
 import shutil
 import sys
 import threading
@@ -23,14 +24,12 @@ from monarch.runtime.answers import Outcome
 from monarch.runtime.ends.end_program import prepare_to_end
 from monarch.runtime.ends.unhandled_faults import Lost, UnhandledFaults
 from monarch.runtime.hosts.directory import new_directory
-from monarch.runtime.hosts.given_workspaces import given_workspaces
 from monarch.runtime.hosts.host_agent import HostAgent
 from monarch.runtime.hosts.host_link import FindProcess, HostLink
 from monarch.runtime.hosts.hosted_workspace import NoWorkspace
 from monarch.runtime.hosts.launcher import Launcher, StartLauncher
 from monarch.runtime.node import Node
-from monarch.runtime.output.log_printer import LogPrinter
-from monarch.runtime.output.notebook import follow_cells
+from monarch.runtime.output.log_printer import LogPrinter, follow_cells
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.reachable import way_in
@@ -43,6 +42,7 @@ from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
     Bring,
     FlushLogs,
+    Inspect,
     Log,
     LogRoom,
     LogWindow,
@@ -55,9 +55,6 @@ from monarch.wire.message import (
     Switch,
     Waiting,
 )
-
-__all__ = ["ClientAgent", "client", "on_demand"]
-
 
 _log = logging.getLogger("monarch.host")
 _FLUSH_SECONDS = 1.0
@@ -349,3 +346,32 @@ def _at_exit(agent: ClientAgent) -> None:
 
 
 process.on_first_use(_bootstrap)
+
+
+def given_workspaces(agent: HostAgent) -> list[str]:
+    """Of the procs that run on a host: by ``env`` when they were spawned, or by their bootstrap.
+
+    Waits until their bootstraps have run, up to ``reload_timeout_seconds``; one that takes longer
+    is passed over. What is in the environment of this process, too, no bootstrap has set.
+    """
+    node, asked = agent.node, []
+    found: dict[str, None] = {}
+    deadline = time.monotonic() + settings().reload_timeout_seconds
+    # Orders to spawn are messages to ourselves: what was ordered so far is known after this one.
+    node.request(node.address, lambda port: Inspect(port, node.uid)).wait(_left(deadline))
+    for proc in list(agent.procs.values()):
+        if named := proc.spec.env.get("WORKSPACE_DIR"):
+            found[named] = None
+        if proc.setup:
+            address = node.address_of(proc.uid)
+            asked.append(node.request(address, lambda port: Inspect(port, node.uid)))
+    for answer in asked:
+        if answer.wait(_left(deadline)) and not answer.value.error:
+            named = answer.value.body.get("workspace")
+            if named and named != os.environ.get("WORKSPACE_DIR"):
+                found[named] = None
+    return list(found)
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

@@ -31,7 +31,7 @@ from monarch.actor.alloc import (
     RemoteAllocator,
     StaticRemoteAllocInitializer,
 )
-from monarch.actor.concurrent import concurrent_endpoint
+from monarch.actor.endpoint import concurrent_endpoint
 from tests.actors import Echo
 
 SECONDS = 30

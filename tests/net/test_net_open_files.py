@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from monarch.net.open_files import allow_many
+from monarch.net.io_loop import allow_many
 from tests.support import Program
 
 MANY_PROCS = """

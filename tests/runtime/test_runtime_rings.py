@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, Channel, Port, current_rank, endpoint, this_host, this_proc
-from monarch.actor.concurrent import concurrent_endpoint
+from monarch.actor.endpoint import concurrent_endpoint
 from monarch.runtime import process
 from tests.support import wait_for
 

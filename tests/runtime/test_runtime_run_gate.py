@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from monarch.errors import MonarchError
+from monarch.runtime.code_states import WorkspaceStates
 from monarch.runtime.procs.spawn_gate import SpawnGate
-from monarch.runtime.procs.workspace_states import WorkspaceStates
 from monarch.runtime.run_gate import RunGate
 from monarch.wire.message import Call
 

@@ -20,8 +20,7 @@ from monarch.net.io_loop import IoLoop
 from monarch.runtime import telemetry
 from monarch.runtime.cells import actor_log
 from monarch.runtime.cells.cell_answers import Carrier, CellAnswers
-from monarch.runtime.cells.cell_tasks import CellTasks
-from monarch.runtime.cells.cell_work import Event, Fail, Judge, Reloaded, Work
+from monarch.runtime.cells.cell_work import CellTasks, Event, Fail, Judge, Reloaded, Work
 from monarch.runtime.cells.endpoint_spec import EndpointSpec
 from monarch.runtime.cells.hooks import Hooks, users_part
 from monarch.runtime.cells.undelivered import Undelivered

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Resume
 from monarch.errors import MeshFailure
 from monarch.runtime.cells.undelivered import Undelivered
 from monarch.wire.codec import Envelope
-
-__all__ = ["Event", "Fail", "Judge", "Reloaded", "Work"]
+from monarch.wire.message import Call
 
 
 class Judge(NamedTuple):
@@ -38,3 +38,41 @@ Work = Envelope | Judge | Reloaded | Fail | Undelivered
 
 Event = Delivery | Fence | Lift | Halt | Resume
 """What comes into an actor's inbox; the work is in the deliveries."""
+
+
+class CellTasks:
+    """``refuse`` answers the call of a task that was cancelled."""
+
+    def __init__(self, refuse: Callable[[Call], None]) -> None:
+        self._refuse = refuse
+        self._tasks: dict[asyncio.Task[None], tuple[Call, Coroutine[Any, Any, Any]]] = {}
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._tasks)
+
+    def start(
+        self,
+        call: Call,
+        endpoint: Coroutine[Any, Any, Any],
+        completion: Coroutine[Any, Any, None],
+    ) -> None:
+        """Run ``completion``, which awaits ``endpoint`` and answers the call."""
+        task = asyncio.get_running_loop().create_task(completion)
+        self._tasks[task] = call, endpoint
+        task.add_done_callback(self._done)
+
+    async def cancel(self) -> None:
+        """End all but the one that asks for it."""
+        current = asyncio.current_task() if self._tasks else None
+        tasks = [task for task in self._tasks if task is not current]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        call, endpoint = self._tasks.pop(task)
+        if task.cancelled():
+            self._refuse(call)
+        endpoint.close()  # It may have been cancelled before it began.

@@ -10,6 +10,6 @@ What to open, by what is to be changed:
   `monarch/runtime/procs/seen_imports.py`; `monarch/runtime/learned_modules.py`
 - how procs are asked to end, and killed: `proc_stops.py`, `host_door.py`
 - what procs of `this_host()` get that have a `$WORKSPACE_DIR` of their own:
-  `given_workspaces.py`, `monarch/runtime/workspace/pushing/local_replicas.py`
+  `monarch/runtime/client_agent.py`, `monarch/runtime/workspace/pushing/local_replicas.py`
 - how procs give way to new ones: `replacements.py`, `monarch/runtime/procs/kept_spawns.py`
 """

@@ -22,8 +22,8 @@ from monarch.runtime.ends.process_group import kill_lost_group
 from monarch.runtime.hosts.bulletins import Bulletins
 from monarch.runtime.hosts.exit_reason import ExitReasons
 from monarch.runtime.hosts.hang_watch import HangWatch
+from monarch.runtime.hosts.host_link import HostWatch
 from monarch.runtime.hosts.host_proc import HostProc
-from monarch.runtime.hosts.host_watch import HostWatch
 from monarch.runtime.hosts.hosted_workspace import HostedWorkspace, NoWorkspace
 from monarch.runtime.hosts.launcher import Launcher, MakesProcs, StartLauncher
 from monarch.runtime.hosts.proc_stops import ProcStops

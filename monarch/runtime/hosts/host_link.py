@@ -1,4 +1,4 @@
-"""The client's tie to one host agent: asks to be its client, and notices when it is lost."""
+"""Ties to host agents: a client's attachment to one, and one agent's watch over others."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from monarch.runtime.ends.process_start import parent_of
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
-from monarch.wire.message import Attach, Detach, ProcDown
-
-__all__ = ["AgentProcess", "FindProcess", "HostLink"]
+from monarch.wire.message import Attach, Detach, ProcDown, ProcUp, Watch, WatchHost
 
 _log = logging.getLogger("monarch.host")
 _OUR_MAIN = "monarch/cli/main.py"
@@ -171,3 +170,56 @@ def who_am_i() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{program} (pid {os.getpid()}, user {user})"
+
+
+class HostWatch:
+    """Both ends of the watch. Everything here runs on the node's I/O loop."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._for: dict[Uid, dict[Uid, ProcAddress]] = {}
+        self._by: dict[Uid, ProcAddress] = {}
+        node.handle(WatchHost, self._on_watch_host)
+        node.peer_down.on_down.append(self._on_peer_down)
+
+    def _on_watch_host(self, envelope: Envelope) -> None:
+        order = envelope.message
+        assert isinstance(order, WatchHost)
+        host, watcher = order.host, order.watcher
+        known = self._for.setdefault(host.uid, {})
+        known[watcher.uid] = watcher
+        if len(known) > 1:
+            return
+        node = self._node
+        if node.failure_of(host.uid) is not None:
+            node.peer_down.left(host.uid)
+        # Until it says who it is; on this machine its process is watched from then on.
+        node.failure_detector.expect(host.uid)
+        node.send(host, Watch(host.uid, node.address))
+
+    def introduce(self, watcher: ProcAddress) -> None:
+        """Another host agent wants to know when this one ends."""
+        self._by[watcher.uid] = watcher
+        self._node.send(watcher, ProcUp(self._node.address, os.getpid()))
+
+    def is_up(self, up: ProcUp) -> None:
+        """Some process has said who it is: perhaps a host that we watch."""
+        uid = up.proc.uid
+        if uid in self._for:
+            self._node.failure_detector.unexpect(uid)
+            self._node.failure_detector.watch(up.proc, up.pid, lambda: self._ended(uid))
+
+    def _ended(self, uid: Uid) -> None:
+        self._node.peer_down.report(ProcDown(uid, "the host agent's process ended"))
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        self._by.pop(uid, None)
+        for watchers in self._for.values():
+            watchers.pop(uid, None)
+        for watcher in self._for.pop(uid, {}).values():
+            self._node.send(watcher, down)
+
+    def say_goodbye(self) -> None:
+        """This host agent was asked to end: that is no failure."""
+        for watcher in self._by.values():
+            self._node.send(watcher, ProcDown(self._node.uid, "it was shut down", expected=True))

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO
 
 from monarch.config import settings
 from monarch.core.log_aggregation import Source
@@ -22,8 +22,6 @@ from monarch.core.log_text import Style, aggregate_text, drop_text, line_text
 from monarch.core.log_windows import Closed, LogWindows
 from monarch.wire.address import Uid
 from monarch.wire.message import Log, LogWindow
-
-__all__ = ["LogPrinter"]
 
 _PATIENCE_SECONDS = 1.0
 _ATOMIC_BYTES = select.PIPE_BUF
@@ -194,3 +192,36 @@ def _clock(when: float) -> str:
 
 def _window_text(window: Closed, end: str, style: Style) -> str:
     return aggregate_text(window.summary, _clock(window.opened_at), end, style)
+
+
+def follow_cells(printer: LogPrinter, flush: Callable[[], object]) -> Callable[[], None]:
+    """Print into the running cell, and call ``flush`` at the end of each; returns what ends it.
+
+    Where there is no notebook, nothing is done. Nothing is imported either: a program that has not
+    imported IPython does not run in it.
+    """
+    shell = _shell()
+    if shell is None:
+        return lambda: None
+
+    def enter(*args: object) -> None:
+        # The kernel knows a cell by the context that it runs in; a thread has none of its own.
+        printer.context = contextvars.copy_context()
+
+    def leave(*args: object) -> None:
+        flush()
+
+    def end() -> None:
+        shell.events.unregister("pre_run_cell", enter)
+        shell.events.unregister("post_run_cell", leave)
+
+    enter()
+    shell.events.register("pre_run_cell", enter)
+    shell.events.register("post_run_cell", leave)
+    return end
+
+
+def _shell() -> Any:
+    module = sys.modules.get("IPython")
+    get_ipython = getattr(module, "get_ipython", None)
+    return get_ipython() if callable(get_ipython) else None

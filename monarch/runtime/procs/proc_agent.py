@@ -26,14 +26,13 @@ from monarch.runtime.cells.cell_table import CellTable
 from monarch.runtime.cells.cell_work import Fail, Judge
 from monarch.runtime.cells.ring_watch import RingWatch
 from monarch.runtime.cells.undelivered import Undelivered
-from monarch.runtime.code_states import CodeStates
+from monarch.runtime.code_states import CodeStates, WorkspaceStates
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.node import Node
 from monarch.runtime.procs.fences import Fences
 from monarch.runtime.procs.kept_spawns import KeptSpawns
 from monarch.runtime.procs.spawn_gate import SpawnGate
 from monarch.runtime.procs.supervisor import Supervisor
-from monarch.runtime.procs.workspace_states import WorkspaceStates
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid

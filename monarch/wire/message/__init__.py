@@ -5,27 +5,21 @@ What to open, by what is to be changed:
 - a message, or add one: `__init__.py`: a file a conversation, and here the table of all
 """
 
-from monarch.wire.message.actors import (
+from monarch.wire.message.calls import (
+    PING,
     ActorFailed,
     Ancestor,
     AskOrigin,
-    SpawnActor,
-    StopActor,
-)
-from monarch.wire.message.bulk import (
-    Chunk,
-    Consignment,
-    Credit,
-    Parcel,
-    Retire,
-    Unmapped,
-)
-from monarch.wire.message.calls import (
-    PING,
+    AskWait,
     Call,
+    Chase,
     PortMark,
     Reply,
     Returned,
+    RingFound,
+    SpawnActor,
+    StopActor,
+    Waiter,
 )
 from monarch.wire.message.generations import (
     Bring,
@@ -83,17 +77,17 @@ from monarch.wire.message.logs import (
     LogWindow,
     SetLogLevel,
 )
-from monarch.wire.message.rings import (
-    AskWait,
-    Chase,
-    RingFound,
-    Waiter,
-)
 from monarch.wire.message.trees import (
     Cast,
+    Chunk,
+    Consignment,
+    Credit,
     FoldedReply,
     Grow,
+    Parcel,
     Replies,
+    Retire,
+    Unmapped,
     Wither,
 )
 

@@ -1,7 +1,10 @@
-"""Calls of endpoints, their answers, and what becomes of both on the way."""
+"""Actors, calls of their endpoints, the answers, and who waits for whom (deadlocks: edge chasing)."""
 
 from __future__ import annotations
 
+import msgspec
+
+from monarch.errors import MeshFailure
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message.header import Message
 
@@ -63,3 +66,110 @@ class PortMark(Message, tag=60):
     port: int
     answer_port: int
     sender: Uid
+
+
+class Ancestor(msgspec.Struct, array_like=True, frozen=True):
+    """An actor that spawned one, or spawned one that did."""
+
+    name: str
+    class_name: str
+    rank: int
+    labels: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
+class SpawnActor(Message, tag=40):
+    """Make an actor. Payload: class and constructor arguments.
+
+    ``ancestors``: who spawned it, from below the client down.
+    """
+
+    actor: Uid
+    name: str
+    class_name: str
+    rank: int
+    labels: tuple[str, ...]
+    sizes: tuple[int, ...]
+    owner: ProcAddress
+    owner_actor: Uid
+    is_async: bool
+    ancestors: tuple[Ancestor, ...] = ()
+
+
+class StopActor(Message, tag=41):
+    """End an actor after the messages before this one."""
+
+    actor: Uid
+    reason: str
+    port: int
+    sender: Uid
+
+
+class ActorFailed(Message, tag=42):
+    """To the owner: an actor has failed, and nobody was waiting for its answer.
+
+    ``cause`` is the failure of something it owned, where that is why.
+    """
+
+    actor: Uid
+    rank: int
+    name: str
+    proc: Uid
+    reason: str
+    cause: MeshFailure | None = None
+
+
+class AskOrigin(Message, tag=48):
+    """To an owner: which procs was this actor spawned on? Answered by ``Reply``, pickled."""
+
+    actor: Uid
+    port: int
+    sender: Uid
+
+
+class Waiter(msgspec.Struct, array_like=True, frozen=True):
+    """An actor that waits, in ``endpoint``, for the answer to a call of ``asks`` of the next.
+
+    ``number`` is that of this one wait: the actor's next has another.
+    """
+
+    proc: ProcAddress
+    actor: Uid
+    number: int
+    name: str
+    rank: int
+    endpoint: str
+    asks: str = ""
+
+    @property
+    def key(self) -> tuple[Uid, Uid, int]:
+        return self.proc.uid, self.actor, self.number
+
+
+class AskWait(Message, tag=84):
+    """To the process of an actor that somebody waits for, in a call of ``method``: does it wait
+    itself, so that it answers nobody meanwhile?
+
+    Answered by ``Answer`` with the fields of a ``Waiter``, or with nothing.
+    """
+
+    actor: Uid
+    method: str
+    port: int
+    sender: Uid
+
+
+class Chase(Message, tag=85):
+    """To the process of the last of ``path``: each of them waits for the next; go on from there.
+
+    ``attempt`` counts how often the first of them has been followed, in its one wait.
+    """
+
+    path: tuple[Waiter, ...]
+    attempt: int
+
+
+class RingFound(Message, tag=86):
+    """To a client: each of these waits for the next, and the last for the first."""
+
+    path: tuple[Waiter, ...]
