@@ -50,7 +50,8 @@ from monarch.actor.ids import ActorAddr, ProcId, Uid
 from monarch.actor.instance import Instance
 from monarch.actor.proc_mesh import ProcMesh
 from monarch.actor.returns_future import returns_future
-from monarch.actor.transport import BindSpec, ChannelTransport, enable_transport
+from monarch.actor.transport import enable_transport
+from monarch.config import BindSpec, ChannelTransport
 from monarch.errors import ActorError, MeshFailure, SupervisionError
 from monarch.mesh import Extent, MeshTrait, Point, Region, Shape, Slice, ValueMesh
 from monarch.runtime.ends.unhandled_faults import set_fault_hook_source

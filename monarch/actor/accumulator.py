@@ -9,8 +9,6 @@ from monarch.actor.endpoint import Endpoint
 from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather
 
-__all__ = ["Accumulator"]
-
 A = TypeVar("A")
 
 

@@ -6,8 +6,6 @@ import functools
 import logging
 from typing import Any
 
-__all__ = ["Actor"]
-
 
 class Actor:
     """State that lives in one process of a mesh, and the endpoints that others may call.

@@ -17,12 +17,10 @@ from monarch.config import settings
 from monarch.errors import SupervisionError
 from monarch.mesh import MeshTrait, Shape, Slice
 from monarch.runtime import process
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.cells.endpoint_spec import EndpointSpec, endpoint_specs
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import PING, StopActor
-
-__all__ = ["ActorMesh"]
 
 Self = TypeVar("Self", bound="ActorMesh[Any]")
 T = TypeVar("T")
@@ -154,14 +152,14 @@ def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
     outcomes = []
     for rank, proc in enumerate(ref.procs):
         outcome = node.request(proc, lambda port: StopActor(uid, reason, port, node.uid))
-        node.outgoing.behind_fence.sent([proc.uid])
+        node.outboxes.behind_fence.sent([proc.uid])
         late = (
             f"rank {rank} has not stopped within {seconds:g} s: it is still busy with what it was "
             "sent before, and stops after that; stop its procs to end it now"
         )
         outcomes.append(within(node.loop, outcome, seconds, late))
 
-    def check(outcome: Outcome) -> None:
+    def check(outcome: Response) -> None:
         if outcome.error and not outcome.is_down:
             raise SupervisionError(f"{ref.name} did not stop as it should: {outcome.error}")
 

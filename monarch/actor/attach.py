@@ -1,4 +1,4 @@
-"""Host agents in processes of their own, and how a client comes to them."""
+"""How a client attaches to host agents in processes of their own, and leaves them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from monarch.actor.future import Future, make_future
 from monarch.actor.host import Host
 from monarch.actor.host_mesh import HostMesh
 from monarch.mesh import Shape, Slice
+from monarch.net.machine import machine_id
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.ends.late_thread import run_aside
@@ -149,7 +150,7 @@ def attach_to_workers(
         if parsed.advertise.startswith("tcp://"):
             agent.listen_beyond(parsed.advertise)
         agent.link(parsed.advertise, takeover=takeover)
-        hosts.append(Host(parsed.address(), parsed.advertise))
+        hosts.append(Host(parsed.address(machine_id()), parsed.advertise))
     shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
     return HostMesh(name or "hosts", shape, hosts, owned=True)
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from monarch.wire.message import Command
 
-__all__ = ["BootstrapCommand", "default_bootstrap_cmd"]
-
 _MODULE = ("-m", "monarch.runtime.zygote")
 
 

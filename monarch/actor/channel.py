@@ -18,8 +18,6 @@ from monarch.runtime.port import Port
 from monarch.runtime.promise import Promise
 from monarch.wire.address import PortAddress
 
-__all__ = ["Channel", "PortReceiver", "RankedPortReceiver"]
-
 T = TypeVar("T")
 
 _Item = tuple[int, RawReply]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from monarch.runtime.cells import actor_log
 
-__all__ = ["prefix_python_logs_with_actor"]
-
 prefix_python_logs_with_actor = True
 """Whether records of ``logging`` begin with the actor that they come from."""
 

@@ -10,8 +10,6 @@ from monarch.runtime import process
 from monarch.runtime.cells import actor_log
 from monarch.runtime.context import running
 
-__all__ = ["Context", "context", "current_actor_name", "current_rank", "current_size"]
-
 
 class Context(NamedTuple):
     """``message_rank`` is the rank within the mesh or slice that the message was sent to."""

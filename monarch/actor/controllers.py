@@ -18,8 +18,6 @@ from monarch.errors import MeshFailure
 from monarch.mesh import Shape
 from monarch.runtime import client_agent, process
 
-__all__ = ["get_or_spawn_controller"]
-
 _NAME = "controllers"
 
 

@@ -168,7 +168,7 @@ class Endpoint(Generic[P, R]):
         sink = OneSink(proc.uid, self, rank)
         port = node.open_port(sink, [proc.uid])
         try:
-            node.outgoing.call(mesh, rank, self._message(rank, port), data.data, data.buffers)
+            node.outboxes.call(mesh, rank, self._message(rank, port), data.data, data.buffers)
         except BaseException:
             node.calls.close(port)
             raise
@@ -200,7 +200,7 @@ class Endpoint(Generic[P, R]):
         try:
             crosses = check_undivided(agent.code_states, self._mesh, self._name)
             make = self._maker(port, port_proc, crosses)
-            node.outgoing.cast(self._mesh, make, data.data, data.buffers)
+            node.outboxes.cast(self._mesh, make, data.data, data.buffers)
         except BaseException:
             if port_proc is None:
                 node.calls.close(port)  # Nobody answers what was not sent.
@@ -352,7 +352,7 @@ def send(
     mesh = endpoint._mesh
     rank = random.randrange(len(mesh.procs))
     message = endpoint._message(rank, number, proc)
-    process.current().node.outgoing.call(mesh, rank, message, data.data, data.buffers)
+    process.current().node.outboxes.call(mesh, rank, message, data.data, data.buffers)
 
 
 def concurrent_endpoint(

@@ -8,17 +8,15 @@ from typing import Any, TypeVar
 
 from monarch.actor.future import Future, make_future
 from monarch.net.loop import Loop
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.promise import Promise
-
-__all__ = ["gather", "within"]
 
 T = TypeVar("T")
 
 
-def within(loop: Loop, outcome: Promise[Outcome], seconds: float, error: str) -> Promise[Outcome]:
+def within(loop: Loop, outcome: Promise[Response], seconds: float, error: str) -> Promise[Response]:
     """``outcome``, which is ``error`` when it is not there in time."""
-    timer = loop.call_later(seconds, lambda: outcome.set(Outcome({}, error)))
+    timer = loop.call_later(seconds, lambda: outcome.set(Response({}, error)))
     outcome.on_set(timer.cancel)
     return outcome
 

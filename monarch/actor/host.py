@@ -8,8 +8,6 @@ from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import ProcAddress
 
-__all__ = ["Host", "link"]
-
 
 class Host(NamedTuple):
     """One machine: its agent, and the URL that we attached to, where we did."""

@@ -12,12 +12,12 @@ from monarch.actor.gather import gather
 from monarch.actor.host import Host, link
 from monarch.actor.logs import DEFAULT_WINDOW, set_logging
 from monarch.actor.proc_mesh import ProcMesh, check_name, stop_procs
-from monarch.actor.spawning import Plan, spawn
+from monarch.actor.spawning import SpawnPlan, spawn
 from monarch.actor.syncable import Syncable
 from monarch.errors import MonarchError
 from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
 from monarch.runtime import process
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Command, Preload, Shutdown
@@ -96,7 +96,7 @@ class HostMesh(Syncable, MeshTrait):
         """
         self._check_usable()
         check_name(name or "")
-        plan = Plan.of(
+        plan = SpawnPlan.of(
             self._shape, per_host or {}, bootstrap, proc_bind, bootstrap_command, env or {}
         )
         mesh = spawn(
@@ -249,7 +249,7 @@ class HostMesh(Syncable, MeshTrait):
         return f"HostMesh({self._name!r}, {self.extent})"
 
 
-def _check(outcome: Outcome) -> None:
+def _check(outcome: Response) -> None:
     if outcome.error:
         raise MonarchError(outcome.error)
 

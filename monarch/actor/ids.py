@@ -6,8 +6,6 @@ import re
 import secrets
 from dataclasses import dataclass
 
-__all__ = ["ActorAddr", "ProcId", "Uid"]
-
 _DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _NUM_DIGITS = 11  # enough for 64 bits
 # Compiled when they are first used.

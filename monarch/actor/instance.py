@@ -15,8 +15,6 @@ from monarch.runtime import process
 from monarch.runtime.context import ActorRecord, qualified_name
 from monarch.wire.message import Ancestor, AskOrigin
 
-__all__ = ["Creator", "Instance"]
-
 _NOWHERE = Point(0, Extent([], []))
 
 

@@ -11,8 +11,6 @@ from monarch.runtime.client_agent import ClientAgent
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import LogOptions, SetLogLevel
 
-__all__ = ["DEFAULT_WINDOW", "flush_printed", "hosts_of", "set_logging"]
-
 
 class _Default(int):
     """A number that can be told from the same number given by hand."""

@@ -21,7 +21,7 @@ from monarch.core.supervision import ROOT
 from monarch.errors import ActorError, SupervisionError
 from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
 from monarch.runtime import process
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.cells.endpoint_spec import check_actor_class, is_async_actor
 from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.context import qualified_name, running
@@ -30,8 +30,6 @@ from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.by_value import dump_arguments, is_by_value
 from monarch.wire.message import Ancestor, Inspect, SpawnActor, StopProcs
-
-__all__ = ["ProcMesh", "check_name"]
 
 Self = TypeVar("Self", bound="ProcMesh")
 
@@ -210,7 +208,7 @@ class ProcMesh(Syncable, MeshTrait):
         ]
         return gather(outcomes, self._check_up).then(lambda _: True)
 
-    def _check_up(self, outcome: Outcome) -> None:
+    def _check_up(self, outcome: Response) -> None:
         if outcome.error:
             agent = process.current()
             if running.get() is None:
@@ -317,7 +315,7 @@ def stop_procs(procs: Sequence[ProcAddress], reason: str) -> Future[None]:
     return gather(outcomes, _check_ended)
 
 
-def _check_ended(outcome: Outcome) -> None:
+def _check_ended(outcome: Response) -> None:
     if outcome.error and not outcome.is_down:
         raise SupervisionError(outcome.error)
 

@@ -15,8 +15,6 @@ from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress
 from monarch_sync import SyncReport, Workspace
 
-__all__ = ["PushFuture", "push"]
-
 MODES = ("auto", "patch", "respawn", "off")
 """What a push does about live code: change it in place where that can be and give the other procs
 new processes; or only the one; or only the other; or neither."""

@@ -18,16 +18,6 @@ from monarch.runtime.context import running
 from monarch.runtime.promise import Promise
 from monarch.wire import payload
 
-__all__ = [
-    "CallSink",
-    "OneSink",
-    "StreamSink",
-    "died",
-    "resolve_call",
-    "resolve_one",
-    "value_of",
-]
-
 R = TypeVar("R")
 
 

@@ -14,8 +14,6 @@ from monarch.actor.future import Future, soon
 from monarch.runtime import process
 from monarch.runtime.promise import Promise
 
-__all__ = ["returns_future"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

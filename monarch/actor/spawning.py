@@ -25,10 +25,8 @@ from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid, new_uid
 from monarch.wire.message import Command, ProcDown, ProcSpec, SpawnProcs
 
-__all__ = ["Plan", "spawn"]
 
-
-class Plan(NamedTuple):
+class SpawnPlan(NamedTuple):
     """What is to be made: procs, in a shape, as many on each host."""
 
     shape: Shape
@@ -45,7 +43,7 @@ class Plan(NamedTuple):
         proc_bind: Sequence[dict[str, str]] | None,
         bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None,
         env: dict[str, str],
-    ) -> Plan:
+    ) -> SpawnPlan:
         """Raises ``ValueError`` and ``TypeError`` for what cannot be made."""
         shared = sorted(set(per_host) & set(hosts.labels))
         if shared:
@@ -80,7 +78,7 @@ class Plan(NamedTuple):
 
 def spawn(
     hosts: Sequence[Host],
-    plan: Plan,
+    plan: SpawnPlan,
     name: str,
     preload: tuple[str, ...],
     command: Command | None,

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from monarch.actor.pushing import PushFuture
     from monarch_sync import Workspace
 
-__all__ = ["Syncable"]
-
 
 class Syncable:
     """A mesh whose machines can be brought to a workspace."""

@@ -12,9 +12,6 @@ from monarch.config import BindSpec, ChannelTransport
 from monarch.runtime import process, reachable
 from monarch.wire.host_url import HostUrl
 
-__all__ = ["BindSpec", "ChannelTransport", "enable_transport"]
-
-
 _META_ONLY = (ChannelTransport.MetaTlsWithHostname, ChannelTransport.MetaTlsWithIpV6)
 
 _enabled: BindSpec | None = None

@@ -21,8 +21,6 @@ from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.by_value import dump_afresh, dump_order, is_by_value
 
-__all__ = ["upgrade"]
-
 _BUSY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from monarch.net.loop import Loop
 from monarch.net.transport import Connection
 
-__all__ = ["close_all"]
-
 _LINGER_SECONDS = 0.5
 _LOOP_SECONDS = 1.0
 

@@ -15,8 +15,6 @@ from typing import Protocol
 
 from monarch.net.loop import Loop
 
-__all__ = ["Corked", "cork", "flush", "sent", "sent_one", "waits"]
-
 _MAX_HELD_SECONDS = 0.003
 
 

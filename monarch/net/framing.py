@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from monarch.net.transport import Bytes, Frames
 
-__all__ = ["FramingError", "Unframer", "frame"]
-
 _COUNT = struct.Struct("<I")
 _MAX_FRAMES = 1 << 20
 _JOINED_BYTES = 32 * 1024

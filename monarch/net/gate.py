@@ -27,8 +27,6 @@ from monarch.net.loop import Loop
 from monarch.net.rare_log import RareLog
 from monarch.wire.keys import JobKeys
 
-__all__ = ["Gate", "adopt", "is_loopback"]
-
 _HANDSHAKE_MS = 5_000
 _BACKLOG = 1024
 _MAX_BATCH = 64
@@ -125,7 +123,7 @@ class Gate:
         events.setsockopt(zmq.RCVHWM, 0)
         events.connect(name)
         self._watched.append((listener, events))
-        watcher = _Watcher(self._loop, events, url, self._rare)
+        watcher = _ListenerWatch(self._loop, events, url, self._rare)
         self._loop.add_reader(_fd(events), watcher.read)
         watcher.read()
 
@@ -142,7 +140,7 @@ class Gate:
             self._answerer = None
 
 
-class _Watcher:
+class _ListenerWatch:
     """Reads what happens at one listener."""
 
     def __init__(self, loop: Loop, events: zmq.Socket[bytes], url: str, log: RareLog) -> None:

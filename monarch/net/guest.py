@@ -1,4 +1,4 @@
-"""Threads that poll in the I/O loop's place while they wait: see ``monarch.net.turn``."""
+"""Threads that poll in the I/O loop's place while they wait: see ``monarch.net.poll_turn``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from monarch.net.cork import flush, sent_one
 from monarch.net.io_loop import IoLoop
-
-__all__ = ["invite", "wait_a_moment", "wait_until"]
 
 _local = threading.local()
 

@@ -8,8 +8,6 @@ from monarch.net.loop import Loop
 from monarch.net.transport import Frames, Receive
 from monarch.wire.keys import JobKeys
 
-__all__ = ["InprocNetwork", "InprocTransport"]
-
 
 class InprocNetwork:
     """The wires between in-process transports: listeners by URL, and what waits for them."""

@@ -24,10 +24,10 @@ from typing import Any
 
 from monarch.net.eagerness import Eagerness
 from monarch.net.loop import Timer
+from monarch.net.poll_turn import PollTurn
 from monarch.net.poller import READ, WRITE, new_poller, new_wake_up
 from monarch.net.put_off import PutOff
 from monarch.net.rare_log import RareLog
-from monarch.net.turn import Turn
 
 _log = logging.getLogger("monarch.net")
 
@@ -49,7 +49,7 @@ class IoLoop:
         self._has_ended = False
         self._poll.register(self._wake_fd, READ)
         self._stopping = False
-        self._turn = Turn(lends)
+        self._turn = PollTurn(lends)
         self._eagerness = Eagerness()
         self._eagerness_of_moments = Eagerness()
         self._rare = RareLog(_log)

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from monarch.net.cork import flush, sent_one
 from monarch.net.io_loop import IoLoop
 
-__all__ = ["LentSelector"]
-
 
 class LentSelector(selectors.DefaultSelector):
     """Polls for the I/O loop too while asyncio has nothing to do.

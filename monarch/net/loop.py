@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Loop", "Timer"]
-
 
 class Timer:
     """A call that is due at ``when`` on the loop's clock; ``cancel`` calls it off."""

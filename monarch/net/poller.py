@@ -12,8 +12,6 @@ import select
 import selectors
 from typing import Protocol
 
-__all__ = ["READ", "WRITE", "Poller", "WakeUp", "new_poller", "new_wake_up"]
-
 # As epoll has them, too.
 READ = select.POLLIN
 WRITE = select.POLLOUT

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["PutOff", "handler_of"]
-
 Handler = Callable[[int, "FrameType | None"], Any]
 
 _NUMBERS = tuple(range(1, _signal.NSIG))

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-__all__ = ["RareLog"]
-
 _MAX_KINDS = 256
 
 

@@ -20,8 +20,6 @@ import pickle
 import weakref
 from typing import Any
 
-__all__ = ["NUM_HOLDS", "PAGE_BYTES", "Segment", "view_region"]
-
 PAGE_BYTES = mmap.PAGESIZE
 
 NUM_HOLDS = 4 * PAGE_BYTES

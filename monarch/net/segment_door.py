@@ -14,8 +14,6 @@ import stat
 
 from monarch.net.unix_socket import check_folder, check_owner
 
-__all__ = ["SegmentDoor", "door_path", "hand_over"]
-
 _MAX_NAME = 256
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # Only Linux has it.
 

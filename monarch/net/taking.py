@@ -8,8 +8,6 @@ from monarch.errors import WireError
 from monarch.net.rare_log import RareLog
 from monarch.net.transport import Frames, Receive
 
-__all__ = ["take"]
-
 
 def take(receive: Receive, frames: Frames, peer: Callable[[], str], rare: RareLog) -> None:
     """Call ``receive``. What it raises is logged, once a kind, with the name of the ``peer``.

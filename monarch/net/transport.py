@@ -17,8 +17,6 @@ from typing import Protocol
 
 from monarch.wire.keys import JobKeys
 
-__all__ = ["Bytes", "Connection", "Frames", "Receive", "Transport"]
-
 Bytes = bytes | bytearray | memoryview
 Frames = Sequence[Bytes]
 Receive = Callable[[Frames], None]

@@ -13,8 +13,6 @@ from monarch.wire.keys import JobKeys
 if TYPE_CHECKING:
     from monarch.net.zmq_transport import ZmqTransport
 
-__all__ = ["Transports"]
-
 
 class Transports:
     """``ipc://`` URLs go over Unix sockets, ``tcp://`` URLs over ZeroMQ, made when first used."""

@@ -15,8 +15,6 @@ from monarch.net.framing import frame
 from monarch.net.io_loop import IoLoop
 from monarch.net.transport import Bytes, Frames
 
-__all__ = ["UnixConnection"]
-
 _FIRST_RETRY_SECONDS = 0.02
 _LAST_RETRY_SECONDS = 1.0
 _SEND_BUFFER_BYTES = 1 << 20

@@ -12,8 +12,6 @@ import stat
 from socket import AF_UNIX
 from socket import socket as RawSocket
 
-__all__ = ["check_folder", "check_owner", "open_private"]
-
 _BACKLOG = 4096
 
 

@@ -29,8 +29,6 @@ from monarch.net.unix_connection import UnixConnection
 from monarch.net.unix_socket import check_owner, open_private
 from monarch.wire.keys import JobKeys
 
-__all__ = ["UnixTransport"]
-
 _log = logging.getLogger("monarch.net")
 
 _READ_BYTES = 256 * 1024

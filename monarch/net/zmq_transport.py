@@ -27,8 +27,6 @@ from monarch.net.taking import take
 from monarch.net.transport import Connection, Frames, Receive
 from monarch.wire.keys import JobKeys
 
-__all__ = ["ZmqTransport"]
-
 _log = logging.getLogger("monarch.net")
 
 _ZERO_COPY_BYTES = 64 * 1024

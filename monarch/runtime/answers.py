@@ -37,7 +37,7 @@ class RawReply:
         self.generation = generation
 
 
-class Outcome:
+class Response:
     """What became of a control request: a body, or an error text.
 
     ``is_down``: the process that was asked is gone.
@@ -54,16 +54,16 @@ class AnswerSink:
 
     def __init__(self, target: Uid) -> None:
         self._target = target
-        self.promise: Promise[Outcome] = Promise()
+        self.promise: Promise[Response] = Promise()
 
-    def receive(self, rank: int, answer: Outcome) -> bool:
+    def receive(self, rank: int, answer: Response) -> bool:
         self.promise.set(answer)
         return True
 
     def down(self, uid: Uid, failure: MeshFailure) -> bool:
         if uid != self._target:
             return False
-        self.promise.set(Outcome({}, failure.reason, is_down=True))
+        self.promise.set(Response({}, failure.reason, is_down=True))
         return True
 
 
@@ -107,7 +107,7 @@ class Answers:
         answer = envelope.message
         assert isinstance(answer, Answer)
         self._detector.heard(answer.sender)
-        self._node.calls.receive(answer.port, 0, Outcome(answer.body, answer.error))
+        self._node.calls.receive(answer.port, 0, Response(answer.body, answer.error))
 
     def on_port_mark(self, envelope: Envelope) -> None:
         """Somebody who sends into a port wants to know when everything so far has been taken."""

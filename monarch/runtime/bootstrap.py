@@ -43,8 +43,6 @@ from monarch.wire.host_url import HostUrl
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import Imported, ProcUp, SetLogLevel, SpawnActor, StopSelf
 
-__all__ = ["come_up", "exit_quietly", "make_agent", "mark_output", "run_proc", "set_up"]
-
 
 def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     """Be a proc until told to stop. Runs on the process's main thread.

@@ -19,8 +19,9 @@ from monarch.core.supervision import Fault
 from monarch.errors import JobError
 from monarch.net.guest import invite
 from monarch.net.io_loop import IoLoop
+from monarch.net.machine import machine_id
 from monarch.runtime import process
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.ends.end_program import prepare_to_end
 from monarch.runtime.ends.unhandled_faults import Lost, UnhandledFaults
 from monarch.runtime.hosts.directory import new_directory
@@ -166,7 +167,7 @@ class ClientAgent(ProcAgent):
     def visit(self, url: str) -> ProcAddress:
         """The address of a host agent, to ask it things without becoming its client."""
         host = HostUrl.parse(url)
-        address = host.address()
+        address = host.address(machine_id())
         if url not in self.links:
             if host.advertise.startswith("tcp://"):
                 self.listen_beyond(host.advertise)  # where its answer comes in
@@ -305,7 +306,7 @@ class ClientAgent(ProcAgent):
 
     def _request_end(
         self, link: HostLink, procs: Sequence[ProcAddress], grace_seconds: float
-    ) -> Promise[Outcome]:
+    ) -> Promise[Response]:
         uids, uid = tuple(proc.uid for proc in procs), self.node.uid
         return self.node.request(
             link.address,
@@ -313,7 +314,7 @@ class ClientAgent(ProcAgent):
         )
 
 
-def _wait_for(promises: Sequence[Promise[Outcome]], seconds: float) -> None:
+def _wait_for(promises: Sequence[Promise[Response]], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for promise in promises:
         promise.wait(max(0.0, deadline - time.monotonic()))

@@ -36,7 +36,7 @@ class Laggards(NamedTuple):
     wanted: CodeState
 
 
-class CodeChange(NamedTuple):
+class CodePush(NamedTuple):
     """A push: the hosts that it ``covers`` run it then, and ``others`` of their family go on with
     what they have."""
 
@@ -107,7 +107,7 @@ class CodeStates:
         """The generation that is being switched to, or to be given up; 0 without a push."""
         return self._coming[0]
 
-    def expect(self, change: CodeChange) -> None:
+    def expect(self, change: CodePush) -> None:
         """It is going to be switched to, or to be given up."""
         self._coming = change.generation, _divided(self._with(change))
         self._look()
@@ -116,7 +116,7 @@ class CodeStates:
         self._coming = _NOTHING
         self._look()
 
-    def switched(self, change: CodeChange) -> dict[Uid, HostCode]:
+    def switched(self, change: CodePush) -> dict[Uid, HostCode]:
         """Hosts run this from now on. Gives what `go_back` needs."""
         before = self._known
         self._use(self._with(change))
@@ -140,7 +140,7 @@ class CodeStates:
         generation, divided = self._coming
         return generation if divided and _laggards(divided, hosts, born) else 0
 
-    def _with(self, change: CodeChange) -> dict[Uid, HostCode]:
+    def _with(self, change: CodePush) -> dict[Uid, HostCode]:
         named = {code.host: code for code in change.codes()}
         rest = {
             host: code

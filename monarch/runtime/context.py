@@ -10,8 +10,6 @@ from monarch.mesh import Extent, Point
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Ancestor
 
-__all__ = ["ActorRecord", "Running", "qualified_name", "running", "sending_actor"]
-
 
 class ActorRecord(NamedTuple):
     """An actor: where it stands in its mesh, and who owns it."""

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from monarch.runtime.node import Node
 
-__all__ = ["current_node", "find_node_by", "set_current_node"]
-
 _current: Node | None = None
 _find: Callable[[], Node] | None = None
 

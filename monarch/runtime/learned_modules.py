@@ -15,8 +15,6 @@ from collections.abc import Sequence
 
 from monarch.runtime.procs.seen_imports import drop_hidden, in_installed
 
-__all__ = ["begin_as_fresh", "import_learned"]
-
 # Their thread pools (OpenBLAS, OpenMP) give way at a fork, and come again in the child.
 _POOLS_SURVIVE_FORKS = ("numpy", "scipy", "sklearn", "torch")
 

@@ -20,23 +20,24 @@ from monarch.core.call_table import CallTable, Sink
 from monarch.errors import MeshFailure, WireError
 from monarch.net.io_loop import IoLoop
 from monarch.net.loop import Loop
+from monarch.net.machine import machine_id
 from monarch.net.rare_log import RareLog
 from monarch.net.transport import Frames, Receive, Transport
 from monarch.net.transports import Transports
-from monarch.runtime.answers import Answers, AnswerSink, Outcome
+from monarch.runtime.answers import Answers, AnswerSink, Response
 from monarch.runtime.links.address_book import AddressBook
 from monarch.runtime.links.bulk_receiver import BulkReceiver
 from monarch.runtime.links.bulk_sender import BULK_BYTES, BulkSender
 from monarch.runtime.links.failure_detector import FailureDetector
 from monarch.runtime.links.network import Gone
-from monarch.runtime.links.outgoing import Outgoing
+from monarch.runtime.links.outboxes import Outboxes
 from monarch.runtime.links.peer import Peer
 from monarch.runtime.links.peer_down import PeerDown
 from monarch.runtime.links.trees import Trees
 from monarch.runtime.links.waiting_switches import ends_switch
 from monarch.runtime.promise import Promise
 from monarch.runtime.run_gate import RunGate
-from monarch.wire.address import ProcAddress, Uid, machine_id
+from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Bytes, Envelope, OtherVersion, as_text, pack, unpack
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
@@ -97,7 +98,7 @@ class Node:
         self.address_book = AddressBook(self, self.failure_detector, self._transport.connect)
         self.trees = Trees(self, self.address_book)
         self.bulk_sender = BulkSender(self)
-        self.outgoing = Outgoing(self, self.trees, self.bulk_sender)
+        self.outboxes = Outboxes(self, self.trees, self.bulk_sender)
         self.bulk_receiver = BulkReceiver(self, self.bulk_sender.room)
         self.peer_down = PeerDown(self, self.address_book, self.trees)
         self._held_back = self.bulk_receiver.order.waiting
@@ -165,7 +166,7 @@ class Node:
     ) -> None:
         """Send a message. In order for each receiver; never waits for it."""
         envelope = Envelope(to.uid, message, payload, buffers)
-        if self.outgoing.is_spilling and self.outgoing.keep_place(to, envelope):
+        if self.outboxes.is_spilling and self.outboxes.keep_place(to, envelope):
             return
         if to.uid == self.address.uid:
             if buffers:
@@ -253,7 +254,7 @@ class Node:
         buffers: Any = (),
         *,
         via: ProcAddress | None = None,
-    ) -> Promise[Outcome]:
+    ) -> Promise[Response]:
         """Send a control message, made from the number of the port that awaits its answer.
 
         ``via`` is a proc of the host agent ``to`` whose way the message takes, to keep its place.
@@ -328,7 +329,7 @@ class Node:
         self.failure_detector.stop()
         with contextlib.suppress(Exception):
             self.loop.run_on_loop(self.failure_detector.close, timeout=1.0)
-        self.outgoing.close()
+        self.outboxes.close()
         with contextlib.suppress(Exception):
             self.loop.run_on_loop(self.bulk_receiver.close, timeout=1.0)
         with contextlib.suppress(Exception):

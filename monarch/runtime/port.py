@@ -11,8 +11,6 @@ from monarch.wire import payload
 from monarch.wire.address import PortAddress
 from monarch.wire.message import Reply
 
-__all__ = ["Port", "dump_error"]
-
 T = TypeVar("T")
 
 
@@ -40,7 +38,7 @@ class Port(Generic[T]):
         node = current_node()
         stamp = node.gate.generation
         reply = Reply(self._address.port, self._rank, node.uid, failed, generation=stamp)
-        send = node.outgoing.put if self._address.is_channel else node.send
+        send = node.outboxes.put if self._address.is_channel else node.send
         send(self._address.proc, reply, data.data, data.buffers)
         failure = node.failure_of(self._address.proc.uid) if self.return_undeliverable else None
         if failure is not None and (sender := sending_actor()):

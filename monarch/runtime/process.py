@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from monarch.runtime.current_node import find_node_by, set_current_node
 from monarch.runtime.procs.proc_agent import ProcAgent
 
-__all__ = ["current", "found_by", "install", "is_bootstrapped", "on_first_use", "uninstall"]
-
 _lock = threading.RLock()
 _current: ProcAgent | None = None
 _find: Callable[[], ProcAgent] | None = None

@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 
 from monarch.net.guest import wait_until
 
-__all__ = ["Promise"]
-
 T = TypeVar("T")
 
 

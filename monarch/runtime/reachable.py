@@ -7,8 +7,6 @@ from urllib.parse import urlsplit
 
 from monarch.wire.host_url import HostUrl
 
-__all__ = ["listen_at", "way_in"]
-
 _listen_url: HostUrl | None = None
 
 

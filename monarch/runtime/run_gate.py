@@ -11,8 +11,6 @@ from __future__ import annotations
 from monarch.wire.address import Uid
 from monarch.wire.message import Call
 
-__all__ = ["RunGate"]
-
 
 class RunGate:
     """``root`` is the client that we belong to, ``why_behind`` words for a refusal."""

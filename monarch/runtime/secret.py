@@ -8,8 +8,6 @@ import os
 
 from monarch.wire.keys import SECRET_BYTES
 
-__all__ = ["SECRET_VARIABLES", "take_secret"]
-
 _TEXT, _DESCRIPTOR = SECRET_VARIABLES = ("MONARCH_JOB_SECRET", "MONARCH_JOB_SECRET_FD")
 
 

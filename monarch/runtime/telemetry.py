@@ -19,8 +19,6 @@ from typing import Any, TypeVar, overload
 
 from monarch.runtime.context import running
 
-__all__ = ["get_meter", "is_installed", "is_tracing", "span", "traced"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PROVIDER_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"

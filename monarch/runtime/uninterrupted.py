@@ -14,8 +14,6 @@ from signal import SIGINT
 from types import FrameType
 from typing import Any
 
-__all__ = ["Uninterrupted", "is_uninterrupted"]
-
 
 class Uninterrupted:
     """Within the block SIGINT is noted; what the program does about it is done at the end."""

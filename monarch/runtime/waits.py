@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from monarch.runtime.context import Running
 from monarch.runtime.promise import Promise
 
-__all__ = ["Wait", "waits"]
-
 
 class Wait(NamedTuple):
     """``running`` is of the one message in hand, so that a wait is told from all others."""

@@ -32,8 +32,6 @@ from monarch.runtime.learned_modules import import_learned
 from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, ProcConfig, decode_order
 from monarch.wire.codec import message_decoder
 
-__all__ = ["main"]
-
 _OF_USERS = "monarch.actor"
 """What actor classes are made from, and so what each proc would import with its first actor. This
 layer does not know it."""

@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Bulletin"]
-
 
 class Bulletin(msgspec.Struct, frozen=True):
     """Something that happened to code on a host.

@@ -12,15 +12,6 @@ from cloudpickle import cloudpickle
 
 from monarch.wire import payload
 
-__all__ = [
-    "dump_afresh",
-    "dump_arguments",
-    "dump_order",
-    "is_by_value",
-    "load_afresh",
-    "stand_for",
-]
-
 
 def is_by_value(cls: type) -> bool:
     """Whether the class is sent whole; others are imported where they arrive."""

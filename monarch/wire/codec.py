@@ -16,11 +16,6 @@ from monarch.errors import WireError
 from monarch.wire.address import Uid
 from monarch.wire.message import PROTOCOL_VERSION, AnyMessage, Hello
 
-__all__ = [
-    "Bytes", "Envelope", "OtherVersion", "as_text", "decode", "encode", "message_decoder", "pack",
-    "pack_header", "unpack",
-]  # fmt: skip
-
 Bytes = bytes | bytearray | memoryview
 
 _VERSION = bytes([PROTOCOL_VERSION])

@@ -6,8 +6,6 @@ import msgspec
 
 from monarch.wire.address import Uid
 
-__all__ = ["HostCode"]
-
 
 class HostCode(msgspec.Struct, frozen=True, array_like=True):
     """What was switched to last on a host: a generation of the workspace, and its digest.

@@ -6,9 +6,7 @@ import hashlib
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from monarch.wire.address import ProcAddress, machine_id
-
-__all__ = ["HostUrl"]
+from monarch.wire.address import ProcAddress
 
 
 class HostUrl(NamedTuple):
@@ -33,9 +31,9 @@ class HostUrl(NamedTuple):
         """The agent's uid: whoever knows the URL knows it, so nothing need be asked first."""
         return "h" + hashlib.sha256(self.advertise.encode()).hexdigest()[:11]
 
-    def address(self) -> ProcAddress:
-        # A Unix socket can only be on this machine.
-        machine = machine_id() if self.advertise.startswith("ipc://") else ""
+    def address(self, here: str) -> ProcAddress:
+        """The agent's address. A Unix socket can only be on this machine, whose id is ``here``."""
+        machine = here if self.advertise.startswith("ipc://") else ""
         return ProcAddress(self.uid, (self.advertise,), machine)
 
 

@@ -13,8 +13,6 @@ import hmac
 import secrets
 from typing import NamedTuple
 
-__all__ = ["SECRET_BYTES", "JobKeys", "KeyPair", "new_secret"]
-
 SECRET_BYTES = 32
 
 

@@ -11,8 +11,6 @@ import mmap
 import sys
 from collections.abc import Callable
 
-__all__ = ["as_bytes"]
-
 _LARGE_BYTES = 8 * 2**20
 _HEADER_BYTES = sys.getsizeof(b"") - 1
 _PAGE = mmap.PAGESIZE

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["copy", "split", "total_size", "write"]
-
 _STRIDE = 8 * 2**20
 _ALIGNMENT = 64
 """Of a cache line, and enough for any vector instruction that works on an array."""

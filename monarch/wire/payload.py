@@ -14,8 +14,6 @@ from monarch.wire.codec import Bytes
 from monarch.wire.large_bytes import as_bytes
 from monarch.wire.tensors import TensorReducer
 
-__all__ = ["Borrowed", "Payload", "dump", "load"]
-
 _IN_BAND_BYTES = 4 * 1024
 """Up to here, a copy into the pickle costs less than a buffer of its own."""
 

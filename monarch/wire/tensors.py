@@ -14,8 +14,6 @@ import sys
 from array import array
 from typing import Any
 
-__all__ = ["TensorReducer"]
-
 _SMALL_BYTES = 4 * 1024
 _ALIGNMENT = 64
 
@@ -23,7 +21,7 @@ _ALIGNMENT = 64
 class _Storage:
     """A storage that is being sent, and what is used of it."""
 
-    def __init__(self, storage: Any, table: _Table | None, row: int) -> None:
+    def __init__(self, storage: Any, table: _StorageTable | None, row: int) -> None:
         self.storage = storage
         self.low = storage.nbytes()
         self.high = 0
@@ -47,7 +45,7 @@ class _Storage:
         return _Arrived, (self.buffer, self._table, self._row)
 
 
-class _Table:
+class _StorageTable:
     """Where the used part of each storage begins."""
 
     def __init__(self) -> None:
@@ -66,9 +64,9 @@ class TensorReducer:
 
     def __init__(self) -> None:
         self._torch: Any = sys.modules["torch"]
-        self._table = _Table()
+        self._table = _StorageTable()
         self._storages: dict[int, _Storage] = {}
-        self._late: dict[int, _Storage | _Table] = {}
+        self._late: dict[int, _Storage | _StorageTable] = {}
 
     def reduce(self, value: Any) -> Any:
         """How to pickle ``value``; ``NotImplemented`` for what is torch's business, or nobody's.
@@ -89,7 +87,7 @@ class TensorReducer:
             return NotImplemented if whole is None else (_rebuild_untyped, (whole,))
         return NotImplemented
 
-    def late(self, buffer: pickle.PickleBuffer) -> _Storage | _Table | None:
+    def late(self, buffer: pickle.PickleBuffer) -> _Storage | _StorageTable | None:
         """What will know the contents of ``buffer`` once everything has been pickled."""
         return self._late.get(id(buffer))
 

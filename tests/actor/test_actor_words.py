@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import Actor, Port, endpoint, this_host
-from monarch.actor.spawning import Plan
+from monarch.actor.spawning import SpawnPlan
 from monarch.mesh import Shape, Slice
 from monarch_sync import SyncReport
 
@@ -62,7 +62,7 @@ def test_a_method_without_its_decorator(trainer: Any, adverb: str) -> None:
 
 def _plan(num_hosts: int, per_host: dict[str, int]) -> None:
     shape = Shape(["hosts"], Slice.new_row_major([num_hosts]))
-    Plan.of(shape, per_host, None, None, None, {})
+    SpawnPlan.of(shape, per_host, None, None, None, {})
 
 
 def test_a_count_for_all_hosts_where_one_for_each_is_asked() -> None:

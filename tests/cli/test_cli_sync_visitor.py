@@ -18,7 +18,7 @@ from monarch.cli.sync.visitor import Visitor
 from monarch.cli.sync.voice import Lines
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, ProcessJob
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.hosts import asking
 from monarch.runtime.hosts.asking import NOBODY_THERE
 from monarch.runtime.promise import Promise
@@ -31,10 +31,10 @@ def test_many_that_are_silent_are_waited_for_together(monkeypatch: pytest.Monkey
     """One after the other they would take longer than any test may."""
     monkeypatch.setattr(visitor, "_ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(visitor, "_EACH_SECONDS", 0.0)
-    asked: dict[int, Promise[Outcome]] = {number: Promise() for number in range(2_000)}
-    asked[0].set(Outcome({"generation": 3}))
-    asked[1_999].set(Outcome({"generation": 4}))
-    asked[7].set(Outcome({}, error="it is ending"))
+    asked: dict[int, Promise[Response]] = {number: Promise() for number in range(2_000)}
+    asked[0].set(Response({"generation": 3}))
+    asked[1_999].set(Response({"generation": 4}))
+    asked[7].set(Response({}, error="it is ending"))
     found = visitor._bodies(asked)
     assert {uid: body for uid, body in found.items() if body} == {
         0: {"generation": 3},

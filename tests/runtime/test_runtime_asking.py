@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from monarch.net.machine import machine_id
 from monarch.runtime.hosts import asking
 from monarch.runtime.hosts.asking import NOBODY_THERE, ask_hosts
 from monarch.runtime.node import Node
@@ -28,7 +29,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def ask(node: Node, *urls: str) -> list[str]:
-    addresses = {url: HostUrl.parse(url).address() for url in urls}
+    addresses = {url: HostUrl.parse(url).address(machine_id()) for url in urls}
     for address in addresses.values():
         node.address_book.expect(address)
         node.address_book.peer_up(address)

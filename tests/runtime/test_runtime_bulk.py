@@ -27,8 +27,8 @@ from monarch.wire import payload
 from monarch.wire.codec import Envelope, pack_header
 from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
+    BulkChunk,
     Call,
-    Chunk,
     Consignment,
     Credit,
     FoldedReply,
@@ -330,7 +330,7 @@ def test_no_more_is_on_its_way_than_was_asked_for(
 ) -> None:
     sender, receiver, credits = halted
     chunks: list[Envelope] = []
-    receiver.node.handle(Chunk, chunks.append)
+    receiver.node.handle(BulkChunk, chunks.append)
     sender.send(receiver, bytes(100 * LARGE), "large")
     wait_for(lambda: credits)
     sender.node.bulk_sender.on_credit(credits[0])
@@ -469,10 +469,10 @@ def test_more_than_was_announced_breaks_that_message_only(make: Make) -> None:
     node = receiver.node
     for message, parts in [
         (Consignment("stranger", 1, False, (100_000,)), (b"",)),
-        (Chunk("stranger", 1), (bytes(60_000),)),
-        (Chunk("stranger", 1), (bytes(60_000),)),
-        (Chunk("stranger", 1), (bytes(60_000),)),
-        (Chunk("stranger", 9), (bytes(60_000),)),
+        (BulkChunk("stranger", 1), (bytes(60_000),)),
+        (BulkChunk("stranger", 1), (bytes(60_000),)),
+        (BulkChunk("stranger", 1), (bytes(60_000),)),
+        (BulkChunk("stranger", 9), (bytes(60_000),)),
     ]:
         data = header if isinstance(message, Consignment) else b""
         envelope = Envelope(node.uid, message, data, parts)
@@ -567,16 +567,16 @@ def test_answers_that_could_not_be_received_fail_each_by_itself(make: Make) -> N
 
 def test_what_is_beyond_the_limit_takes_no_room_of_the_messages_after_it(make: Make) -> None:
     sender, receiver = make(max_message_bytes=LARGE).listen(), make().listen()
-    outgoing, to = sender.node.outgoing, receiver.node.address
+    outboxes, to = sender.node.outboxes, receiver.node.address
     data = payload.dump(bytes(LARGE + 1))
     for _ in range(30):  # Together more than a window.
         with pytest.raises(ValueError, match="beyond the limit"):
-            outgoing.hand(to, sender.call(), data.data, data.buffers)
+            outboxes.hand(to, sender.call(), data.data, data.buffers)
     for number in range(3):
         small = payload.dump(number)
-        outgoing.hand(to, sender.call(), small.data, small.buffers)
+        outboxes.hand(to, sender.call(), small.data, small.buffers)
     assert receiver.take(3) == [0, 1, 2]
-    assert not outgoing.is_spilling
+    assert not outboxes.is_spilling
 
 
 class Hoarder(Actor):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch.runtime.code_states import UNBORN, CodeChange, CodeState, CodeStates, Laggards
+from monarch.runtime.code_states import UNBORN, CodePush, CodeState, CodeStates, Laggards
 
 MESH = ["h0", "h1", "h2"]
 
@@ -15,9 +15,9 @@ def _root() -> CodeStates:
 
 def _push(
     states: CodeStates, generation: int, digest: str, hosts: list[str], family: str = "w"
-) -> CodeChange:
+) -> CodePush:
     """As the root does it; others are given the change that it has made."""
-    change = CodeChange(generation, digest, family, hosts, states.left_by(family, hosts))
+    change = CodePush(generation, digest, family, hosts, states.left_by(family, hosts))
     states.switched(change)
     return change
 
@@ -104,7 +104,7 @@ def test_who_is_told_of_pushes_knows_what_the_root_knows() -> None:
 def test_a_push_that_is_taken_back_has_divided_nobody() -> None:
     states = _root()
     _push(states, 1, "a", MESH)
-    change = CodeChange(2, "b", "w", ["h0"], states.left_by("w", ["h0"]))
+    change = CodePush(2, "b", "w", ["h0"], states.left_by("w", ["h0"]))
     states.expect(change)
     assert states.laggards(MESH, UNBORN) is None, "not yet"
     assert states.crossing(MESH, UNBORN) == 2

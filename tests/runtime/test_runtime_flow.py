@@ -149,12 +149,12 @@ def test_what_is_sent_to_one_that_stands_still_comes_later_once_and_in_order() -
     gate = paused(mesh)
     for number in range(MANY):
         mesh.take.broadcast("client", number)
-    assert process.current().node.outgoing.is_spilling
+    assert process.current().node.outboxes.is_spilling
     answer = mesh.take.call_one("client", MANY)
     gate.send(None)
     answer.get(timeout=SECONDS)
     assert mesh.read.call_one().get(timeout=SECONDS) == {"client": list(range(MANY + 1))}
-    wait_for(lambda: not process.current().node.outgoing.is_spilling)
+    wait_for(lambda: not process.current().node.outboxes.is_spilling)
 
 
 def test_bytes_count_too_and_a_message_larger_than_the_window_passes() -> None:
@@ -163,7 +163,7 @@ def test_bytes_count_too_and_a_message_larger_than_the_window_passes() -> None:
         gate = paused(mesh)
         for number in range(30):
             mesh.take.broadcast("client", number, bytes(20_000 if number % 3 else 10))
-        assert process.current().node.outgoing.is_spilling
+        assert process.current().node.outboxes.is_spilling
         gate.send(None)
         assert mesh.read.call_one().get(timeout=SECONDS) == {"client": list(range(30))}
 
@@ -182,9 +182,9 @@ def test_a_slow_receiver_slows_its_sender_down() -> None:
         sender = threading.Thread(target=send)
         sender.start()
         wait_for(lambda: len(sent) >= WINDOW - 4)
-        outgoing = process.current().node.outgoing
+        outboxes = process.current().node.outboxes
         assert len(sent) <= WINDOW
-        assert not outgoing.is_spilling
+        assert not outboxes.is_spilling
         # One that is slow holds up nobody else.
         other = collectors(2)
         other.take.call("client", 1).get(timeout=SECONDS)
@@ -267,7 +267,7 @@ def test_broadcasts_to_an_actor_that_has_ended_do_not_pile_up() -> None:
     with configured(flow_patience_seconds=SECONDS):
         for number in range(MANY):
             mesh.take.broadcast("client", number)
-    wait_for(lambda: not process.current().node.outgoing.is_spilling)
+    wait_for(lambda: not process.current().node.outboxes.is_spilling)
 
 
 def test_the_death_of_a_receiver_ends_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

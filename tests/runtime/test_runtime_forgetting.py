@@ -26,7 +26,7 @@ from monarch.runtime.cells.cell_answers import CellAnswers
 from monarch.runtime.cells.cell_table import CellTable
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.hosts.relay import Relay
-from monarch.runtime.links import outgoing
+from monarch.runtime.links import outboxes
 from monarch.runtime.links.trees import Trees
 from monarch.testing import in_process
 from monarch.wire.address import ProcAddress, Uid
@@ -74,9 +74,9 @@ class Sender(Actor):
 
     @endpoint
     def num_lanes(self, most: int) -> int:
-        outgoing._MAX_BOXES = most
+        outboxes._MAX_BOXES = most
         node = process.current().node
-        return max(map(len, node.outgoing._boxes.values()), default=0)
+        return max(map(len, node.outboxes._boxes.values()), default=0)
 
 
 def test_lanes_to_channels_that_are_over_are_forgotten_and_the_others_keep_their_order() -> None:
@@ -97,13 +97,13 @@ def test_lanes_to_channels_that_are_over_are_forgotten_and_the_others_keep_their
 
 
 def test_lanes_to_actors_that_were_stopped_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "_MAX_BOXES", 16)
+    monkeypatch.setattr(outboxes, "_MAX_BOXES", 16)
     procs = this_host().spawn_procs({"gpus": 1})
     for number in range(20):
         actors = procs.spawn(f"n{number}", Echo)
         assert actors.echo.call_one(number).get(timeout=30) == number
         actors.stop().get(timeout=30)
-    [lanes] = process.current().node.outgoing._boxes.values()
+    [lanes] = process.current().node.outboxes._boxes.values()
     assert len(lanes) == 16
 
 
@@ -227,7 +227,7 @@ def test_the_tree_of_a_mesh_is_forgotten_with_its_last_proc() -> None:
         return [
             sum(mesh == procs._uid for relay in relays for _, mesh in relay._trees),
             sum(procs._uid in one._routes for one in trees),
-            procs._uid in process.current().node.outgoing._boxes,
+            procs._uid in process.current().node.outboxes._boxes,
         ]
 
     with configured(tree_min_hosts=2, tree_degree=2), in_process() as world:

@@ -190,7 +190,7 @@ def test_a_slow_member_of_a_tree_slows_its_senders_and_loses_nothing(urls: list[
         numbers = list(range(20 * WINDOW))
         seen = [one["client"] for one in slow.take.call().get(timeout=SECONDS).values()]
         assert seen == [numbers, numbers, [*numbers, -1], numbers]
-        assert not process.current().node.outgoing.is_spilling
+        assert not process.current().node.outboxes.is_spilling
         procs.stop().get(timeout=SECONDS)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from monarch.actor import attach_to_workers
 from monarch.errors import MonarchError
+from monarch.net.machine import machine_id
 from monarch.runtime.node import Node
 from monarch.tools.network import free_port
 from monarch.wire.host_url import HostUrl
@@ -47,7 +48,7 @@ def asker(url: str, tmp_path: Path) -> Iterator[Node]:
 def test_who_asks_a_host_of_another_version_hears_both_and_what_to_do(
     asker: Node, url: str
 ) -> None:
-    host = HostUrl.parse(url).address()
+    host = HostUrl.parse(url).address(machine_id())
     for _ in range(2):
         asker.address_book.expect(host)
         asker.address_book.peer_up(host)

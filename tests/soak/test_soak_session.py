@@ -39,7 +39,7 @@ def kept() -> dict[str, int]:
         "threads": threading.active_count(),
         "tasks": sum(isinstance(one, asyncio.Task) and not one.done() for one in gc.get_objects()),
         "ports": len(node.calls),
-        "receivers of lanes": len(node.outgoing._boxes),
+        "receivers of lanes": len(node.outboxes._boxes),
         "handlers of deaths": len(node.peer_down.on_down),
         "watched peers": len(node.address_book._watched),
         "owned meshes": len(agent.supervisor._machine._meshes),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch.wire.address import machine_id
+from monarch.net.machine import machine_id
 from monarch.wire.host_url import HostUrl
 
 
@@ -47,5 +47,5 @@ def test_whoever_knows_the_address_knows_the_uid() -> None:
 
 
 def test_only_a_unix_socket_is_known_to_be_on_this_machine() -> None:
-    assert HostUrl.parse("ipc:///x").address().machine == machine_id()
-    assert HostUrl.parse("tcp://localhost:1").address().machine == ""
+    assert HostUrl.parse("ipc:///x").address(machine_id()).machine == machine_id()
+    assert HostUrl.parse("tcp://localhost:1").address(machine_id()).machine == ""

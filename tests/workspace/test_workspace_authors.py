@@ -10,7 +10,7 @@ from typing import Any
 from monarch.actor import HostMesh, ProcMesh
 from monarch.job import ProcessJob
 from monarch.runtime import process
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.session import session_of
@@ -133,7 +133,7 @@ def test_questions_are_answered_while_somebody_pushes(job: ProcessJob, hosts: Ho
     """And do not end that push: whoever asks may be the one who pushes."""
     node, host = process.current().node, client().visit(job.hosts[0].url)
 
-    def say(sender: str, message: Message) -> Promise[Outcome]:
+    def say(sender: str, message: Message) -> Promise[Response]:
         return node.request(host, lambda port: Sync(port, sender), encode(message), [b"1"])
 
     say("somebody", stage_message(1, manifest_of({"a": b"1"}), [b"1"]))

@@ -11,7 +11,7 @@ import pytest
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
 from monarch.runtime import process
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.wire.message import Message, Share, Sync, TakeBack
 from monarch_sync.entry import Entry, EntryKind
 from monarch_sync.manifest import Manifest
@@ -22,7 +22,7 @@ SECONDS = 30
 SOUND = encode(StageRequest(1, "me", "", b"", b"", [], [], []))
 
 
-def ask(hosts: HostMesh, make: Callable[[int], Message], payload: bytes) -> Outcome:
+def ask(hosts: HostMesh, make: Callable[[int], Message], payload: bytes) -> Response:
     (host, *_) = hosts._sync_hosts()
     answer = process.current().node.request(host, make, payload)
     assert answer.wait(SECONDS), "the host leaves its peer to wait"

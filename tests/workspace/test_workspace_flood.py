@@ -66,7 +66,7 @@ class Flood:
         self._gate = started.recv().get(timeout=30)
         for number in range(MANY):
             self.slow.note.broadcast(number)
-        outgoing = process.current().node.outgoing
+        outgoing = process.current().node.outboxes
         box = outgoing._boxes[self.slow._ref.proc_uids[0]][self.slow._ref.uid]
         assert box.is_spilling
         self.stops = box._stops
@@ -89,7 +89,7 @@ class Flood:
 
     def seen_slowly(self) -> list[tuple[int, int]]:
         seen: list[tuple[int, int]] = self.slow.read.call_one().get(timeout=30)
-        wait_for(lambda: not process.current().node.outgoing.is_spilling)
+        wait_for(lambda: not process.current().node.outboxes.is_spilling)
         return seen
 
 

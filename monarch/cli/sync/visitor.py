@@ -21,7 +21,7 @@ from monarch.cli.sync.unread import faults_in
 from monarch.cli.sync.voice import Voice
 from monarch.errors import JobError
 from monarch.job import JobTrait
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.promise import Promise
@@ -292,7 +292,7 @@ class Visitor:
             yield
 
 
-def _bodies(asked: Mapping[_Key, Promise[Outcome]]) -> dict[_Key, dict[str, Any] | None]:
+def _bodies(asked: Mapping[_Key, Promise[Response]]) -> dict[_Key, dict[str, Any] | None]:
     """What was answered, None where nothing was; however many are silent, it takes no longer."""
     deadline = time.monotonic() + _ANSWER_SECONDS + len(asked) * _EACH_SECONDS
     return {

@@ -33,8 +33,6 @@ from monarch.wire.address import PortAddress
 from monarch.wire.codec import Envelope
 from monarch.wire.message import PING, Call, StopActor
 
-__all__ = ["ActorCell", "CellHost"]
-
 _log = logging.getLogger("monarch.actor")
 
 Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]

@@ -13,8 +13,6 @@ from typing import Any
 
 from monarch.runtime.context import running
 
-__all__ = ["name_the_client", "set_switch", "start"]
-
 _client_name = ""
 
 

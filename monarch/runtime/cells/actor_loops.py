@@ -19,8 +19,6 @@ from monarch.net.io_loop import IoLoop
 from monarch.net.lent_selector import LentSelector
 from monarch.net.poller import WakeUp, new_wake_up
 
-__all__ = ["ActorLoop", "ActorLoops"]
-
 
 class ActorLoop(NamedTuple):
     """``release`` is called on the loop when the actor has ended."""

@@ -15,8 +15,6 @@ from monarch.wire import payload
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Call, Reply
 
-__all__ = ["Carrier", "CellAnswers", "Named"]
-
 _log = logging.getLogger("monarch.actor")
 
 

@@ -28,8 +28,6 @@ from monarch.runtime.waits import Wait
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call, SpawnActor
 
-__all__ = ["AsyncCell", "SyncCell", "make_cell"]
-
 _TURN_SECONDS = 0.005
 
 

@@ -13,8 +13,6 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call, StopActor
 
-__all__ = ["CellTable"]
-
 
 class CellTable:
     """Brings messages to the cells they are for. From any thread.

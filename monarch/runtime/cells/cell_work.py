@@ -1,4 +1,4 @@
-"""What an actor is given to do, besides messages."""
+"""What an actor is given to do besides messages, and its endpoints that run as tasks."""
 
 from __future__ import annotations
 

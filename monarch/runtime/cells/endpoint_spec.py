@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["EndpointSpec", "check_actor_class", "endpoint_specs", "is_async_actor"]
-
 
 @dataclass
 class EndpointSpec:

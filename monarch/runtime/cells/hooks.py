@@ -16,8 +16,6 @@ from monarch.errors import MeshFailure, format_remote
 from monarch.runtime.cells.undelivered import HOOK, Undelivered, wants_undelivered
 from monarch.runtime.context import ActorRecord, Running, running
 
-__all__ = ["Hooks", "users_part"]
-
 _log = logging.getLogger("monarch.actor")
 
 _WATCHDOG_SECONDS = 0.2

@@ -13,8 +13,6 @@ from monarch.core.mailbox import Delivery
 from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.cells.cell_work import Reloaded
 
-__all__ = ["HOOK", "ReloadRound"]
-
 HOOK = "__reload__"
 
 Done = Callable[["ActorCell | None", "BaseException | None"], None]

@@ -12,7 +12,7 @@ import msgspec
 
 from monarch.core.call_table import LIFE_BITS
 from monarch.core.rings import MOST_ASKED, Asked, Path, Waits, follow
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.cells.cell_table import CellTable
 from monarch.runtime.cells.endpoint_spec import endpoint_specs
@@ -21,8 +21,6 @@ from monarch.runtime.waits import Wait
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
 from monarch.wire.message import AskWait, Chase, RingFound, Waiter
-
-__all__ = ["RingWatch"]
 
 _LOOK_SECONDS = 0.5
 
@@ -109,7 +107,7 @@ class RingWatch:
 
         outcome.on_set(answered)
 
-    def _answered(self, path: Path, attempt: int, asked: Asked, outcome: Outcome) -> None:
+    def _answered(self, path: Path, attempt: int, asked: Asked, outcome: Response) -> None:
         if outcome.error or not outcome.body or self._still(path[-1]) is None:
             return
         path, is_ring = follow(path, asked, _read(asked, outcome.body))

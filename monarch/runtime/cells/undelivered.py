@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["HOOK", "Undelivered", "wants_undelivered"]
-
 HOOK = "_handle_undeliverable_message"
 
 

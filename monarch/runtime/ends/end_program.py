@@ -18,8 +18,6 @@ from monarch.net.put_off import handler_of
 from monarch.runtime.ends.exit_status import EndedByFault
 from monarch.runtime.uninterrupted import is_uninterrupted
 
-__all__ = ["end_program", "prepare_to_end"]
-
 _SIGNAL: int = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 11
 _RETRY_SECONDS = (0.01, 0.1, 1.0)
 _raised = threading.Event()

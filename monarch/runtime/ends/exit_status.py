@@ -13,8 +13,6 @@ import os
 import sys
 from types import TracebackType
 
-__all__ = ["EndedByFault", "fail_at_exit"]
-
 _must_fail = False
 _is_leaving = False
 

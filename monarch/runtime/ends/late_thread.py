@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["run_aside"]
-
 
 def run_aside(work: Callable[[], object], name: str) -> threading.Thread | None:
     """Run ``work`` on a thread, which the program waits for; at the program's end, here.

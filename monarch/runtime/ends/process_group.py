@@ -11,15 +11,6 @@ import threading
 
 from monarch.runtime.ends.process_start import process_start
 
-__all__ = [
-    "die_with_parent",
-    "end_with",
-    "kill_group",
-    "kill_lost_group",
-    "signal_process",
-    "wake_with_parent",
-]
-
 _PR_SET_PDEATHSIG = 1
 
 

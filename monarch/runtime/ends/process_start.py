@@ -7,8 +7,6 @@ import os
 import subprocess
 import time
 
-__all__ = ["is_there", "parent_of", "process_start", "seconds_since_start"]
-
 _PROC = os.path.exists("/proc/self/stat")
 
 

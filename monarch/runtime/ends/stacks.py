@@ -14,8 +14,6 @@ import signal
 import monarch
 from monarch.runtime.ends.process_group import signal_process
 
-__all__ = ["ask_for_stacks", "innermost_of_users", "offer_stacks", "read_stacks"]
-
 _SIGNAL = signal.SIGRTMIN + 9
 _OURS = os.path.dirname(os.path.abspath(monarch.__file__))
 _LIBRARY = os.path.dirname(os.__file__)

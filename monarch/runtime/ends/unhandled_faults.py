@@ -31,8 +31,6 @@ from monarch.runtime.ends.end_program import end_program
 from monarch.runtime.ends.exit_status import fail_at_exit
 from monarch.runtime.ends.late_thread import run_aside
 
-__all__ = ["UnhandledFaults", "set_fault_hook_source"]
-
 FaultHook = Callable[[MeshFailure], object]
 
 _log = logging.getLogger("monarch.host")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
@@ -65,7 +65,7 @@ def ask_hosts(
     return found
 
 
-def _wait(answers: Iterable[Promise[Outcome]], deadline: float) -> None:
+def _wait(answers: Iterable[Promise[Response]], deadline: float) -> None:
     for answer in answers:
         answer.wait(max(0.0, deadline - time.monotonic()))
 

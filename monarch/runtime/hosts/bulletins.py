@@ -15,8 +15,6 @@ from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Listen, Post
 
-__all__ = ["Bulletins", "post"]
-
 _MAX_KEPT = 100
 _MAX_SECONDS = 60.0
 

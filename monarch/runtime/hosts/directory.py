@@ -8,10 +8,9 @@ import shutil
 import sys
 
 from monarch.config import runtime_dir
+from monarch.net.machine import machine_id
 from monarch.runtime.ends.process_start import is_there
-from monarch.wire.address import Uid, machine_id
-
-__all__ = ["new_directory", "sweep"]
+from monarch.wire.address import Uid
 
 _MAX_SOCKET_PATH = 103 if sys.platform == "darwin" else 107
 

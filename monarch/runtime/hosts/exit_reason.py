@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["ExitReasons", "describe_exit", "oom_kills"]
-
 
 def describe_exit(code: int | None) -> str:
     """An exit code in words."""

@@ -12,18 +12,16 @@ from typing import Protocol
 
 from monarch.config import settings
 from monarch.core.heartbeats import Hangs
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.ends.stacks import ask_for_stacks, innermost_of_users, read_stacks
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect
 
-__all__ = ["HangWatch"]
-
 _STACKS_SECONDS = 0.2
 
 
-class Watched(Protocol):
+class WatchedProc(Protocol):
     """What there is to know of a proc."""
 
     @property
@@ -48,7 +46,7 @@ class HangWatch:
     def __init__(
         self,
         node: Node,
-        procs: Mapping[Uid, Watched],
+        procs: Mapping[Uid, WatchedProc],
         stacks_path: Callable[[Uid], str],
         notice: Callable[[str], None],
     ) -> None:
@@ -102,7 +100,7 @@ class HangWatch:
 
         outcome.on_set(answered)
 
-    def _answered(self, uid: Uid, outcome: Outcome) -> None:
+    def _answered(self, uid: Uid, outcome: Response) -> None:
         silence = self._hangs.answered(uid, self._node.loop.time())
         self._texts.pop(uid, None)
         if silence is not None and not outcome.error and uid in self._procs:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from monarch.config import settings
 from monarch.errors import HostBusy, HostUnreachable, MonarchError
-from monarch.runtime.answers import Outcome
+from monarch.net.machine import machine_id
+from monarch.runtime.answers import Response
 from monarch.runtime.ends.process_start import parent_of
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
@@ -62,7 +63,7 @@ class HostLink:
         self._process = process
         self._num_waits = 0
         self.url = url
-        self.address = HostUrl.parse(url).address()
+        self.address = HostUrl.parse(url).address(machine_id())
         self.ready: Promise[MonarchError | None] = Promise()
         self.info: dict[str, object] = {}
         # Its agent was started by this program, and no job looks after it.
@@ -88,7 +89,7 @@ class HostLink:
     def is_lost(self) -> bool:
         return self._node.failure_of(self.address.uid) is not None
 
-    def _answered(self, outcome: Outcome) -> None:
+    def _answered(self, outcome: Response) -> None:
         self._timer.cancel()
         if outcome.error:
             holder = outcome.body.get("holder")

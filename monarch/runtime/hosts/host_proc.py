@@ -8,8 +8,6 @@ from monarch.runtime.hosts.launcher import MakesProcs
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import ProcSpec, SpawnProcs
 
-__all__ = ["HostProc"]
-
 
 @dataclass
 class HostProc:

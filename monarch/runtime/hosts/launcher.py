@@ -18,8 +18,6 @@ from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, Proc
 from monarch.wire.address import Uid
 from monarch.wire.message import Command
 
-__all__ = ["Launcher", "MakesProcs", "StartLauncher"]
-
 _PACKET_BYTES = 64 * 1024
 _SEND_BUFFER_BYTES = 1 << 20
 

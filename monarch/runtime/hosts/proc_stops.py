@@ -10,8 +10,6 @@ from monarch.runtime.node import Node
 from monarch.wire.address import Uid
 from monarch.wire.message import StopSelf
 
-__all__ = ["ProcStops"]
-
 
 class ProcStops:
     """``on_exited`` is told of procs that end before their template has forked them.

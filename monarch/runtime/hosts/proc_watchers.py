@@ -14,8 +14,6 @@ from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import ProcAgain, ProcDown, ProcsDown, ProcUp
 
-__all__ = ["ProcWatchers"]
-
 _EARLY_SECONDS = 5.0
 """How much longer than a reference to a proc the order to make it may be on its way."""
 

@@ -36,8 +36,6 @@ from monarch.wire.message import (
 )
 from monarch.wire.payload import Borrowed, Payload
 
-__all__ = ["Fold", "Relay"]
-
 _log = logging.getLogger("monarch.relay")
 
 _GATHER_SECONDS = 0.002
@@ -48,7 +46,7 @@ _GATHER_BYTES = 2**20
 
 
 @dataclass
-class _Known:
+class _KnownTree:
     """A tree that a sender uses, as far as it concerns the hosts from this one on."""
 
     grow: Grow
@@ -61,7 +59,7 @@ class Relay:
     def __init__(self, agent: HostAgent) -> None:
         self._agent = agent
         self._node = agent.node
-        self._trees: dict[tuple[Uid, Uid], _Known] = {}
+        self._trees: dict[tuple[Uid, Uid], _KnownTree] = {}
         self._dead: set[Uid] = set()
         self._node.handle(Grow, self._on_grow)
         self._node.handle(Cast, self._on_cast)
@@ -89,7 +87,7 @@ class Relay:
         self._node.address_book.introduce(grow.sender)
         key = grow.sender.uid, grow.mesh
         before = self._trees.get(key)
-        self._trees[key] = _Known(grow, before.last if before else 0)
+        self._trees[key] = _KnownTree(grow, before.last if before else 0)
         below = branches(grow.start + 1, grow.start + len(grow.hosts), grow.degree, grow.dead)
         for host, part in grow_branches(grow, below):
             self._node.send(host, part)
@@ -189,7 +187,7 @@ class Relay:
             call = msgspec.structs.replace(call, rank=rank, port=port, port_proc=address)
         else:
             call = msgspec.structs.replace(call, rank=rank)
-        self._node.outgoing.hand(proc, call, *data)
+        self._node.outboxes.hand(proc, call, *data)
 
     def _spawn(self, spawn: SpawnProcs, grow: Grow, places: list[int], setup: Bytes) -> None:
         specs = tuple(

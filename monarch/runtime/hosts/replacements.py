@@ -9,8 +9,6 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import ReplaceProcs
 
-__all__ = ["Replacements"]
-
 End = Callable[[Sequence[Uid], ReplaceProcs], None]
 
 
@@ -26,14 +24,14 @@ class Replacements:
         self._procs = procs
         self._end = end
         self._wanted: set[Uid] = set()
-        self._orders: list[_Order] = []
+        self._orders: list[_Replacing] = []
         node.handle(ReplaceProcs, self._on_order)
 
     def _on_order(self, envelope: Envelope) -> None:
         order = envelope.message
         assert isinstance(order, ReplaceProcs)
         there = [uid for uid in order.uids if uid in self._procs]
-        waiting = _Order(order, set(there), sorted(set(order.uids) - set(there)))
+        waiting = _Replacing(order, set(there), sorted(set(order.uids) - set(there)))
         self._orders.append(waiting)
         self._end(there, order)
         self._wanted.update(there)
@@ -73,7 +71,7 @@ class Replacements:
             self._node.answer(order.message.sender, order.message.port, error=error)
 
 
-class _Order:
+class _Replacing:
     """An order, and the procs of it that are not up yet."""
 
     def __init__(self, message: ReplaceProcs, missing: set[Uid], lost: list[str]) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from monarch.runtime.hosts.launcher import MakesProcs
 from monarch.wire.message import Command
 
-__all__ = ["Templates"]
-
 _log = logging.getLogger("monarch.host")
 _MAX_LESSONS = 8  # Each takes a process, and seconds where torch is among it.
 

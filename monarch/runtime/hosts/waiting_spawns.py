@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.hosts.hosted_workspace import HostedWorkspace
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
@@ -100,7 +100,7 @@ class WaitingSpawns:
 
         answer.on_set(answered)
 
-    def _answered(self, answer: Promise[Outcome]) -> None:
+    def _answered(self, answer: Promise[Response]) -> None:
         wanted, self._asked = self._asked, ""
         now = self._host.workspace.digest
         outcome = answer.value

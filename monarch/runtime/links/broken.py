@@ -9,8 +9,6 @@ from monarch.wire import payload
 from monarch.wire.codec import Bytes, Envelope
 from monarch.wire.message import Replies
 
-__all__ = ["broken", "broken_payload"]
-
 
 class _Broken:
     """Raises where it is unpickled."""

@@ -20,9 +20,9 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope, unpack
 from monarch.wire.message import (
     AnyMessage,
+    BulkChunk,
     Call,
     Cast,
-    Chunk,
     Consignment,
     Credit,
     Grow,
@@ -76,7 +76,7 @@ class BulkReceiver:
         node.on_gone.append(self._forget_gone)
         node.handle(Parcel, self.on_parcel)
         node.handle(Consignment, self.on_consignment)
-        node.handle(Chunk, self.on_chunk)
+        node.handle(BulkChunk, self.on_chunk)
         node.handle(Retire, self.on_retire)
 
     def open_door(self, url: str) -> None:
@@ -194,7 +194,7 @@ class BulkReceiver:
 
     def on_chunk(self, envelope: Envelope) -> None:
         chunk = envelope.message
-        assert isinstance(chunk, Chunk)
+        assert isinstance(chunk, BulkChunk)
         inbound = self._inbound.get((chunk.sender, chunk.number))
         if inbound is None or inbound.assembly is None:
             return

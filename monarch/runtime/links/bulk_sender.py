@@ -22,7 +22,7 @@ from monarch.runtime.links.shared_pool import Placed, SharedPool
 from monarch.wire import layout
 from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope, pack, pack_header
-from monarch.wire.message import Chunk, Consignment, Credit, Parcel, Retire, Unmapped
+from monarch.wire.message import BulkChunk, Consignment, Credit, Parcel, Retire, Unmapped
 from monarch.wire.payload import Borrowed
 
 BULK_BYTES = 64 * 1024
@@ -211,7 +211,7 @@ class BulkSender:
         outbound = self._outbound.get(credit.number)
         if outbound is None or outbound.uid != credit.sender:
             return
-        chunk = Chunk(self._node.address.uid, credit.number)
+        chunk = BulkChunk(self._node.address.uid, credit.number)
         for _ in range(credit.num_chunks):
             parts = next(outbound.chunks, None)
             if parts is None:

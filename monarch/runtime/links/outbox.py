@@ -19,8 +19,6 @@ from monarch.net.transport import Bytes
 from monarch.runtime.links.overflow import Overflow
 from monarch.wire.codec import Envelope, pack, unpack
 
-__all__ = ["Outbox"]
-
 _COUNTED, _FREE, _STOP = b"\1", b"\0", b"\2"
 
 

@@ -12,8 +12,6 @@ from monarch.config import settings
 from monarch.errors import MonarchError
 from monarch.net.transport import Bytes, Frames
 
-__all__ = ["Overflow"]
-
 _TAIL_BYTES = 256 * 1024
 _SEGMENT_BYTES = 64 * 2**20
 _TOTAL = struct.Struct("<Q")

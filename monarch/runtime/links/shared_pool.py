@@ -17,8 +17,6 @@ from monarch.core.regions import Regions
 from monarch.net.segment import NUM_HOLDS, PAGE_BYTES, Segment, view_region
 from monarch.wire.address import Uid
 
-__all__ = ["Placed", "SharedPool"]
-
 _SEGMENT_BYTES = 256 * 2**20
 _NUM_LOOKS = 16
 """How many regions each placement looks at, to find those that are free again."""

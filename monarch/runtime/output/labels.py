@@ -17,8 +17,6 @@ from monarch.runtime.context import running
 from monarch.runtime.output.log_stream import label_mark
 from monarch.wire.address import Uid
 
-__all__ = ["Labels", "label_of"]
-
 
 def label_of(name: str, rank: int, num_ranks: int) -> str:
     """``trainer  3``: ranks of one mesh take the same room."""

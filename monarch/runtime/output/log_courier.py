@@ -24,8 +24,6 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import FlushLogs, Log, LogOptions, LogRoom, LogWindow
 
-__all__ = ["LastWords", "LogCourier"]
-
 _WINDOW_BYTES = 4 << 20
 _BACKLOG_BYTES = 512 * 1024
 # A report of a death waits this long for the proc's last lines, on a machine that is short of time;
@@ -44,7 +42,7 @@ class LastWords:
 
 
 @dataclass
-class _Source:
+class _LogSource:
     uid: Uid
     stream: LogStream
     file: LogFile
@@ -63,8 +61,8 @@ class LogCourier:
         self._client = client
         self._loop: IoLoop | None = None
         self._files = LogFiles()
-        self._sources: dict[Uid, _Source] = {}
-        self._waiting: dict[Uid, _Source] = {}
+        self._sources: dict[Uid, _LogSource] = {}
+        self._waiting: dict[Uid, _LogSource] = {}
         self._reader: Uid = ""
         self._room = _WINDOW_BYTES
         self._writes_since: float | None = None
@@ -83,7 +81,7 @@ class LogCourier:
             self._loop, label, lambda number, written: self._on_lines(source, number, written)
         )
         file = self._files.file(mesh, name, rank)
-        source = self._sources[uid] = _Source(uid, stream, file, self._streams_by_default)
+        source = self._sources[uid] = _LogSource(uid, stream, file, self._streams_by_default)
         return stream.open()
 
     def label(self, uid: Uid) -> str:
@@ -108,7 +106,7 @@ class LogCourier:
             if now > deadline or (since is not None and now - since > _DISK_SECONDS):
                 return
 
-    def _end(self, source: _Source, is_read: threading.Event) -> None:
+    def _end(self, source: _LogSource, is_read: threading.Event) -> None:
         source.stream.drain()
         source.file.close()
         self._waiting.pop(source.uid, None)
@@ -125,7 +123,7 @@ class LogCourier:
             self._loop.stop()
             self._loop = None
 
-    def _on_lines(self, source: _Source, stream: int, written: Written) -> None:
+    def _on_lines(self, source: _LogSource, stream: int, written: Written) -> None:
         self._writes_since = time.monotonic()
         source.file.write(written.raw)
         self._writes_since = None
@@ -146,7 +144,7 @@ class LogCourier:
             if source.backlog:
                 self._waiting[uid] = source
 
-    def _send(self, source: _Source) -> None:
+    def _send(self, source: _LogSource) -> None:
         block = source.backlog.take()
         client = self._client()
         if client is None:
@@ -189,7 +187,7 @@ class LogCourier:
             self._node.send(client, window)
         self._node.answer(options.sender, options.port)
 
-    def _chosen(self, uids: Sequence[Uid]) -> list[_Source]:
+    def _chosen(self, uids: Sequence[Uid]) -> list[_LogSource]:
         if not uids:
             return list(self._sources.values())
         return [self._sources[uid] for uid in uids if uid in self._sources]

@@ -17,10 +17,9 @@ import shutil
 import time
 
 from monarch.config import runtime_dir, settings
+from monarch.net.machine import machine_id
 from monarch.runtime.ends.process_start import is_there
-from monarch.wire.address import Uid, machine_id
-
-__all__ = ["LogFile", "LogFiles"]
+from monarch.wire.address import Uid
 
 _log = logging.getLogger("monarch.host")
 

@@ -1,4 +1,7 @@
-"""Prints what procs print, on a thread of its own: a slow terminal must not stall messages."""
+"""Prints what procs print, on a thread of its own: a slow terminal must not stall messages.
+
+In a notebook it appears in the cell that runs, and before the end of that cell.
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from monarch.core.log_lines import LineBuffer, Written, clean
 from monarch.net.loop import Loop
 
-__all__ = ["LogStream", "label_mark"]
-
 _READ_BYTES = 256 * 1024
 _PIPE_BYTES = 256 * 1024
 _MAX_DRAIN_BYTES = 4 << 20

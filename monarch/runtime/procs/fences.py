@@ -19,8 +19,6 @@ from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Reached, Resume
 from monarch.runtime.context import ActorRecord
 from monarch.wire.address import Uid
 
-__all__ = ["Fenced", "Fences"]
-
 
 class Fenced(Protocol):
     """What is needed of an actor's cell."""

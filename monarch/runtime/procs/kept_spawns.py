@@ -15,8 +15,6 @@ from monarch.wire.codec import Bytes
 from monarch.wire.message import SpawnActor
 from monarch.wire.payload import Borrowed, Payload
 
-__all__ = ["KEPT_BYTES", "KeptSpawn", "KeptSpawns"]
-
 KEPT_BYTES = 16 * 2**20
 """The arguments of one mesh are kept up to this size."""
 

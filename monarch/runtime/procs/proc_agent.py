@@ -52,8 +52,6 @@ from monarch.wire.message import (
     WatchHost,
 )
 
-__all__ = ["ProcAgent"]
-
 _log = logging.getLogger("monarch.proc")
 
 

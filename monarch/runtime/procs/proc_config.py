@@ -12,8 +12,6 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.host_code import HostCode
 from monarch.wire.message import Command
 
-__all__ = ["CONTROL_FD", "MAX_PACKET_BYTES", "ProcConfig", "decode_order", "encode_order"]
-
 CONTROL_FD = "MONARCH_CONTROL_FD"
 """Names the template's end of its control socket. In the environment, to pass through wrappers."""
 

@@ -11,8 +11,6 @@ from types import ModuleType
 
 from monarch.net.loop import Loop
 
-__all__ = ["SeenImports", "drop_hidden", "in_installed", "is_read_at_import"]
-
 # Seconds after the birth at which it looks.
 _LOOKS = (0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 5.0, 8.0)
 _MAX_DEPTH = 2  # `torch._dynamo`, but not all that is below

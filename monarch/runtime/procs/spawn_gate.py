@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 from monarch.errors import MonarchError
 
-__all__ = ["SpawnGate"]
-
 _PATIENCE_SECONDS = 20.0
 
 

@@ -21,8 +21,6 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import ActorFailed, ProcDown
 
-__all__ = ["Supervised", "Supervisor"]
-
 
 class Supervised(Protocol):
     """What the supervisor needs of the process it works in."""

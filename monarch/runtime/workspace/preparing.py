@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from monarch.net.machine import machine_id
 from monarch.runtime.cells.reload_round import ReloadRound
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import FileChange, ReloadOutcome, ReloadPlan, Upgrade
 from monarch.runtime.workspace.shared_trial import SharedTrial
-from monarch.wire.address import Uid, machine_id
+from monarch.wire.address import Uid
 from monarch.wire.by_value import load_afresh, stand_for
 from monarch.wire.host_code import HostCode
 from monarch_reload import (

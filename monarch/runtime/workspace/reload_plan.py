@@ -6,7 +6,7 @@ import json
 
 import msgspec
 
-from monarch.runtime.code_states import CodeChange
+from monarch.runtime.code_states import CodePush
 from monarch.wire.address import Uid
 from monarch.wire.host_code import HostCode
 
@@ -55,13 +55,13 @@ class ReloadPlan(msgspec.Struct):
     upgrade: Upgrade | None = None
     attempt: str = ""
 
-    def code_change(self, before: int) -> CodeChange:
+    def code_change(self, before: int) -> CodePush:
         """What hosts run when this was switched to, by a process that ran ``before``."""
         late = [
             HostCode(host, before, "", self.family) for host in self.covers if host in self.behind
         ]
         covers = [host for host in self.covers if host not in self.behind] if late else self.covers
-        return CodeChange(self.generation, self.digest, self.family, covers, [*self.others, *late])
+        return CodePush(self.generation, self.digest, self.family, covers, [*self.others, *late])
 
     def encode(self) -> bytes:
         """The plan as bytes; `decode` reads them."""

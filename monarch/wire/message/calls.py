@@ -1,4 +1,4 @@
-"""Actors, calls of their endpoints, the answers, and who waits for whom (deadlocks: edge chasing)."""
+"""Actors, calls of their endpoints, answers, and the search for deadlocks (by edge chasing)."""
 
 from __future__ import annotations
 

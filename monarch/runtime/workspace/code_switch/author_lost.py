@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from monarch.core.code_switch.table import Vote
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.coordinating import Coordinating, Purpose
@@ -72,7 +72,7 @@ class _HostFiles(Purpose):
         self._node = node
         self._plan = plan
         self._is_waiting = is_waiting
-        self.dropped: list[Promise[Outcome]] = []
+        self.dropped: list[Promise[Response]] = []
         self.why_not = ""
 
     def refused(self, outcome: ReloadOutcome) -> None:
@@ -119,7 +119,7 @@ class _HostFiles(Purpose):
         ]
         _wait_for(answers)
 
-    def _ask(self, message: Message) -> list[Promise[Outcome]]:
+    def _ask(self, message: Message) -> list[Promise[Response]]:
         data, sender = encode(message), self._node.uid
         folders = tuple(self._plan.folders)
         hosts: Iterable[Uid] = self._plan.hosts
@@ -131,6 +131,6 @@ class _HostFiles(Purpose):
         ]
 
 
-def _wait_for(answers: Iterable[Promise[Outcome]]) -> None:
+def _wait_for(answers: Iterable[Promise[Response]]) -> None:
     for answer in answers:
         answer.wait(_ANSWER_SECONDS)

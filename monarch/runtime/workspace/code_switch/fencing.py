@@ -37,7 +37,7 @@ class Fencing:
     ) -> None:
         """Raise it in the order of ``sender``, before anything else of that is handled."""
         self._agent.spawn_gate.on_held = self._hold
-        self._node.outgoing.behind_fence.watch(self._sent, self._hold)
+        self._node.outboxes.behind_fence.watch(self._sent, self._hold)
         with self._node.casting:
             self._number = self._agent.fences.raise_for(sender, reached, exempt)
 
@@ -94,9 +94,9 @@ class Fencing:
             self._hold()
 
     def _hold(self) -> None:
-        self._node.outgoing.behind_fence.forget()
+        self._node.outboxes.behind_fence.forget()
         self._node.loop.call_soon(self._on_held)
 
     def _let_spawn(self) -> None:
         self._agent.spawn_gate.open()
-        self._node.outgoing.behind_fence.forget()
+        self._node.outboxes.behind_fence.forget()

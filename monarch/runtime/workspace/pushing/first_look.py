@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch.runtime.workspace.pushing.host_in_push import HostInPush
@@ -30,7 +30,7 @@ class FirstLook:
     def __init__(self, memory: Memory, fleet: Fleet, addresses: Sequence[ProcAddress]) -> None:
         self._memory = memory
         self._fleet = fleet
-        self._asked: list[tuple[HostInPush, Promise[Outcome], int]] = []
+        self._asked: list[tuple[HostInPush, Promise[Response], int]] = []
         views = dict(memory.views)  # a host that is lost meanwhile is taken out of these
         nothing_yet = Manifest()
         self.hosts = [

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from monarch.errors import MonarchError
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.host_in_push import (
@@ -327,7 +327,7 @@ class Fleet:
 
     def send(
         self, host: HostInPush, message: Message, blobs: Sequence[Content] = ()
-    ) -> Promise[Outcome]:
+    ) -> Promise[Response]:
         """Send a host one message of a push."""
         data = encode(message)
         if host.push is not None:
@@ -338,7 +338,7 @@ class Fleet:
         )
 
     def body(
-        self, host: ProcAddress, answer: Promise[Outcome], num_bytes: int = 0, num_files: int = 0
+        self, host: ProcAddress, answer: Promise[Response], num_bytes: int = 0, num_files: int = 0
     ) -> dict[str, Any] | None:
         """What a host has answered; ``None``, and it has failed, if it has not."""
         why = self._wait.why_given_up(host, answer, num_bytes, num_files)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from monarch.errors import MonarchError
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
@@ -145,7 +145,7 @@ class Past:
                 break
         return b"".join(parts)
 
-    def _ask(self, host: str, question: Question) -> Promise[Outcome]:
+    def _ask(self, host: str, question: Question) -> Promise[Response]:
         sender = self._node.uid
         data = encode(question)
         return self._node.request(self.hosts[host], lambda port: Sync(port, sender), data)
@@ -154,7 +154,7 @@ class Past:
         asked = {host: self._ask(host, question) for host in self.hosts}
         return {host: self._reply(host, answer) for host, answer in asked.items()}
 
-    def _reply(self, host: str, answer: Promise[Outcome]) -> Message:
+    def _reply(self, host: str, answer: Promise[Response]) -> Message:
         if not answer.wait(self._patience):
             raise MonarchError(f"host {host} has not answered for {self._patience:g} s")
         if answer.value.error:

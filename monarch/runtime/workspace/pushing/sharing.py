@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.pushing.shared_folder import folder_id
@@ -69,7 +69,7 @@ class Sharing:
     def share(
         self, node: Node, host: ProcAddress, generation: int, manifest: Manifest,
         paths: Iterable[str],
-    ) -> Promise[Outcome]:  # fmt: skip
+    ) -> Promise[Response]:  # fmt: skip
         """Have a host look at what somebody else has written to its folder."""
         entries = ((path, manifest.get(path)) for path in paths)
         files = [

@@ -13,10 +13,11 @@ import msgspec
 
 from monarch.config import settings
 from monarch.core.fanout import branches
-from monarch.runtime.answers import AnswerSink, Outcome
+from monarch.net.machine import machine_id
+from monarch.runtime.answers import AnswerSink, Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
-from monarch.wire.address import ProcAddress, machine_id
+from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Bytes
 from monarch.wire.message import Onward, Sync
 from monarch.wire.payload import Borrowed, Payload
@@ -35,7 +36,7 @@ class Spread:
         self._blobs = blobs
         self._hosts = hosts
         self._degree = settings().sync_relay_degree
-        self.answers: list[Promise[Outcome]] = []
+        self.answers: list[Promise[Response]] = []
 
     @staticmethod
     def is_worth_it(num_bytes: int, hosts: Sequence[ProcAddress]) -> bool:
@@ -63,7 +64,7 @@ class Spread:
         """Send to a host that may not have got it, because one before it was lost."""
         self.answers[number] = self._ask(self._hosts[number])
 
-    def _ask(self, host: ProcAddress) -> Promise[Outcome]:
+    def _ask(self, host: ProcAddress) -> Promise[Response]:
         return self._node.request(
             host, lambda port: msgspec.structs.replace(self._order, port=port), self._data,
             self._blobs,

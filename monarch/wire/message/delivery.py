@@ -1,4 +1,8 @@
-"""A sender and the host agents of a tree: see ``core.fanout``."""
+"""How messages travel: along trees of host agents, and in bulk.
+
+Trees: see ``core.fanout``. Bulk goes through shared memory, or in chunks (credit-based flow
+control).
+"""
 
 from __future__ import annotations
 
@@ -93,7 +97,7 @@ class Consignment(Message, tag=13):
     sizes: tuple[int, ...]
 
 
-class Chunk(Message, tag=14):
+class BulkChunk(Message, tag=14):
     """The next bytes of a consignment, as buffers."""
 
     sender: Uid

@@ -48,7 +48,7 @@ class Addressed(Protocol):
     place: Place | None
 
 
-class Outgoing:
+class Outboxes:
     """The outboxes of a process, by receiving process and by actor or port there."""
 
     def __init__(self, node: Network, trees: Trees, bulk_sender: BulkSender) -> None:

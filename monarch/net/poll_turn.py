@@ -64,7 +64,7 @@ class Alarm:
         os.close(self._fd)
 
 
-class Turn:
+class PollTurn:
     """The right to poll; one thread has it, or nobody for a moment. Lent only if ``lends``,
     where the system has alarms."""
 

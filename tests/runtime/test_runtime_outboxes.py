@@ -10,7 +10,7 @@ import pytest
 
 from monarch.config import configured
 from monarch.core.call_table import CallTable
-from monarch.runtime.links.outgoing import Outgoing
+from monarch.runtime.links.outboxes import Outboxes
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
 from monarch.wire.message import PING, Call, Reply, Step, StepName, Switch
@@ -30,7 +30,7 @@ class Loop:
 
 
 class Wire:
-    """The node that ``Outgoing`` sends by. ``sent`` has what has left: actors, and switches."""
+    """The node that ``Outboxes`` sends by. ``sent`` has what has left: actors, and switches."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -74,53 +74,53 @@ def wire() -> Iterator[Wire]:
 
 
 @pytest.fixture
-def outgoing(wire: Wire) -> Iterator[Outgoing]:
-    made = Outgoing(wire, wire, None)  # type: ignore[arg-type]
+def outboxes(wire: Wire) -> Iterator[Outboxes]:
+    made = Outboxes(wire, wire, None)  # type: ignore[arg-type]
     yield made
     made.close()
 
 
-def call(outgoing: Outgoing, actor: str) -> None:
-    outgoing.hand(THERE, Call(actor=actor, method="act", rank=0, sender="here"), b"", ())
+def call(outboxes: Outboxes, actor: str) -> None:
+    outboxes.hand(THERE, Call(actor=actor, method="act", rank=0, sender="here"), b"", ())
 
 
 def test_the_first_call_to_an_actor_does_not_overtake_a_switch_that_waits(
-    wire: Wire, outgoing: Outgoing
+    wire: Wire, outboxes: Outboxes
 ) -> None:
     """It would run the old code on this rank, and the new on those that are not behind."""
     for _ in range(3):
-        call(outgoing, "slow")
-    assert outgoing.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
-    call(outgoing, "new")
-    call(outgoing, "slow")
+        call(outboxes, "slow")
+    assert outboxes.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    call(outboxes, "new")
+    call(outboxes, "slow")
     assert wire.sent == ["slow", "slow"]
     while wire.marks:
         wire.take()
     assert wire.sent[:4] == ["slow", "slow", "slow", "Switch"]
     assert sorted(wire.sent[4:]) == ["new", "slow"]
-    assert not outgoing.is_spilling
+    assert not outboxes.is_spilling
 
 
-def test_a_value_for_a_channel_passes_a_switch_that_waits(wire: Wire, outgoing: Outgoing) -> None:
+def test_a_value_for_a_channel_passes_a_switch_that_waits(wire: Wire, outboxes: Outboxes) -> None:
     """The slow actor may be waiting for it."""
     for _ in range(3):
-        call(outgoing, "slow")
-    assert outgoing.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
-    outgoing.put(THERE, Reply(7, 0, "here"), b"", ())
+        call(outboxes, "slow")
+    assert outboxes.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    outboxes.put(THERE, Reply(7, 0, "here"), b"", ())
     assert wire.sent[:3] == ["slow", "slow", "Reply"]
     assert "Switch" not in wire.sent
 
 
 def test_a_switch_that_is_withdrawn_lets_go_who_has_come_to_it(
-    wire: Wire, outgoing: Outgoing
+    wire: Wire, outboxes: Outboxes
 ) -> None:
     for _ in range(3):
-        call(outgoing, "slow")
-    assert outgoing.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
-    call(outgoing, "new")
-    outgoing.keep_place(THERE, Envelope("there", Step(1, StepName.LIFT, 0.0, 0, "here", 1)))
+        call(outboxes, "slow")
+    assert outboxes.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    call(outboxes, "new")
+    outboxes.keep_place(THERE, Envelope("there", Step(1, StepName.LIFT, 0.0, 0, "here", 1)))
     assert wire.sent == ["slow", "slow", "new"]
     while wire.marks:
         wire.take()
     assert wire.sent == ["slow", "slow", "new", "slow", "Switch"]
-    assert not outgoing.is_spilling
+    assert not outboxes.is_spilling
