@@ -284,17 +284,3 @@ def this_proc() -> ProcMesh:
 
 def _own_mesh_uid(uid: Uid) -> Uid:
     return f"{uid}.self"
-
-
-def proc_mesh(
-    *,
-    gpus: int = 1,
-    hosts: int = 1,
-    env: dict[str, str] | None = None,
-    setup: Callable[[], Any] | None = None,
-) -> ProcMesh:
-    """``hosts`` times ``gpus`` procs on this machine: ``this_host().spawn_procs(...)``."""
-    return this_host().spawn_procs({"hosts": hosts, "gpus": gpus}, setup, env=env)
-
-
-local_proc_mesh = proc_mesh
