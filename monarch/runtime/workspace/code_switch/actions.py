@@ -23,7 +23,7 @@ from monarch.core.code_switch.effects import (
 from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.table import Order, Vote
 from monarch.errors import format_remote
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.procs.kept_spawns import KEPT_BYTES
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
@@ -259,7 +259,7 @@ class Actions:
         )
 
     def _heard(
-        self, answer: Promise[Outcome], uid: Uid, *, number: int, token: int, order: Order
+        self, answer: Promise[Response], uid: Uid, *, number: int, token: int, order: Order
     ) -> None:
         """A proc has answered, or is gone."""
         said = answer.value

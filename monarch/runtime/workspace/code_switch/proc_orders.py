@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from monarch.config import settings
 from monarch.core.code_switch.table import Order
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import ReloadPlan
@@ -56,7 +56,7 @@ def replace_procs(
     hosts: dict[Uid, list[ProcAddress]] = {}
     for proc in procs:
         hosts.setdefault(proc.host_uid, []).append(proc)
-    asked: list[tuple[str, Promise[Outcome]]] = []
+    asked: list[tuple[str, Promise[Response]]] = []
     for uid, members in hosts.items():
         host = ProcAddress(uid, members[0].host_urls, members[0].machine)
         uids = tuple(proc.uid for proc in members)
