@@ -1,4 +1,6 @@
-"""Small messages that follow each other closely share one write.
+"""Write coalescing: small messages that follow each other closely share one write.
+
+Nagle's algorithm does the same inside TCP, where it waits for an acknowledgement instead.
 
 A write costs a system call here and may wake a process there; a burst of small messages spends
 most of its time on that. So a connection writes its first message at once, and keeps what is sent

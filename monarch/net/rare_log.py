@@ -1,6 +1,6 @@
-"""Warnings about what strangers and broken peers do: once a kind, and then in numbers.
+"""A rate-limited log: each kind of warning once, and then how often it came.
 
-Whoever can reach a port could otherwise fill the disk with log lines.
+Strangers and broken peers could otherwise fill the disk with log lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The template process: imports what procs need, and forks when it is told to.
+"""The template process, a fork server: imports what procs need, and forks when it is told to.
 
 It is single-threaded, so that forking is safe, and runs no user code and no CUDA. It ends,
 with every proc it made, when its host agent does: the kernel closes their socket however the

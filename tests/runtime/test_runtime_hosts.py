@@ -474,12 +474,12 @@ def test_what_distant_procs_print_last_arrives(program: Start, url: str, ending:
 
 SLOW_DISK = """
 import time
-from monarch.runtime.output.log_courier import LogCourier
-write_down = LogCourier._on_lines
-def slowly(courier, *about):
+from monarch.runtime.output.log_sender import LogSender
+write_down = LogSender._on_lines
+def slowly(sender, *about):
     time.sleep(0.5)
-    write_down(courier, *about)
-LogCourier._on_lines = slowly
+    write_down(sender, *about)
+LogSender._on_lines = slowly
 """
 
 LAST_WORDS = """

@@ -15,8 +15,8 @@ import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.config import configured
-from monarch.runtime.output.log_courier import LastWords, LogCourier
 from monarch.runtime.output.log_files import LogFile, LogFiles
+from monarch.runtime.output.log_sender import LastWords, LogSender
 from tests.actors import Echo
 from tests.support import Printed, wait_for
 
@@ -161,7 +161,7 @@ def test_old_runs_are_removed_and_running_ones_are_not(tmp_path: Path) -> None:
 def _delay_writes(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Until so much later than a death was noticed, the disk takes nothing."""
     is_noticed, is_over = threading.Event(), threading.Event()
-    write, end = LogFile.write, LogCourier.end
+    write, end = LogFile.write, LogSender.end
 
     def slow_write(self: LogFile, lines: bytes) -> None:
         assert is_noticed.wait(SECONDS)
@@ -169,12 +169,12 @@ def _delay_writes(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         is_over.set()
         write(self, lines)
 
-    def noticed_end(self: LogCourier, uid: str) -> LastWords:
+    def noticed_end(self: LogSender, uid: str) -> LastWords:
         is_noticed.set()
         return end(self, uid)
 
     monkeypatch.setattr(LogFile, "write", slow_write)
-    monkeypatch.setattr(LogCourier, "end", noticed_end)
+    monkeypatch.setattr(LogSender, "end", noticed_end)
 
 
 def test_the_report_of_a_death_says_where_the_output_is(

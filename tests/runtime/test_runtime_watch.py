@@ -52,12 +52,12 @@ def on_loop(agent: LoneAgent, do: Any) -> Any:
 def test_who_waits_for_a_proc_is_forgotten_when_the_client_leaves(agent: LoneAgent) -> None:
     """A host agent that lives long must not keep what orders of former clients left behind."""
     relay = Relay(agent.agent)
-    on_loop(agent, lambda: agent.agent.watchers.mourn("never", agent.peer.address))
+    on_loop(agent, lambda: agent.agent.watchers.watch_end("never", agent.peer.address))
     agent.send(order(agent))
     agent.answers()
-    on_loop(agent, lambda: agent.agent.watchers.mourn("late", agent.peer.address))
+    on_loop(agent, lambda: agent.agent.watchers.watch_end("late", agent.peer.address))
     on_loop(agent, relay.forget)
-    left = list(agent.agent.watchers._mourners)
+    left = list(agent.agent.watchers._end_watchers)
     assert left == ["late"], "it lives still, and its end is to be told"
 
 
@@ -66,10 +66,10 @@ def test_who_is_gone_is_told_nothing_more(agent: LoneAgent) -> None:
     agent.send(Watch("late", ProcAddress("watcher", ("ipc:///nowhere/watcher",))))
     agent.answers()
     watchers = agent.agent.watchers._watchers["late"]
-    on_loop(agent, lambda: agent.agent.watchers.mourn("never", ProcAddress("watcher")))
+    on_loop(agent, lambda: agent.agent.watchers.watch_end("never", ProcAddress("watcher")))
     assert "watcher" in watchers
     agent.send(ProcDown("watcher", "it was killed"))
-    wait_for(lambda: not agent.agent.watchers._mourners, what="it is forgotten")
+    wait_for(lambda: not agent.agent.watchers._end_watchers, what="it is forgotten")
     assert "watcher" not in watchers
 
 

@@ -32,7 +32,7 @@ from monarch.runtime.hosts.replacements import Replacements
 from monarch.runtime.hosts.templates import Templates
 from monarch.runtime.hosts.waiting_spawns import WaitingSpawns
 from monarch.runtime.node import Node
-from monarch.runtime.output.log_courier import LogCourier
+from monarch.runtime.output.log_sender import LogSender
 from monarch.runtime.procs.proc_config import ProcConfig
 from monarch.runtime.procs.seen_imports import is_read_at_import
 from monarch.runtime.secret import SECRET_VARIABLES
@@ -84,7 +84,7 @@ class HostAgent:
             lambda command: start_launcher(node.loop, self._on_forked, self._on_exited, command)
         )
         self._exits = ExitReasons()
-        self.logs = LogCourier(node, self.name, lambda: self.client)
+        self.logs = LogSender(node, self.name, lambda: self.client)
         self.others = HostWatch(node)
         self.bulletins = Bulletins(node)
         self._replacements = Replacements(node, self.procs, self._end_to_replace)
@@ -251,7 +251,7 @@ class HostAgent:
 
     def forget_client(self) -> None:
         """It has left, and with it all who wait for procs that it had not ordered yet."""
-        self.watchers.forget_mourners()
+        self.watchers.forget_end_watchers()
         self.waiting.clear()
 
     def _on_exited(self, uid: Uid, code: int | None) -> None:

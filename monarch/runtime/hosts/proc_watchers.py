@@ -1,8 +1,8 @@
-"""Who is told of the procs of a host: that one is up, gives way to a new one, or has ended.
+"""Tells processes of the procs of a host: that one is up, gives way to a new one, or has ended.
 
-A proc's owner is told in any case, and so is the host's own node. A **watcher** has asked, maybe
-before there was an order to make the proc: a reference may get here sooner than that. A
-**mourner** speaks to the proc through this host, and needs to know of its end only.
+A proc's owner is told in any case, and so is the host's own node. A watcher has asked, maybe before
+there was an order to make the proc: a reference may get here sooner than that. An end watcher
+speaks to the proc through this host, and is told of its end only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _EARLY_SECONDS = 5.0
 """How much longer than a reference to a proc the order to make it may be on its way."""
 
 _MAX_ENDS = 10_000
-"""How many ends of procs are remembered. Who asks for an older one is told, after a moment, that
-nobody here knows the proc: gone it is in either case."""
+"""How many ends of procs are remembered. A question about an older one is answered, after a moment,
+with "its host agent does not know it": the proc is gone in either case."""
 
 _Told = dict[Uid, ProcAddress]
 
@@ -35,7 +35,7 @@ class ProcWatchers:
         self._procs = procs
         self._is_coming = is_coming
         self._watchers: dict[Uid, _Told] = {}
-        self._mourners: dict[Uid, _Told] = {}
+        self._end_watchers: dict[Uid, _Told] = {}
         self._ends: dict[Uid, ProcDown] = {}
         self._lost_together: list[tuple[ProcDown, _Told]] = []
         node.peer_down.on_down.append(self._on_peer_down)
@@ -54,16 +54,18 @@ class ProcWatchers:
         if proc is not None and proc.address is not None:
             self._node.send(watcher, ProcUp(proc.address, proc.pid))
 
-    def mourn(self, uid: Uid, mourner: ProcAddress) -> None:
-        """Tell ``mourner`` when a proc ends; it may be yet to come."""
+    def watch_end(self, uid: Uid, watcher: ProcAddress) -> None:
+        """Tell ``watcher`` when a proc ends; it may be yet to come."""
         if uid in self._ends:
-            self._node.send(mourner, self._ends[uid])
+            self._node.send(watcher, self._ends[uid])
         else:
-            self._mourners.setdefault(uid, {})[mourner.uid] = mourner
+            self._end_watchers.setdefault(uid, {})[watcher.uid] = watcher
 
-    def forget_mourners(self) -> None:
+    def forget_end_watchers(self) -> None:
         """Nobody will order the procs any more that there are not."""
-        self._mourners = {uid: who for uid, who in self._mourners.items() if uid in self._procs}
+        self._end_watchers = {
+            uid: who for uid, who in self._end_watchers.items() if uid in self._procs
+        }
 
     def made(self, uid: Uid) -> None:
         """A proc is one of ours from here on."""
@@ -75,20 +77,23 @@ class ProcWatchers:
 
     def given_way(self, proc: HostProc, again: ProcAgain) -> None:
         """Who watches the proc watches the new one."""
-        watchers, mourners = self._watchers.get(proc.uid, {}), self._mourners.get(proc.uid, {})
-        for address in self._with_owner(proc, {**watchers, **mourners}).values():
+        watchers, end_watchers = (
+            self._watchers.get(proc.uid, {}),
+            self._end_watchers.get(proc.uid, {}),
+        )
+        for address in self._with_owner(proc, {**watchers, **end_watchers}).values():
             self._node.send(address, again)
 
     def never_began(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
         """A proc could not be made."""
         down = ProcDown(uid, f"it could not be started: {error}", self._host)
-        self._bury(down)
+        self._remember_end(down)
         for address in {owner.uid: owner, **self._take(uid)}.values():
             self._node.send(address, down)
 
     def ended(self, proc: HostProc, down: ProcDown, *, is_shared: bool) -> None:
         """``is_shared``: others die of the same at this moment, and are told of as one event."""
-        self._bury(down)
+        self._remember_end(down)
         told = self._with_owner(proc, self._take(proc.uid))
         if is_shared:
             if not self._lost_together:
@@ -102,7 +107,7 @@ class ProcWatchers:
         return {proc.owner.uid: proc.owner, **others, self._node.uid: self._node.address}
 
     def _take(self, uid: Uid) -> _Told:
-        return {**self._watchers.pop(uid, {}), **self._mourners.pop(uid, {})}
+        return {**self._watchers.pop(uid, {}), **self._end_watchers.pop(uid, {})}
 
     def _tell_lost(self) -> None:
         lost, self._lost_together = self._lost_together, []
@@ -111,7 +116,7 @@ class ProcWatchers:
             downs = tuple(down for down, told in lost if uid in told)
             self._node.send(address, ProcsDown(downs, cause))
 
-    def _bury(self, down: ProcDown) -> None:
+    def _remember_end(self, down: ProcDown) -> None:
         """Remember how a proc ended, for whoever asks later; the last ones only."""
         self._ends[down.uid] = down
         if len(self._ends) > _MAX_ENDS:
@@ -139,6 +144,6 @@ class ProcWatchers:
         """Whoever is gone need not be told of anybody's end."""
         for watchers in self._watchers.values():
             watchers.pop(gone, None)
-        for uid, mourners in dict(self._mourners).items():
-            if mourners.pop(gone, None) is not None and not mourners:
-                del self._mourners[uid]
+        for uid, end_watchers in dict(self._end_watchers).items():
+            if end_watchers.pop(gone, None) is not None and not end_watchers:
+                del self._end_watchers[uid]

@@ -95,7 +95,7 @@ class Relay:
             for place in range(grow.start * grow.per_host, (grow.start + 1) * grow.per_host):
                 proc = ProcAddress(proc_uid(grow.mesh, place))
                 self._node.send(proc, Introduce(grow.sender))
-                self._agent.watchers.mourn(proc.uid, grow.sender)
+                self._agent.watchers.watch_end(proc.uid, grow.sender)
 
     def _on_wither(self, envelope: Envelope) -> None:
         wither = envelope.message

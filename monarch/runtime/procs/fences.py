@@ -1,4 +1,4 @@
-"""The fences and halts of one process: where all its actors stand while new code is switched in.
+"""The fences and halts of one process: a barrier of its actors while new code is switched in.
 
 A fence stands in the order of one sender: an actor has reached it when it is done with what that
 sender sent before. What comes from others passes, so that an actor which is still busy may ask

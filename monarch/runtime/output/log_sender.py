@@ -50,7 +50,7 @@ class _LogSource:
     backlog: Backlog = field(default_factory=lambda: Backlog(_BACKLOG_BYTES))
 
 
-class LogCourier:
+class LogSender:
     """The output of all procs of a host. It has a thread of its own, once there are procs."""
 
     def __init__(
