@@ -62,10 +62,9 @@ class ProcWatchers:
             self._end_watchers.setdefault(uid, {})[watcher.uid] = watcher
 
     def forget_end_watchers(self) -> None:
-        """Nobody will order the procs any more that there are not."""
-        self._end_watchers = {
-            uid: who for uid, who in self._end_watchers.items() if uid in self._procs
-        }
+        """The procs that there are not will not be ordered any more."""
+        known = self._end_watchers.items()
+        self._end_watchers = {uid: told for uid, told in known if uid in self._procs}
 
     def made(self, uid: Uid) -> None:
         """A proc is one of ours from here on."""
@@ -76,12 +75,9 @@ class ProcWatchers:
             self._node.send(watcher, up)
 
     def given_way(self, proc: HostProc, again: ProcAgain) -> None:
-        """Who watches the proc watches the new one."""
-        watchers, end_watchers = (
-            self._watchers.get(proc.uid, {}),
-            self._end_watchers.get(proc.uid, {}),
-        )
-        for address in self._with_owner(proc, {**watchers, **end_watchers}).values():
+        """A new process has taken the place of a proc, and is watched like the old one."""
+        watchers = {**self._watchers.get(proc.uid, {}), **self._end_watchers.get(proc.uid, {})}
+        for address in self._with_owner(proc, watchers).values():
             self._node.send(address, again)
 
     def never_began(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
