@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
-from monarch.runtime.hosts.exit_reason import ExitReasons, describe_exit, oom_kills
+from monarch.runtime.hosts.launcher import ExitReasons, describe_exit, oom_kills
 
 SECONDS = 20
 

@@ -20,12 +20,11 @@ from monarch.config import settings
 from monarch.net.segment_door import door_path
 from monarch.runtime.ends.process_group import kill_lost_group
 from monarch.runtime.hosts.bulletins import Bulletins
-from monarch.runtime.hosts.exit_reason import ExitReasons
 from monarch.runtime.hosts.hang_watch import HangWatch
 from monarch.runtime.hosts.host_link import HostWatch
 from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.hosts.hosted_workspace import HostedWorkspace, NoWorkspace
-from monarch.runtime.hosts.launcher import Launcher, MakesProcs, StartLauncher
+from monarch.runtime.hosts.launcher import ExitReasons, Launcher, MakesProcs, StartLauncher
 from monarch.runtime.hosts.proc_stops import ProcStops
 from monarch.runtime.hosts.proc_watchers import ProcWatchers
 from monarch.runtime.hosts.replacements import Replacements
