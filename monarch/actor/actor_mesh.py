@@ -83,8 +83,8 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
         from a file reloads with ``sync_workspace``. All members switch between the same two
         messages of this process, or none does: they keep their state, run the new methods, and
         ``__reload__`` where that is defined. References to the mesh know the new endpoints, and
-        what is spawned of either class from then on has the new code. What the methods read from
-        the script's globals comes with them, as it is now. On a slice only its members change.
+        what is spawned of either class from then on has the new code. The script's globals that the
+        methods read come with them, as they are now. On a slice only its members change.
 
         Raises ``ValueError`` for another class, or one that is imported; the future raises
         ``ReloadRefused`` where a member cannot take it, as when ``__slots__`` differ.
@@ -139,7 +139,7 @@ def _ping(self: object) -> None: ...
 
 
 def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
-    """Ask the members of an actor mesh to end. Those in dead procs count as ended.
+    """Ask the members of an actor mesh to end. Members in dead procs count as ended.
 
     Raises ``SupervisionError`` for a ``__cleanup__`` that raised, and for members that do not get
     to it within ``stop_timeout_seconds``.

@@ -24,13 +24,13 @@ _Item = tuple[int, RawReply]
 
 
 class _Queue:
-    """What has arrived, and who waits for what comes next; one of the two is empty."""
+    """Values that have arrived, and receivers that wait for the next; one of the two is empty."""
 
     def __init__(self, once: bool) -> None:
         self._once = once
         self._lock = threading.Lock()
         self.items: deque[_Item | Callable[[], None]] = deque()
-        # Who does not wait any longer must not get the value: it would be lost.
+        # A receiver that waits no longer must not get the value: it would be lost.
         self._waiting: deque[weakref.ref[Promise[_Item]]] = deque()
 
     def receive(self, rank: int, answer: RawReply) -> bool:
@@ -97,7 +97,7 @@ class _Inlet:
 
 
 def _abandon(node: Node, number: int, items: deque[_Item | Callable[[], None]]) -> None:
-    """Close the port of a channel whose receiver is gone; whoever sends to it need not wait."""
+    """Close the port of a channel whose receiver is gone; its senders need not wait."""
     node.calls.close(number)
     for item in items:
         if not isinstance(item, tuple):
@@ -115,7 +115,7 @@ class _Received(Future[T]):
     So one that is dropped before takes none, and of several the first to be asked gets the first.
     """
 
-    # The queue stays as long as somebody may ask for a value of it.
+    # The queue stays as long as a value of it may be asked for.
     _queue: _Queue
     _claim: Promise[_Item] | None
 
@@ -145,7 +145,7 @@ class PortReceiver(Generic[T]):
         self._queue = queue
 
     def recv(self) -> Future[T]:
-        """The next value, whoever sent it; an exception that was sent is raised.
+        """The next value, of any sender; an exception that was sent is raised.
 
         Which one is the next is decided when the future is first waited for or asked.
         """
@@ -173,7 +173,7 @@ class Channel(Generic[T]):
         queue = _Queue(once)
         node = process.current().node
         number = node.open_port(_Inlet(queue), [])
-        # Nobody can receive any more once the receiver is gone.
+        # Once the receiver is gone, the values can be received by no one else.
         weakref.finalize(queue, _abandon, node, number, queue.items).atexit = False
         return Port(PortAddress(node.address, number, is_channel=True)), PortReceiver(queue)
 

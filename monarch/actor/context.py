@@ -1,4 +1,4 @@
-"""Who am I: the running actor, and the rank that its message was sent to."""
+"""The running actor, and the rank that its message was sent to."""
 
 from __future__ import annotations
 

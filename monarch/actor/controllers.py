@@ -38,7 +38,7 @@ class _Registry(Actor):
         return self._controllers[name]
 
     def __supervise__(self, failure: MeshFailure) -> bool:
-        # Whoever asks for it next is told; the others have nothing to do with it.
+        # The next caller that asks for it is told; other callers have nothing to do with it.
         if failure.mesh_name not in self._controllers:
             return False
         self._failures.setdefault(failure.mesh_name, failure)

@@ -135,9 +135,9 @@ class Endpoint(Generic[P, R]):
         return iter([make_future(promise, resolve) for promise in sink.promises])
 
     def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Tell all members, and wait for nobody. An endpoint that raises fails its actor.
+        """Tell all members, and do not wait. An endpoint that raises fails its actor.
 
-        Nobody says whether it has arrived. Members that are dead do not get it; and on many
+        There is no word of its arrival. Members that are dead do not get it; and on many
         hosts, where hosts hand messages on to others, those below a host that is lost at this
         moment may not get it either, though they live. A log line names the host then. Where
         that must not go unnoticed, use ``call``.
@@ -148,7 +148,7 @@ class Endpoint(Generic[P, R]):
             self._tell_undelivered(sender)
 
     def _tell_undelivered(self, sender: Uid) -> None:
-        """Whoever is known to be dead did not get it."""
+        """A member that is known to be dead did not get the message."""
         node = process.current().node
         for rank, proc in enumerate(self._mesh.procs):
             failure = node.failure_of(proc.uid)
@@ -175,7 +175,7 @@ class Endpoint(Generic[P, R]):
         return make_future(sink.promise, resolve_one(mesh, self._name))
 
     def asked(self, rank: int) -> Asked | None:
-        """A member, for who asks what a caller waits for; see ``core.rings``.
+        """A member, as the answer to what a caller waits for; see ``core.rings``.
 
         Nothing where others may answer for it, or hand its answer on: that may come behind what
         it says later.
@@ -255,7 +255,7 @@ class _Bounds:
 
 @functools.lru_cache(maxsize=4096)
 def _bounds(function: Callable[..., Any], num_own: int, *version: object) -> _Bounds:
-    # What a reload may change in place is part of the key.
+    # The key includes all that a reload may change in place.
     return _Bounds(function, num_own)
 
 
@@ -287,7 +287,7 @@ _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
 def _misfit(called: str, problem: str, signature: inspect.Signature, num_own: int) -> str:
-    """What is wrong with the arguments of a call, and what they should be."""
+    """An error text: how the arguments of a call differ from what they should be."""
     parameters = list(signature.parameters.values())[num_own:]
     unexpected = _UNEXPECTED.search(problem)
     names = [one.name for one in parameters]

@@ -20,7 +20,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _POLL_SECONDS = 2.0
-"""Who waits no longer than this looks again by himself: nobody need look after him."""
+"""A wait that is no longer than this is not watched for deadlocks: the waiter looks again
+itself."""
 
 
 class Future(Generic[R]):
@@ -61,7 +62,7 @@ class Future(Generic[R]):
         if now is None or (timeout is not None and timeout <= _POLL_SECONDS):
             return self._promise.wait(timeout)
         promise, thread = self._promise, threading.get_ident()
-        flush()  # What it says of itself from here on must not overtake its answers.
+        flush()  # Its word that it waits must not overtake its answers.
         _note(thread, now, promise)
         try:
             return promise.wait(timeout)

@@ -19,7 +19,7 @@ _NOWHERE = Point(0, Extent([], []))
 
 
 class Creator:
-    """Who spawned an actor: another actor, or the client, whose name is "root"."""
+    """The creator of an actor: another actor, or the client, whose name is "root"."""
 
     def __init__(self, path: Sequence[Ancestor]) -> None:
         self._path = tuple(path)

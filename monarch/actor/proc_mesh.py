@@ -285,7 +285,7 @@ class ProcMesh(Syncable, MeshTrait):
 
 
 def current_owner() -> tuple[Uid, tuple[Ancestor, ...]]:
-    """Who owns what is spawned here: the running actor, or the root; with the path to it."""
+    """The owner of what is spawned here: the running actor, or the root; with the path to it."""
     now = running.get()
     if now is None or now.instance is None:
         return ROOT, ()

@@ -36,7 +36,7 @@ class PushFuture(Future[SyncReport], Coroutine[Any, Any, SyncReport]):
         return self._go_on(lambda steps: steps.throw(*error))
 
     def close(self) -> None:
-        """Nobody waits any more; the push goes on."""
+        """Stop waiting; the push goes on."""
         if self._steps is not None:
             self._steps.close()
 

@@ -42,7 +42,7 @@ def value_of(reply: RawReply) -> Any:
 
 
 class Callee(Protocol):
-    """Who is called, as far as errors name it: ``<module.Class name>``."""
+    """The called actor, as errors name it: ``<module.Class name>``."""
 
     @property
     def name(self) -> str: ...
@@ -70,7 +70,7 @@ def died(callee: Callee, method: str, failure: MeshFailure) -> SupervisionError:
 
 
 class Called(Protocol):
-    """The endpoint that is called, for who asks what a caller waits for."""
+    """The endpoint that is called, as the answer to what a caller waits for."""
 
     def asked(self, rank: int) -> Asked | None:
         """One member of it; ``None`` where another than that may give the answer."""

@@ -28,7 +28,7 @@ def returns_future(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P,
 
     The body begins when somebody first asks for its result, and runs once: on the loop of who
     awaits, or on the thread of who calls ``get``, in a loop of its own. A ``get`` whose time is up,
-    or that is interrupted, cancels the body it runs; then all get that error. Who cancels an
+    or that is interrupted, cancels the body it runs; then all get that error. Cancelling an
     ``await`` cancels nothing else. Raises ``TypeError`` for what is no coroutine function.
     """
     if not inspect.iscoroutinefunction(function):

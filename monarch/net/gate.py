@@ -1,4 +1,4 @@
-"""Who gets in over TCP: those who hold the job's secret, and nobody else.
+"""Admission over TCP: a peer needs the job's secret.
 
 A listener speaks CURVE. A stranger who does not know its public key (it is derived from the
 secret and never sent) fails in ZeroMQ's own thread, before a byte of his reaches Python; one
@@ -114,7 +114,7 @@ class Gate:
         return any(hmac.compare_digest(z85.encode(key), one) for one in self._allowed)
 
     def _watch(self, listener: zmq.Socket[bytes], url: str) -> None:
-        """Log who is turned away before Python gets to see anything of them."""
+        """Log the peers that ZeroMQ turns away before Python sees anything of them."""
         name = f"inproc://watch-{next(self._numbers)}"
         listener.monitor(name, _EVENTS)
         events = self._context.socket(zmq.PAIR)
@@ -180,8 +180,8 @@ class _ListenerWatch:
             )
 
     def _send_away(self) -> None:
-        """Hang up on the one who has waited for longest before the handshake: who means it comes
-        again. Those who are through with it are none of ours any more."""
+        """Hang up on the one who has waited for longest before the handshake: a real peer comes
+        again. Peers that are through with it are not counted here."""
         while self._knocking:
             number = next(iter(self._knocking))
             address, port = self._knocking.pop(number)
@@ -201,7 +201,7 @@ def _fd(socket: zmq.Socket[bytes]) -> int:
 
 
 def _caller(fd: int) -> tuple[str, int]:
-    """Who is at the other end of a socket of ZeroMQ's, if it is still there: address and port."""
+    """The address and port at the other end of a socket of ZeroMQ's, if it is still there."""
     try:
         borrowed = sockets.socket(fileno=fd)
     except OSError:
@@ -216,7 +216,7 @@ def _caller(fd: int) -> tuple[str, int]:
 
 
 def _max_knocking() -> int:
-    """How many may be connected who have not shown who they are: each takes a descriptor."""
+    """How many peers may be connected before their handshake: each takes a descriptor."""
     return min(_MAX_KNOCKING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
 
 

@@ -29,7 +29,7 @@ def wait_until(
     for it until ``done()`` or for ``timeout`` seconds. May return early: block then.
 
     ``subscribe`` is given what is to be called when ``done()`` has come true by another thread's
-    doing: who polls would not notice.
+    doing: the polling thread would not notice.
     """
     flush()
     loop: IoLoop | None = getattr(_local, "loop", None)

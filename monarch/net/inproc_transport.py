@@ -60,7 +60,7 @@ class InprocTransport:
         return connection
 
     def use_keys(self, keys: JobKeys) -> None:
-        """Nobody else can listen in one process."""
+        """In one process there is one listener for each address."""
 
     def allow_insecure(self) -> None:
         """Nothing here is reached from beyond the machine."""

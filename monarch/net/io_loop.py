@@ -5,7 +5,7 @@ order of arrival. Callbacks must not block: whatever takes time goes to a thread
 
 The loop has a thread, and may lend its turn: an actor's thread that has nothing to do polls in
 its place, and so gets its next message without a thread switch. While that thread is away, with
-the message, nobody polls; the loop's own thread steps in if it stays away for longer than a
+the message, no thread polls; the loop's own thread steps in if it stays away for longer than a
 moment.
 """
 
@@ -75,7 +75,7 @@ class IoLoop:
             self._soon.append(action)
             return True
         with self._wake_lock:
-            # The number of a closed descriptor may belong to somebody else by now.
+            # The number of a closed descriptor may be in use again by now.
             if self._has_ended:
                 return False
             self._soon.append(action)
@@ -83,14 +83,14 @@ class IoLoop:
             return True
 
     def _end_poll(self) -> bool:
-        """Have whoever polls look up; false once the loop has ended."""
+        """Interrupt the poll in progress; false once the loop has ended."""
         with self._wake_lock:
             if not self._has_ended:
                 self._wake.set()
             return not self._has_ended
 
     def nudge(self) -> None:
-        """Have whoever polls look whether what they wait for is there. From any thread."""
+        """Have the polling thread look whether what it waits for is there. From any thread."""
         if not self.is_current():
             self._end_poll()
 
@@ -182,7 +182,7 @@ class IoLoop:
             self._has_ended = True
             self._wake.close()
             self._poll.close()
-        # Whoever handed something over at the last moment may wait for it.
+        # A thread that handed something over at the last moment may wait for it.
         self._run_soon()
         self._turn.end()
 
@@ -226,7 +226,7 @@ class IoLoop:
         """Poll on this thread until ``until()``, or for ``timeout`` seconds; if it ``is_eager``,
         for a moment without sleeping.
 
-        Returns early where the loop does not lend its turn, or somebody else has it; on the main
+        Returns early where the loop does not lend its turn, or another thread has it; on the main
         thread also when a signal has come, after its handler.
         """
         if until():

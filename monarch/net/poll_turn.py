@@ -1,9 +1,9 @@
-"""Who polls: the loop's own thread, or a guest that has nothing else to do.
+"""The right to poll: the loop's own thread has it, or a guest thread with nothing else to do.
 
 A guest takes the turn, and gives it back when it goes off with a message; it is expected to be
-back soon, so nobody is woken. An alarm brings the loop's own thread back where it is not. To set
-one costs more than all the rest, so one that is set stays: whoever hears it looks how long the
-guest has been away.
+back soon, so no thread is woken. An alarm brings the loop's own thread back where it is not. To set
+one costs more than all the rest, so one that is set stays: the thread that it wakes looks how long
+the guest has been away.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Alarm:
 
 
 class PollTurn:
-    """The right to poll; one thread has it, or nobody for a moment. Lent only if ``lends``,
+    """The right to poll; one thread has it, or none for a moment. Lent only if ``lends``,
     where the system has alarms."""
 
     def __init__(self, lends: bool) -> None:
@@ -106,7 +106,7 @@ class PollTurn:
         self.holder = 0
         self._left_at = 0.0 if at_once else time.monotonic()
         self._turn.release()
-        # After that: an alarm that goes off while the turn is still held is heard by nobody.
+        # After that: an alarm that goes off while the turn is still held is not heard.
         if at_once or not self._is_set:
             self._is_set = True
             self._alarm.set(0.0 if at_once else _AWAY_SECONDS)
@@ -125,12 +125,12 @@ class PollTurn:
         self.is_wanted = False
         self.holder = 0
         self._left_at = 0.0
-        # Not counted as set: who leaves earlier wants us earlier.
+        # Not counted as set: a guest that leaves earlier sets it to an earlier time.
         self._alarm.set(_TAKEOVER_SECONDS)  # The guest may have given up waiting.
         self._turn.release()
         while True:
             self._alarm.wait()
-            # Before the look: who leaves after it sets the alarm again.
+            # Before the look: a guest that leaves after it sets the alarm again.
             self._is_set = False
             if not self._turn.acquire(blocking=False):
                 continue
@@ -142,7 +142,7 @@ class PollTurn:
             self._alarm.set(_AWAY_SECONDS)
 
     def end(self) -> None:
-        """Nobody polls any more. On the own thread, in its turn."""
+        """No thread polls any more. On the own thread, in its turn."""
         self._has_ended = True
         self.holder = 0  # A later thread may get our number.
         self._turn.release()

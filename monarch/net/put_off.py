@@ -19,7 +19,7 @@ _handlers: dict[int, Handler] = {}
 """What was put off, by signal."""
 _seen: list[Any] = []
 _callable: dict[int, Handler] = {}
-"""Those of ``_seen`` that are Python's to call: to look at each takes longer than to ask."""
+"""The members of ``_seen`` that are Python's to call: to look at each takes longer than to ask."""
 
 
 class PutOff:
@@ -67,7 +67,7 @@ class PutOff:
         number, frame = self.noted.pop(0)
         try:
             self._before[number](number, frame)
-        finally:  # Whatever it raises, the others are called as well.
+        finally:  # The other handlers are called even where one raises.
             if self.noted:
                 self._call()
 

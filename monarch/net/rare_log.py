@@ -42,7 +42,7 @@ class RareLog:
         now = self._clock()
         with self._lock:
             if kind not in self._kinds and len(self._kinds) >= _MAX_KINDS:
-                kind = None  # Whoever makes up kinds shares one.
+                kind = None  # A peer that makes up kinds shares one.
             told, unsaid = self._kinds.get(kind, (now - self._every, 0))
             is_due = now - told >= self._every
             self._kinds[kind] = (now, 0) if is_due else (told, unsaid + 1)

@@ -51,7 +51,8 @@ class Segment:
         fd = os.memfd_create("monarch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, size)
-            # Who maps it may rely on its size: shorter, reading it would end the process.
+            # A process that maps it relies on its size: were it shorter, reading would end that
+            # process.
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
             return cls(fd)
         except BaseException:
@@ -75,7 +76,7 @@ class Segment:
 
     @property
     def private(self) -> mmap.mmap:
-        """The same memory, in which nobody else sees what we change."""
+        """The same memory, copied where we change it: the changes stay private."""
         if self._private is None:
             self._private = mmap.mmap(self.fd, self.size, access=mmap.ACCESS_COPY)
         return self._private
@@ -103,7 +104,7 @@ class Segment:
 def view_region(
     segment: Segment, offset: int, size: int, hold: int, *, private: bool
 ) -> memoryview:
-    """A view of a region, writable. ``hold`` is cleared once nobody here looks at it any more.
+    """A view of a region, writable. ``hold`` is cleared once the last view of it here is gone.
 
     Arrays made from the view, and slices of it, count. ``private``: others look at the region
     too, and must not see what is written to it here.
@@ -152,7 +153,7 @@ def _returned(lease: Any) -> None:
 
 
 def _keep_all() -> None:
-    """A forked child has the same views, and nobody notices when it is done with them."""
+    """A forked child has the same views, and its use of them is not counted."""
     for lease in list(_leases.values()):
         lease.pid = 0
 

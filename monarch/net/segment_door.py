@@ -1,7 +1,7 @@
 """Where a process takes in the segments of others: a datagram socket that descriptors come by.
 
 What has been handed in is in the kernel's hands: it arrives even if the sender has died since.
-Nobody is handed anything but by the path, which lies in a directory of the user's alone.
+A process is handed something by the path alone, which lies in a directory of the user's alone.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SegmentDoor:
 
 def hand_over(path: str, name: str, fd: int) -> None:
     """Hand ``fd`` to the process behind the door at ``path``. Raises ``OSError`` if it cannot
-    be done now: nobody is there, it is another user's, or too much waits there already.
+    be done now: no process is there, it is another user's, or too much waits there already.
     """
     check_owner(path)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))

@@ -1,4 +1,4 @@
-"""Handing what has arrived to whoever receives it, without letting a bad message do harm."""
+"""Hands what has arrived to its receiver, so that a bad message does no harm."""
 
 from __future__ import annotations
 

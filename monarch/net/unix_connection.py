@@ -126,7 +126,7 @@ class UnixConnection:
             self._drop()
             self._retry()
         except BaseException:
-            # Interrupted, so that nobody knows how much has left: the receiver must not take
+            # Interrupted, so that it is unknown how much has left: the receiver must not take
             # what follows for the rest of it.
             self._queue.clear()
             self._drop()

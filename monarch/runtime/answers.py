@@ -1,4 +1,4 @@
-"""What comes back to a node: answers to calls and to control requests, each into its port."""
+"""Answers to calls and to control requests: a node puts each into its port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monarch.wire.message import Answer, PortMark, Replies, Reply
 
 
 class RawReply:
-    """An answer as it arrived: unpickled by whoever wants it, on their thread."""
+    """An answer as it arrived: unpickled on the thread that wants it."""
 
     __slots__ = ("buffers", "failed", "generation", "payload", "refused", "sender", "via")
 
@@ -38,7 +38,7 @@ class RawReply:
 
 
 class Response:
-    """What became of a control request: a body, or an error text.
+    """The response to a control request: a body, or an error text.
 
     ``is_down``: the process that was asked is gone.
     """
@@ -110,7 +110,7 @@ class Answers:
         self._node.calls.receive(answer.port, 0, Response(answer.body, answer.error))
 
     def on_port_mark(self, envelope: Envelope) -> None:
-        """Somebody who sends into a port wants to know when everything so far has been taken."""
+        """A sender into a port asks to be told when everything so far has been taken."""
         mark = envelope.message
         assert isinstance(mark, PortMark)
         node = self._node

@@ -157,7 +157,7 @@ class ClientAgent(ProcAgent):
             self.code_states.found(link.address.uid, generation, str(digest))
 
     def _on_first_reload(self, envelope: Envelope) -> None:
-        """Somebody pushed code for what we run, before we did ourselves."""
+        """Another author pushed code for what we run, before we did ourselves."""
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.runtime.workspace.session import session_of
 
@@ -258,7 +258,7 @@ class ClientAgent(ProcAgent):
         Actors have ``grace_seconds`` to clean up, by default what the settings say.
         """
         grace = settings().exit_timeout_seconds if grace_seconds is None else grace_seconds
-        # Whoever closes us may have met a death that the I/O thread is still telling others of.
+        # The closing thread may have met a death that the I/O thread is still telling others of.
         with contextlib.suppress(Exception):
             self.node.loop.run_on_loop(lambda: None, timeout=grace)
         self.faults.settle(grace)
@@ -353,7 +353,7 @@ def given_workspaces(agent: HostAgent) -> list[str]:
     """Of the procs that run on a host: by ``env`` when they were spawned, or by their bootstrap.
 
     Waits until their bootstraps have run, up to ``reload_timeout_seconds``; one that takes longer
-    is passed over. What is in the environment of this process, too, no bootstrap has set.
+    is passed over. A value that the environment of this process has, too, was set by no bootstrap.
     """
     node, asked = agent.node, []
     found: dict[str, None] = {}

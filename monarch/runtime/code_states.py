@@ -53,8 +53,8 @@ class CodePush(NamedTuple):
 
 
 class CodeStates:
-    """What a process knows of that. Whoever ``is_root`` keeps all, and tells it with each push;
-    others know what they were told with the last one, or at their birth.
+    """The states of hosts, as a process knows them. The root (``is_root``) keeps all, and tells
+    them with each push; others know what they were told with the last one, or at their birth.
 
     ``is_one``: nothing is divided, nor about to be, as nearly always.
     """
@@ -128,7 +128,7 @@ class CodeStates:
     # A call.
 
     def laggards(self, hosts: Iterable[Uid], born: CodeState) -> Laggards | None:
-        """Those of ``hosts`` that run older code than others of them which they belong to.
+        """The members of ``hosts`` that run older code than others of their family.
 
         They are of a mesh whose procs were spawned for the state ``born``: what was pushed
         before says nothing of them.

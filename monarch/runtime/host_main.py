@@ -48,7 +48,7 @@ def serve_host(address: str, name: str = "", insecure: bool = False) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
-        # Last, because whoever was waiting for us asks at once.
+        # Last, because a client that was waiting for us asks at once.
         service.open(url)
         _say_ready()
         over.wait()

@@ -1,7 +1,7 @@
 """One process on the network: its address, its peers, its ports.
 
-Everything that a process sends or receives goes through its node. What the messages mean is
-decided by the agents that register for them.
+Everything that a process sends or receives goes through its node. The agents that register for
+messages decide what they mean.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Node:
         self._handlers: dict[type, Handler] = {}
         self._anywhere: set[type] = {Reply}
         self._transport = (transport or self._over_sockets)(self.loop, self._receive)
-        # What the parts of this node do to forget a process.
+        # Entries that make the parts of this node forget a process.
         self.on_gone: list[Callable[[Uid, Gone], None]] = []
         self._rare = RareLog(_log)
         self._closed = False
@@ -204,7 +204,7 @@ class Node:
             peer.send(pack(envelope))
 
     def way_to(self, to: ProcAddress) -> Callable[[Envelope], None]:
-        """What takes messages for a process, as long as it is known as it is now.
+        """A function that takes messages for a process, valid as long as its peer is the same.
 
         Buffers that are borrowed have been taken when it returns.
         """
@@ -234,7 +234,7 @@ class Node:
         return self.address_book.address_of(uid)
 
     def open_port(self, sink: Sink, targets: list[Uid]) -> int:
-        """A port for answers from ``targets``. Those already dead end the wait at once.
+        """A port for answers from ``targets``. A target that is already dead ends the wait at once.
 
         Call before sending: a death is then seen either here or by the sweep that follows it.
         """
@@ -272,13 +272,13 @@ class Node:
         body: dict[str, Any] | None = None,
         error: str = "",
     ) -> None:
-        """Answer a control message. ``port`` 0 means that nobody waits."""
+        """Answer a control message. ``port`` 0 means that no answer is waited for."""
         if port:
             address = to if isinstance(to, ProcAddress) else self.address_of(to)
             try:
                 self.send(address, Answer(port, self.uid, body or {}, error))
             except UnicodeEncodeError:
-                # It names a file whose name is no text; whoever waits is answered all the same.
+                # It names a file whose name is no text; the request is answered all the same.
                 told = {name: as_text(value) for name, value in (body or {}).items()}
                 self.send(address, Answer(port, self.uid, told, as_text(error)))
 
@@ -296,7 +296,8 @@ class Node:
             self._try(envelope)
 
     def _try(self, envelope: Envelope) -> None:
-        """Handle a message; one that cannot be is logged, and nobody is left to wait for it."""
+        """Handle a message; one that fails is logged, and answered with the error where an answer
+        is waited for."""
         try:
             self.dispatch(envelope)
         except Exception as error:

@@ -59,7 +59,7 @@ def found_by(find: Callable[[], ProcAgent]) -> Iterator[None]:
     """Within the block ``find`` says which agent the calling thread belongs to.
 
     The agent that this process had is set aside meanwhile, so that asking for the current one
-    costs nothing more where nobody simulates.
+    costs nothing more outside of simulations.
     """
     global _find
     before, before_find = _current, _find

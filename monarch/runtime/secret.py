@@ -1,4 +1,4 @@
-"""The job's secret, on its way from whoever started this process."""
+"""The job's secret, on its way from the process that started this one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Spans and metrics through OpenTelemetry where a provider takes them; otherwise nothing.
 
-We make no provider: whoever wants to see spans or metrics sets one up, as for any library, at any
+We make no provider: a program that wants spans or metrics sets one up, as for any library, at any
 time. Until then a call costs nothing more, though OpenTelemetry be installed, as it is wherever
 some other package needs it.
 """
@@ -31,10 +31,10 @@ def is_installed() -> bool:
 
 
 def is_tracing() -> bool:
-    """Whether somebody takes spans now. To be asked at each call, so it imports nothing."""
+    """Whether spans are taken now. To be asked at each call, so it imports nothing."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
-        # Nobody can have set one, but the environment may name one to be loaded.
+        # The program cannot have set one, but the environment may name one to be loaded.
         return _PROVIDER_VARIABLE in os.environ and is_installed()
     provider = trace.get_tracer_provider()
     return not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))

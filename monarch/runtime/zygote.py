@@ -134,7 +134,8 @@ class _Zygote:
         self._tell(event="preloaded", modules=modules, errors=errors)
 
     def _learn(self, modules: list[str]) -> None:
-        """Import what nobody asked for, as long as a fork of it is as good as a fresh import."""
+        """Import modules that no order named, as long as a fork of it is as good as a fresh
+        import."""
         errors = import_learned(modules)
         gc.collect()
         gc.freeze()

@@ -1,4 +1,4 @@
-"""Who is where: the addresses that travel in messages and inside pickled references."""
+"""Addresses of processes, actors and ports, in messages and inside pickled references."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ActorAddress(msgspec.Struct, frozen=True, array_like=True):
 class PortAddress(msgspec.Struct, frozen=True, array_like=True):
     """Where answers go: a process, and a number that it gave out.
 
-    ``is_channel``: what arrives is kept until somebody asks for it.
+    ``is_channel``: what arrives is kept until it is asked for.
     """
 
     proc: ProcAddress

@@ -1,4 +1,4 @@
-"""Bulletins: what a host agent keeps for whoever wants to hear of what happens there."""
+"""Bulletins: news of a host, which its agent keeps for listeners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Bulletin(msgspec.Struct, frozen=True):
     ``key`` is what it is about, as ``run /home/me/runs/ddp-1`` or ``workspace``, and ``kind`` what
     has become of that: ``held``, ``mended``, ``committed``. ``text`` is for people, ``data`` for
     programs, and holds what JSON can hold. It ``stands`` until there is another of its key, or its
-    sender has left: then who comes later is told of it, too. ``number`` and ``time``, in seconds
+    sender has left: then a later listener is told of it, too. ``number`` and ``time``, in seconds
     since the epoch, are given to it by the host.
     """
 

@@ -1,4 +1,4 @@
-"""Classes that travel whole, because nobody could import them: of scripts and notebooks.
+"""Classes that travel whole, because no other process can import them: of scripts and notebooks.
 
 cloudpickle numbers them, so that a process that is sent one twice has one class. A new version of
 a class that is to take the place of an old one must first arrive beside it.

@@ -42,7 +42,7 @@ class Envelope(NamedTuple):
 
 
 class OtherVersion(WireError):
-    """A message of another protocol version. ``hello``: who speaks it, if it says so."""
+    """A message of another protocol version. ``hello``: its sender, where known."""
 
     def __init__(self, theirs: int | str, hello: Hello | None) -> None:
         super().__init__(
@@ -104,7 +104,7 @@ def unpack(frames: Sequence[Bytes]) -> Envelope:
 
 
 def _hello(data: memoryview) -> Hello | None:
-    """Whether a header of another version introduces somebody."""
+    """Whether a header of another version introduces its sender."""
     try:
         hello: Hello = _hello_decoder.decode(data)
         return hello

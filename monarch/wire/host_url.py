@@ -28,7 +28,7 @@ class HostUrl(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The agent's uid: whoever knows the URL knows it, so nothing need be asked first."""
+        """The agent's uid, which follows from the URL, so that nothing need be asked first."""
         return "h" + hashlib.sha256(self.advertise.encode()).hexdigest()[:11]
 
     def address(self, here: str) -> ProcAddress:

@@ -1,7 +1,7 @@
 """All keys of a job from its one secret.
 
 Any 32 bytes are a valid CURVE secret key, so each key is HMAC(secret, label): nothing to
-distribute but the secret, nothing to set up. Who holds the secret may speak; who does not
+distribute but the secret, nothing to set up. A process that holds the secret may speak; another
 fails the handshake before a byte of a message is read.
 """
 
@@ -31,7 +31,7 @@ class KeyPair(NamedTuple):
 
 
 class JobKeys:
-    """The key pairs of a job: one for whoever listens, one for whoever connects."""
+    """The key pairs of a job: one for listeners, one for connecting processes."""
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != SECRET_BYTES:

@@ -31,7 +31,7 @@ def as_bytes(view: memoryview) -> bytes:
     address = id(made) + _HEADER_BYTES
     start = (address + _PAGE - 1) & -_PAGE
     _madvise(start, (address + size - start) & -_PAGE, mmap.MADV_HUGEPAGE)
-    # Nobody else has seen the object yet: filling it is what the C API allows at this point.
+    # No other code has seen the object yet: filling it is what the C API allows at this point.
     ctypes.memmove(address, ctypes.addressof(ctypes.c_ubyte.from_buffer(view)), size)
     return made
 

@@ -27,7 +27,7 @@ _MAX_ITEMS = 256
 
 
 class Borrowed(list[memoryview]):
-    """Buffers that are still the sender's own: whoever sends them takes them first.
+    """Buffers that are still the sender's own: sending takes them first.
 
     ``taken`` is for what the runtime makes of them; ``is_shared`` says that it may be one and the
     same for several receivers.

@@ -72,13 +72,13 @@ class ActorCell:
         self.ended: Promise[None] = Promise()
         self.is_ended = False
         self.is_ending = False
-        # The endpoint in hand, for who waits for its end and wants to say so.
+        # The endpoint in hand, named in reports about waiting for its end.
         self.method = ""
         self._host = host
         self._mailbox = Mailbox()
         self._traced: dict[str, tuple[EndpointSpec, EndpointSpec]] = {}
         if telemetry.is_installed():
-            # Shadowed, so that a call costs nothing more where there is nobody to tell.
+            # Shadowed, so that a call costs nothing more without a provider.
             self._endpoint = self._traced_endpoint  # type: ignore[method-assign]
         self.hooks = Hooks(record, self._settle)
         self._doom = ""
@@ -128,12 +128,12 @@ class ActorCell:
             try:
                 spec = plain(call)
             except AttributeError as error:
-                # Whoever surrounds is to see that, too.
+                # The tracing around it is to see that, too.
                 missing = error
                 spec = EndpointSpec(lambda *args, **kwargs: _raise(missing))
             return replace(spec, method=wrap(call.method, spec.method))
 
-        # Shadowed, so that a call costs nothing more where nobody asked for it.
+        # Shadowed, so that a call costs nothing more where it was not asked for.
         self._endpoint = surrounded  # type: ignore[method-assign]
 
     def judge(self, judge: Judge) -> None:
@@ -264,7 +264,7 @@ class ActorCell:
         return traced
 
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
-        """An endpoint raised: tell the caller who waits; where nobody waits, fail."""
+        """An endpoint raised: tell the caller that waits; fail where none does."""
         if self.failure is not None:
             self._refuse(call)
             return

@@ -28,7 +28,7 @@ class ActorLoop(NamedTuple):
 
 
 class ActorLoops:
-    """Gives each actor a loop that nobody else is on. From any thread."""
+    """Gives each actor a loop of its own. From any thread."""
 
     def __init__(self) -> None:
         self._main: asyncio.AbstractEventLoop | None = None

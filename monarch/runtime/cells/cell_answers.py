@@ -1,4 +1,4 @@
-"""What an actor says to those who call it: a value, an error, or that it will not run the call."""
+"""An actor's answers to its callers: a value, an error, or that it will not run the call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Named(NamedTuple):
 
 
 class CellAnswers:
-    """The answers of one actor. Who waits for none is told of refusals where his process can."""
+    """The answers of one actor. A sender that waits for none is told of refusals, where its process
+    can be."""
 
     def __init__(self, record: ActorRecord | Named, host: Carrier) -> None:
         self._record = record
@@ -64,7 +65,8 @@ class CellAnswers:
             self._fail(call, dump_error(self._refusal(call, failure)), refused=True)
 
     def refuse_behind(self, call: Call) -> None:
-        """The call is of newer code than ours: whoever waits for it is told, and nobody runs it."""
+        """The call is of newer code than ours: a caller that waits for it is told, and it does not
+        run."""
         self._refuse_by_name(call, self._host.gate.why_behind)
 
     def refuse_crossing(self, call: Call) -> None:
@@ -83,7 +85,7 @@ class CellAnswers:
             self._host.return_call(call, self._record.title, str(error))
 
     def give_back(self, call: Call, failure: MeshFailure | None) -> None:
-        """A call came too late: tell who waits for its answer, or else who sent it."""
+        """A call came too late: tell the caller that waits for its answer, or else the sender."""
         if call.port:
             self.refuse(call, failure)
         elif call.sender_actor:

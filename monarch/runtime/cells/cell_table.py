@@ -1,4 +1,4 @@
-"""The actors of a process: who is here, who is yet to come, and who was."""
+"""The actors of a process: present, yet to come, and ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CellTable:
     """Brings messages to the cells they are for. From any thread.
 
     A call may overtake the order to make its actor, on another connection, and waits for it. What
-    comes for an actor that was stopped is refused. ``lock`` is held while somebody comes or goes.
+    comes for an actor that was stopped is refused. ``lock`` is held while an actor comes or goes.
     """
 
     def __init__(self, host: CellHost) -> None:
@@ -38,7 +38,7 @@ class CellTable:
         return self._cells.get(actor)
 
     def on_demand(self, actor: Uid, spawn: Callable[[], None]) -> None:
-        """``spawn`` makes the actor of this uid, whenever somebody calls it and it is not there."""
+        """``spawn`` makes the actor of this uid, whenever it is called and is not there."""
         self._on_demand[actor] = spawn
 
     def enter(self, cell: ActorCell, order: Envelope, first: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class CellTable:
             for call in self._early.pop(actor, []):
                 assert isinstance(call.message, Call)
                 cell.deliver(Delivery(call.message.sender, call))
-            # Only now: nobody's call may get in before the order to make it.
+            # Only now: no call may get in before the order to make it.
             self._cells[actor] = cell
 
     def remove(self, cell: ActorCell) -> None:

@@ -1,6 +1,6 @@
 """Follows the waits of this process's actors that last: see ``core.rings``.
 
-Nobody is looked at before something waits. Everything here runs on the node's I/O loop.
+No actor is looked at before one waits. Everything here runs on the node's I/O loop.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RingWatch:
         node.handle(Chase, self._on_chase)
 
     def wake(self) -> None:
-        """Somebody waits: look whether it lasts. From any thread."""
+        """An actor waits: look whether that lasts. From any thread."""
         if not self._is_awake:
             self._is_awake = True
             self._node.loop.call_soon(self._begin)
@@ -51,7 +51,7 @@ class RingWatch:
 
     def _tick(self) -> None:
         self._is_ticking = False
-        # Before the look: who begins to wait during it wakes us again.
+        # Before the look: an actor that begins to wait during it wakes us again.
         self._is_awake = False
         now = self._node.loop.time()
         cells = self._cells.all()
@@ -88,7 +88,7 @@ class RingWatch:
                 self._ask(path, attempt, asked)
 
     def _asked(self, wait: Wait) -> list[Asked]:
-        """Those all of whose answers a wait is for."""
+        """The actors whose answers, all of them, a wait is for."""
         for sink in self._node.calls.sinks():
             if getattr(sink, "awaits", None) is not None:
                 asked: list[Asked] = sink.awaits(wait.promise)  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ class Undelivered(NamedTuple):
         return self.source
 
     def dest(self) -> str:
-        """Who it was for."""
+        """The actor that it was for."""
         return self.target
 
     def error_msg(self) -> str:

@@ -24,7 +24,7 @@ _raised = threading.Event()
 
 
 def prepare_to_end() -> None:
-    """Take the signal, where this is the main thread and nobody else has it."""
+    """Take the signal, where this is the main thread and no other handler has it."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(_SIGNAL) is signal.SIG_DFL:
         signal.signal(_SIGNAL, _end)

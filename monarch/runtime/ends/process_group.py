@@ -55,7 +55,7 @@ def die_with_parent() -> None:
 def wake_with_parent() -> None:
     """Have the kernel let this process go on, if it is stopped, when the one that made it ends.
 
-    So it can do what it does then. Who is not stopped notices nothing.
+    So it can do what it does then. A process that is not stopped notices nothing.
     """
     _ask_for(signal.SIGCONT)
 

@@ -1,4 +1,4 @@
-"""What becomes of a failure that nobody has handled: the program's hook is asked about it.
+"""Unhandled failures: the program's hook is asked about each.
 
 - A hook of the program's own is asked at once, whatever else happens. If it returns, the failure is
   handled; if it raises, the program ends.
@@ -76,7 +76,7 @@ class Lost(NamedTuple):
 
 
 class UnhandledFaults:
-    """Those of one client. ``flush`` prints what its procs have printed so far."""
+    """The unhandled failures of one client. ``flush`` prints what its procs have printed so far."""
 
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
@@ -160,7 +160,7 @@ class UnhandledFaults:
         over = arrived + settings().fault_patience_seconds
         with self._changed:
             while not (is_heard() or self._is_over()) and time.monotonic() < over:
-                # The end of the main thread wakes nobody.
+                # The end of the main thread does not wake a wait.
                 self._changed.wait(_LOOK_SECONDS)
             return is_heard()
 

@@ -1,4 +1,4 @@
-"""A host's bulletins: kept for a while, and told to whoever listens."""
+"""A host's bulletins: kept for a while, and told to its listeners (publish and subscribe)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Bulletins:
     """Of one host agent; on its I/O loop.
 
     Of what stands nothing is forgotten. Numbers begin with the moment at which the agent was
-    started, so that whoever heard one that was here before hears all of this one.
+    started, so that a listener of an earlier agent hears all of this one.
     """
 
     def __init__(self, node: Node, clock: Callable[[], float] = time.time) -> None:
@@ -37,11 +37,11 @@ class Bulletins:
         node.handle(Listen, self._on_listen)
 
     def standing(self) -> list[dict[str, Any]]:
-        """What holds now, for who looks once."""
+        """The bulletins that hold now, for a single look."""
         return [msgspec.to_builtins(one) for _, one in self._standing.values()]
 
     def add(self, bulletin: Bulletin, sender: Uid = "") -> None:
-        """Tell all who listen."""
+        """Tell all listeners."""
         self._number += 1
         told = msgspec.structs.replace(bulletin, number=self._number, time=self._clock())
         self._standing.pop(told.key, None)
@@ -90,7 +90,7 @@ class Bulletins:
 
 
 def post(node: Node, hosts: Iterable[ProcAddress], bulletin: Bulletin) -> None:
-    """Tell these hosts; one that is gone hears nothing, and nobody waits for it."""
+    """Tell these hosts; one that is gone hears nothing, and is not waited for."""
     for host in hosts:
         if node.failure_of(host.uid) is None:
             node.send(host, Post(bulletin, node.uid))

@@ -1,6 +1,6 @@
 """Notices procs that live but do not answer, and says what is the matter with them.
 
-A low-rate question goes to the I/O thread of each proc. Whoever does not answer is stopped, or
+A low-rate question goes to the I/O thread of each proc. A proc that does not answer is stopped, or
 stuck in the kernel, or has a thread that holds the GIL and does not let go of it: dead it is not,
 so calls to it go on waiting, and the client is told once.
 """

@@ -114,7 +114,7 @@ class HostAgent:
         self.waiting.changed()
 
     def publish(self, bulletin: Bulletin) -> None:
-        """Tell those who watch this host."""
+        """Tell the listeners of this host."""
         self.bulletins.add(bulletin)
 
     def _on_spawn(self, envelope: Envelope) -> None:
@@ -249,7 +249,7 @@ class HostAgent:
             self.watchers.watch(watch.uid, watch.watcher)
 
     def forget_client(self) -> None:
-        """It has left, and with it all who wait for procs that it had not ordered yet."""
+        """The client has left, and with it all watchers of procs that it had not ordered yet."""
         self.watchers.forget_end_watchers()
         self.waiting.clear()
 
@@ -262,7 +262,7 @@ class HostAgent:
         del self.procs[uid]
         self._hangs.forget(uid)
         if code is None and proc.pid:
-            # With its template gone, nobody else ends what the proc started.
+            # With its template gone, no other process ends what the proc started.
             kill_lost_group(proc.pid, proc.started)
         for path in self._files_of(uid):
             with contextlib.suppress(OSError):
@@ -282,7 +282,7 @@ class HostAgent:
         self._clear_after(proc)
 
     def _clear_after(self, proc: HostProc) -> None:
-        """End what a dead proc has spawned here, and tell those who wait for its end."""
+        """End what a dead proc has spawned here, and answer the orders that wait for its end."""
         self.stop([p.uid for p in self.procs.values() if p.owner.uid == proc.uid], 0.0)
         if not self.templates.is_shared(proc.launcher):
             proc.launcher.close()

@@ -13,7 +13,7 @@ from monarch.wire.message import Attach, Detach, ProcDown
 
 
 class HostDoor:
-    """Who the host's client is. Its procs are stopped when it leaves, dies, or is replaced.
+    """The host's one client. Its procs are stopped when it leaves, dies, or is replaced.
 
     A second client is refused with the first one's name, unless it asks to take over.
     """

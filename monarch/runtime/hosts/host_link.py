@@ -137,7 +137,7 @@ class HostLink:
             return
         self._node.peer_down.on_down.remove(self._on_peer_down)
         self._timer.cancel()
-        # Its procs are gone already: whoever waits for it may try again at once.
+        # Its procs are gone already: a waiting thread may attach again at once.
         gone = MonarchError(f"the host agent at {self.url} is gone: {down.reason}")
         self.ready.set(self._error or gone)
 

@@ -40,7 +40,7 @@ class HostService:
         node.handle(Inspect, self._on_inspect)
 
     def open(self, url: HostUrl) -> None:
-        """Let clients in. Last of all, because whoever was waiting asks at once."""
+        """Let clients in. Last of all, because a client that was waiting asks at once."""
 
         def listen() -> None:
             self.node.listen(url.bind, advertise=url.advertise)

@@ -25,7 +25,7 @@ class WorkspaceHost(Protocol):
         """The workspace has another state, or is at rest again. On the loop."""
 
     def publish(self, bulletin: Bulletin) -> None:
-        """Tell those who watch the host. On the loop."""
+        """Tell the listeners of the host. On the loop."""
 
 
 class HostedWorkspace(Protocol):

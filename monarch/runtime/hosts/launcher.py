@@ -156,7 +156,8 @@ class Launcher:
         self._send({"op": "preload", "modules": list(modules)})
 
     def learn(self, modules: Sequence[str], done: Callable[[dict[str, str]], None]) -> None:
-        """Import what nobody asked for. With an error this is no template any more: close it."""
+        """Import modules that no order named. With an error this is no template any more: close
+        it."""
         self._preloaded.append(done)
         self._send({"op": "learn", "modules": list(modules)})
 

@@ -49,7 +49,7 @@ class ProcStops:
             self._node.loop.call_later(grace_seconds, lambda: self._kill_rest(procs))
 
     def ended(self, uid: Uid) -> None:
-        """A proc is gone: tell those who have waited for it, and for no other any more."""
+        """A proc is gone: answer the orders that waited for it, and for no other proc any more."""
         for stop in list(self._pending):
             missing, done = stop
             missing.discard(uid)

@@ -113,7 +113,7 @@ class ProcWatchers:
             self._node.send(address, ProcsDown(downs, cause))
 
     def _remember_end(self, down: ProcDown) -> None:
-        """Remember how a proc ended, for whoever asks later; the last ones only."""
+        """Remember how a proc ended, for later questions; the last ends only."""
         self._ends[down.uid] = down
         if len(self._ends) > _MAX_ENDS:
             del self._ends[next(iter(self._ends))]
@@ -122,7 +122,7 @@ class ProcWatchers:
         self._node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(uid))
 
     def _give_up(self, uid: Uid) -> None:
-        """Tell those who watch for a proc that nobody has ordered."""
+        """Tell the watchers of a proc that was never ordered."""
         if uid in self._procs:
             return
         if self._is_coming(uid):
@@ -137,7 +137,7 @@ class ProcWatchers:
         self._node.loop.call_soon(lambda: self._forget(uid))
 
     def _forget(self, gone: Uid) -> None:
-        """Whoever is gone need not be told of anybody's end."""
+        """A process that is gone watches no more."""
         for watchers in self._watchers.values():
             watchers.pop(gone, None)
         for uid, end_watchers in dict(self._end_watchers).items():

@@ -67,13 +67,13 @@ class Relay:
         self._node.peer_down.on_again.append(self._introduce_again)
 
     def forget(self) -> None:
-        """The client has left, and with it everybody who sent through here."""
+        """The client has left, and with it all processes that sent through here."""
         self._trees.clear()
         self._dead.clear()
         self._agent.forget_client()
 
     def _introduce_again(self, again: ProcAgain) -> None:
-        """A proc here has given way to a new one, which has heard of nobody yet."""
+        """A proc here has given way to a new one, which knows no other process yet."""
         found = place_of(again.uid)
         for (_, mesh), known in self._trees.items() if found is not None else ():
             if found is not None and mesh == found[0]:
@@ -230,7 +230,7 @@ class Fold:
         size = len(data) + sum(map(len, buffers))
         why = self._node.bulk_sender.why_not(size)
         if why:
-            # Whoever waits for it hears so: nobody else knows that there was an answer.
+            # The caller is told: no other process knows that there was an answer.
             data, buffers = broken_payload(f"on a host that hands answers on, {why}"), ()
             size = len(data)
         elif self._node.bulk_sender.why_not(self._num_bytes + size):
@@ -250,7 +250,7 @@ class Fold:
         return self._count(answer.via)
 
     def down(self, uid: Uid, failure: MeshFailure) -> bool:
-        """Somebody will not answer; the sender hears of it in another way."""
+        """A member will not answer; the sender hears of it in another way."""
         return self._count(uid, self._missing.get(uid, 0))
 
     def _count(self, uid: Uid, number: int = 1) -> bool:

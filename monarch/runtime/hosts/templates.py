@@ -19,8 +19,8 @@ class Templates:
 
     Beside those there is one that learns: what procs were seen importing is imported by a new
     template, and later procs that ask for nothing else come from that. It takes the place of the
-    one before only when it is done, so nobody waits for it; and what cannot be forked from spoils
-    a template that nobody uses yet.
+    one before only when it is done, so no spawn waits for it; and modules that cannot be forked
+    spoil a template that is not in use yet.
     """
 
     def __init__(self, start: Callable[[Command | None], MakesProcs]) -> None:

@@ -70,7 +70,7 @@ class WaitingSpawns:
         self._refuse(lambda uid: uid in gone, "it was stopped")
 
     def clear(self) -> None:
-        """Nobody waits any more: the client has left."""
+        """The client has left: drop the orders."""
         self._orders.clear()
 
     def _messages(self) -> list[SpawnProcs]:
@@ -105,7 +105,7 @@ class WaitingSpawns:
         now = self._host.workspace.digest
         outcome = answer.value
         if outcome.body.get("digest") == now:
-            # This is what the others have, too: somebody else has pushed it.
+            # This is what the others have, too: another author has pushed it.
             wanted_now = [e for e in self._orders if _order(e).digest == wanted]
             self._orders = [e for e in self._orders if e not in wanted_now]
             for envelope in wanted_now:

@@ -21,8 +21,8 @@ _MAX_DEAD = 10_000
 """How many dead processes are remembered, the last ones: more than the procs of the largest mesh,
 so that one that dies as a whole is known to its last member.
 
-To forget the older ones is safe. Whoever still refers to one meets it like a stranger, and so has
-its host agent asked (``AddressBook.meet``), which says that it is gone; a Hello of it that comes
+To forget the older ones is safe. A process that still refers to one meets it like a stranger, and
+so asks its host agent (``AddressBook.meet``), which says that it is gone; a Hello of it that comes
 this late opens no connection. Hosts are never forgotten: their death is what tells those who attach
 again that they must, and there are only as many as there are addresses.
 """
@@ -155,7 +155,7 @@ class AddressBook:
     def expect(self, address: ProcAddress) -> Peer:
         """A process that will come up; what is sent to it meanwhile is kept.
 
-        Whatever was known of an earlier process of that uid is forgotten.
+        An earlier process of that uid is forgotten.
         """
         peer = self.peers.replace(address)
         for forget in self._node.on_gone:
@@ -225,8 +225,8 @@ class AddressBook:
         self._watched.add(address.uid)
         host = _host_of(address)
         if self.failure_of(host.uid) is not None:
-            # Lost once; somebody who was given a proc on it may know that it is back. If it is not,
-            # nobody answers for the proc, and only the silence tells.
+            # Lost once; the giver of a proc on it may know that it is back. If it is not, only
+            # silence tells of the proc's end.
             node.peer_left(host.uid)
             self._detector.expect(host.uid)
         node.send(host, Watch(address.uid, node.address))
@@ -261,7 +261,8 @@ class AddressBook:
             self._watch(proc)
 
     def met_other_version(self, error: OtherVersion) -> None:
-        """Who speaks another version learns of ours; whoever waits here for its answers, of its."""
+        """A peer of another version is told of ours; waits for its answers end with a word on its
+        version."""
         hello = error.hello
         if hello is None or not hello.proc.urls:
             return

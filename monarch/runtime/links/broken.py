@@ -1,4 +1,4 @@
-"""What stands for a payload that did not get through: an error where the value is wanted."""
+"""Replaces a payload that did not get through: unpickling it raises the error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _raise(why: str) -> None:
 
 
 def broken_payload(why: str) -> Bytes:
-    """A payload that raises ``WireError``, with ``why``, at whoever takes it."""
+    """A payload that raises ``WireError``, with ``why``, where it is unpickled."""
     return payload.dump(_Broken(why)).data
 
 

@@ -212,7 +212,7 @@ class BulkReceiver:
             self._credit(inbound.note, 1)
 
     def _refuse(self, inbound: _Inbound, why: str) -> None:
-        """Whoever waits for the message is told why it does not come."""
+        """Give up a message, and tell its receiver why it does not come."""
         self._credit(inbound.note, 0)
         self._finish(inbound, broken(inbound.inner, why))
 
@@ -245,7 +245,7 @@ class BulkReceiver:
         assert isinstance(retire, Retire)
         self._take_in()
         for number in retire.segments:
-            # What is still looked at in it stays until it is not.
+            # Memory of it that is still in use stays until it is not.
             self._segments.pop((retire.sender, number), None)
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
@@ -284,7 +284,8 @@ _ORDERED = frozenset(
 
 
 def _ordered_sender(message: AnyMessage) -> Uid | None:
-    """Whose order a message is part of, however it came; ``None`` for those that may overtake."""
+    """The sender in whose order a message stands, by any way; ``None`` for one that may
+    overtake."""
     if type(message) in _ORDERED:
         sender: Uid = message.sender  # type: ignore[union-attr,assignment]
         return sender

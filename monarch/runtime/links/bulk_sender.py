@@ -68,7 +68,7 @@ class BulkSender:
         node.handle(Unmapped, self.on_unmapped)
 
     def send(self, peer: Peer, envelope: Envelope) -> None:
-        """Send a message to ``peer``. What its buffers hold is taken before this returns.
+        """Send a message to ``peer``. The contents of its buffers are taken before this returns.
 
         Raises ``ValueError`` for a message beyond the limit.
         """
@@ -91,7 +91,7 @@ class BulkSender:
         else:
             peer.send_when_up(lambda: self._frames(peer, small, has_payload, cargo, pieces))
         if peer.failure is not None:
-            # What it was given to hold may have come after the sweep.
+            # Regions may have been given to it after the sweep.
             self.forget(uid)
 
     def check(self, size: int) -> None:
@@ -224,7 +224,7 @@ class BulkSender:
         self._outbound.pop(credit.number, None)
 
     def on_unmapped(self, envelope: Envelope) -> None:
-        """What was handed over has not arrived: next time it is handed over again. On the loop."""
+        """A segment has not arrived: next time it is handed over again. On the loop."""
         unmapped = envelope.message
         assert isinstance(unmapped, Unmapped)
         self._told.get(unmapped.segment, set()).discard(unmapped.sender)

@@ -37,8 +37,8 @@ class FailureDetector:
         """Notice when a process ends.
 
         On this machine ``gone`` is called at once when it does; a process that is merely stopped
-        (Ctrl-Z, a debugger) stays. On another one, heartbeats that stay out make it down. Whoever
-        watches it first is told: they know best what it is.
+        (Ctrl-Z, a debugger) stays. On another one, heartbeats that stay out make it down. The first
+        watcher of a process is called: it knows best what it is.
         """
         is_here = peer.machine == self._node.address.machine
         if not (is_here and self._watch_pid(peer.uid, pid, gone)):
@@ -122,6 +122,6 @@ class FailureDetector:
         self._is_closed = True
 
     def close(self) -> None:
-        """Watch nobody any more. On the loop."""
+        """Stop watching. On the loop."""
         for uid in list(self._pidfds):
             self._let_go(uid)

@@ -1,9 +1,9 @@
-"""What this process sends to one actor, or into one port, of another.
+"""An outbox: the messages of this process to one actor, or into one port, of another (a lane).
 
-Messages leave at once while the receiver keeps up (``core.flow``). When it does not, senders
-wait for it as long as it moves; for one that stands still they do not wait for ever, because it
-may be waiting for them. What is sent then goes to an overflow on disk, and everything after it
-too, in order; the I/O loop sends it on as the receiver takes what it has.
+Flow control is by credit (``core.flow``): messages leave at once while the receiver keeps up. When
+it does not, senders wait as long as it moves (back-pressure). A receiver that stands still may be
+waiting for its senders, and a deadlock must not follow: messages to it go to an overflow on disk,
+in order, and the I/O loop sends them on as the receiver takes what it has.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Outbox:
                 kind, *frames = self._overflow.pop()
                 is_mark_due = kind == _COUNTED and self._lane.sent(_num_bytes(frames))
                 self.is_held = kind == _STOP
-            # Still counted as spilling: nobody may get ahead of it on another thread.
+            # Still counted as spilling: no message of another thread may get ahead of it.
             if kind == _STOP:
                 self._stops.popleft()()
                 continue
@@ -204,7 +204,7 @@ class Outbox:
             return self._is_closed
 
     def close(self) -> None:
-        """The receiver is gone: drop what waits for it, and let go who waits."""
+        """The receiver is gone: drop the messages for it, and release the senders that wait."""
         with self._changed:
             self._is_closed = self.is_open = True
             self._stops.clear()

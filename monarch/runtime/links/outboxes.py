@@ -35,8 +35,9 @@ _LOOP_PATIENCE_SECONDS = 0.02
 _LOOP_LIMIT_SECONDS = 0.05
 
 _MAX_BOXES = 1024
-"""How many lanes to one process are remembered. Nobody tells when an actor or a channel there is of
-no more use, and a program may use millions of them; a lane that is taken up again counts anew."""
+"""How many lanes to one process are remembered. A process is not told when an actor or a channel
+elsewhere is of no more use, and a program may use millions of them; a lane that is taken up again
+counts anew."""
 _NUM_LOOKS = 8
 
 
@@ -99,7 +100,7 @@ class Outboxes:
         """Send a call to all members of a mesh; ``make`` gives the message for each rank.
 
         All casts of this process reach their receivers in the same order. Waiting is done
-        before that order is made, so that one slow mesh holds up nobody else's casts.
+        before that order is made, so that one slow mesh does not hold up casts to others.
         """
         if mesh.place is not None:
             self._send_along(mesh, mesh.place, mesh.place.members, make(0), data, buffers)
@@ -125,7 +126,7 @@ class Outboxes:
         data: Bytes,
         buffers: Sequence[Bytes],
     ) -> None:
-        """Send a call along a tree. What its end cannot take yet waits there, at the hosts."""
+        """Send a call along a tree. Messages that a member cannot take yet wait at its host."""
         size = self._size(data, buffers)
         node = self._node
         if all(node.failure_of(to.uid) for to in mesh.procs):
@@ -133,7 +134,7 @@ class Outboxes:
         route = self._trees.route(place.tree)
         port = 0
         if call.port and (call.explicit_response_port or call.port_proc is not None):
-            # As many answers as the actor likes, or to somebody else: they come directly.
+            # As many answers as the actor likes, or to another process: they come directly.
             call = msgspec.structs.replace(call, port_proc=call.port_proc or node.address)
         else:
             port, call = call.port, msgspec.structs.replace(call, port=0)
@@ -247,7 +248,7 @@ class Outboxes:
         soon = self._node.loop.call_soon
         box = Outbox(window, deliver, send_mark, soon, self._count)
         if self._num_spilling and not key.startswith(":"):
-            # Values for a channel pass: somebody in front of the switch may wait for them.
+            # Values for a channel pass: an actor in front of the switch may wait for them.
             self._switches.begins(uid, box)
         with self._lock:
             boxes = self._boxes.setdefault(uid, {})
@@ -285,5 +286,5 @@ def _is_on_asyncio() -> bool:
 
 
 def _nowhere(message: object) -> None:
-    """What goes along a tree needs more than an envelope, and is sent there."""
+    """A message along a tree needs more than an envelope: ``_send_along`` sends it."""
     raise AssertionError("this box passes nothing on")

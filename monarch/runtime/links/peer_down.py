@@ -59,7 +59,7 @@ class PeerDown:
     def report_all(self, downs: Sequence[ProcDown], cause: str = "") -> None:
         """Processes are gone of one cause; a host takes its procs with it."""
         node = self._node
-        # Before any wait ends: whoever waited may attach to the host again at once.
+        # Before any wait ends: a thread that waited may attach to the host again at once.
         told_one, told_all = list(self.on_down), list(self.on_deaths)
         marked = [(down, f) for down in downs if (f := self._mark_down(down)) is not None]
         lost = [down for down, _ in marked]
@@ -129,7 +129,7 @@ class PeerDown:
         self.report_all(envelope.message.downs, envelope.message.cause)
 
     def _on_proc_again(self, envelope: Envelope) -> None:
-        """What was sent to the old process ends with it; what was kept goes to the new one."""
+        """Messages to the old process end with it; messages that were kept go to the new one."""
         again = envelope.message
         assert isinstance(again, ProcAgain)
         node, uid = self._node, again.uid

@@ -1,4 +1,4 @@
-"""The memory that this process shares what it sends in: segments, regions, and who holds them.
+"""The memory that this process shares what it sends in: segments, regions, and their holders.
 
 A region is free again once the sender is done with it and every receiver has let go of it. New
 memory costs more than the copy into it, so regions are used again, and segments are kept until
@@ -116,7 +116,7 @@ class SharedPool:
 
     @property
     def num_in_use(self) -> int:
-        """How many regions somebody holds."""
+        """How many regions are held."""
         with self._lock:
             self._collect(len(self._in_use))
             return len(self._in_use)
@@ -163,7 +163,7 @@ class SharedPool:
         return self._find(size)
 
     def _collect(self, num_looks: int) -> None:
-        """Free the regions that nobody holds any more, among the next ``num_looks``."""
+        """Free the regions that are not held any more, among the next ``num_looks``."""
         for _ in range(min(num_looks, len(self._in_use))):
             region = self._in_use.popleft()
             if region.is_ours or any(region.room.segment.shared[hold] for hold, _ in region.holds):
@@ -200,7 +200,7 @@ class SharedPool:
     def trim(self, now: float, idle_seconds: float) -> list[int]:
         """Drop the segments in which nothing was placed for ``idle_seconds``, and is now.
 
-        Returns their numbers, so that those who map them can be told.
+        Returns their numbers, so that the processes that map them can be told.
         """
         with self._lock:
             self._collect(len(self._in_use))
@@ -214,7 +214,7 @@ class SharedPool:
             return idle
 
     def close(self) -> None:
-        """Give up all segments; those who look at them keep what they see."""
+        """Give up all segments; views of them stay valid."""
         with self._lock:
             self._rooms.clear()
             self._in_use.clear()

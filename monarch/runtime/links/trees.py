@@ -107,7 +107,7 @@ class TreeRoute:
     def host_down(self, number: int, reason: str) -> int:
         """A host is lost: calls under way through it have no answer; later ones go around it.
 
-        Returns how many hosts may have missed something that nobody waits for an answer to.
+        Returns how many hosts may have missed a message without an answer.
         """
         with self._node.casting:
             if number in self._dead:
@@ -230,7 +230,7 @@ class Trees:
 
 
 def grow_branches(grow: Grow, parts: Sequence[Branch]) -> list[tuple[ProcAddress, Grow]]:
-    """What the heads of ``parts`` are told, each about its own part."""
+    """The message to the head of each part, about that part."""
     found = []
     for start, stop in parts:
         hosts = grow.hosts[start - grow.start : stop - grow.start]

@@ -2,7 +2,7 @@
 
 A ``Switch`` goes behind what waits for any actor of its process, and holds back what is sent there
 later. Where the change is given up meanwhile, the switch goes nowhere by itself: it is sent to be
-answered, and holds nobody.
+answered, and holds nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _WaitingSwitch:
             is_last = len(self._clear) == len(self._boxes)
             is_withdrawn = self._is_withdrawn
             if is_last:
-                # Where it was withdrawn it is answered, and holds nobody.
+                # Where it was withdrawn it is answered, and holds nothing.
                 holds = self._switch.holds and not is_withdrawn
                 self._send(msgspec.structs.replace(self._switch, holds=holds))
         for one in [box] if is_withdrawn else self._boxes if is_last else ():

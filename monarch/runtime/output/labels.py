@@ -1,7 +1,7 @@
-"""In a proc: says in the output whose it is, so that each line is shown under who printed it.
+"""In a proc: labels in the output, so that each line is shown under the actor that printed it.
 
 What Python prints is the running actor's, or that of the actor whose code has started the thread.
-What others write to the descriptors (libraries in C, children) stands under whoever printed last.
+Output that others write to the descriptors (libraries in C, children) stands under the last label.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Labels:
         self._lock = threading.Lock()
 
     def follow(self) -> None:
-        """Look at who prints, from here on."""
+        """Label the output, from here on."""
         out, err = self._fds
         sys.stdout, sys.stderr = self._opened(out, sys.stdout), self._opened(err, sys.stderr)
         _remember_who_starts_threads()
@@ -46,7 +46,7 @@ class Labels:
         )
 
     def mark(self, label: str) -> None:
-        """What is printed from here on is ``label``'s, until somebody else prints."""
+        """Output from here on is ``label``'s, until another actor prints."""
         with self._lock:
             for fd in self._fds:
                 self._mark(fd, label)
@@ -62,7 +62,7 @@ class Labels:
         try:
             os.write(fd, label_mark(label))
         except OSError:
-            pass  # Nobody reads any more.
+            pass  # The reader is gone.
 
     def write(self, fd: int, to: int, data: Any) -> int:
         """Write to ``to``, with a mark before it if the writer is another one than before."""

@@ -85,7 +85,7 @@ class LogSender:
         return stream.open()
 
     def label(self, uid: Uid) -> str:
-        """Who prints there, at the moment."""
+        """The label of its output at the moment."""
         source = self._sources.get(uid)
         return source.stream.labels[1] if source is not None else ""
 

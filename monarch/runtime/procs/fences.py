@@ -5,8 +5,9 @@ sender sent before. What comes from others passes, so that an actor which is sti
 one that already waits. Once the actors of all ranks stand at their fences, a halt stops the rest:
 each is done with the message in hand, and takes up no other until it may go on.
 
-A fence may be given up: who stands there goes on, and who comes to it later passes. Each has a
-number of its own, so that one that still lies in a mailbox is not taken for its successor.
+A fence may be given up: an actor that stands there goes on, and one that comes to it later passes.
+Each has a number of its own, so that one that still lies in a mailbox is not taken for its
+successor.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class _Open:
 
 
 class Fences:
-    """Raises fences in front of all cells of a process, and says who has yet to reach them.
+    """Raises fences in front of all cells of a process, and names the cells that have yet to reach
+    them.
 
     ``lock`` guards the cells as well, so that an actor is in front of a fence or behind it.
     """
@@ -70,7 +72,7 @@ class Fences:
         for: they are actors that wait for the switch. Gives the fence's number.
         """
         with self._lock:
-            # Of what was given up before, nobody asks any longer who has come past it.
+            # Actors that came past a fence that was given up are of no more interest.
             self._open = {n: fence for n, fence in self._open.items() if not fence.is_given_up}
             number = self._last = self._last + 1
             waiting = exempt()
@@ -151,14 +153,14 @@ class Fences:
             self._strike(fence, cell.record.uid, is_halt=item.is_halt)
 
     def exempt(self, actor: Uid) -> None:
-        """An actor waits for the switch itself from here on: nobody waits for it."""
+        """An actor waits for the switch itself from here on: the fence does not wait for it."""
         with self._lock:
             for fence in self._open.values():
                 fence.exempt.add(actor)
         self.ended(actor)
 
     def ended(self, actor: Uid) -> None:
-        """An actor has ended: nobody waits for it."""
+        """An actor has ended: the fence does not wait for it."""
         with self._lock:
             fences = list(self._open.values())
         for fence in fences:
@@ -166,7 +168,7 @@ class Fences:
             self._strike(fence, actor, is_halt=True)
 
     def waiting_for(self, number: int) -> list[Fenced]:
-        """Who has yet to reach the fence, or, where there is a halt, to stop."""
+        """The actors that have yet to reach the fence, or, where there is a halt, to stop."""
         with self._lock:
             fence = self._open.get(number)
             return [] if fence is None else [*(fence.missing or fence.moving).values()]

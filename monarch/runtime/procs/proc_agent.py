@@ -110,7 +110,7 @@ class ProcAgent:
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the client, which nobody owns."""
+        """Whether this is the client, the root of all owners."""
         return False
 
     def remember_imports(self) -> None:
@@ -118,7 +118,7 @@ class ProcAgent:
         from their beginning."""
 
     def imported_texts(self) -> dict[str, bytes]:
-        """What modules were imported from that nobody followed, by file."""
+        """Texts of modules whose imports were not followed, by file."""
         return {}
 
     def given_workspaces(self) -> list[str]:
@@ -161,7 +161,7 @@ class ProcAgent:
         self._owned_procs.update((proc.uid, proc) for proc in procs)
         for proc in procs:
             if self.node.failure_of(proc.uid) is not None:
-                # It died before it was entered here, and nobody will say so again.
+                # It died before it was entered here, and its end will not be reported again.
                 self._owned_procs.pop(proc.uid, None)
 
     def forget_mesh(self, mesh: Uid) -> None:
@@ -278,7 +278,7 @@ class ProcAgent:
             cell.deliver(Delivery("stop", Envelope("", stop)))
         for cell in cells:
             cell.ended.wait(max(0.0, deadline - time.monotonic()))
-        # Those that are at it may finish: what they own, and their own clean-up, have their time.
+        # Actors that are ending may finish: what they own, and their clean-up, have their time.
         deadline = time.monotonic() + 2 * timeout_seconds
         for cell in cells:
             if cell.is_ending:

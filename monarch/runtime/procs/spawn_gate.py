@@ -24,14 +24,14 @@ class SpawnGate:
         self._generation = 0
         self._num_inside = 0
         self._closed: Callable[[], None] | None = None
-        # Somebody has to wait.
+        # One of the two has to wait.
         self.on_held: Callable[[], None] = lambda: None
 
     @contextmanager
     def passing(self) -> Iterator[None]:
         """Spawn within the block. Waits while the gate is closed.
 
-        Raises ``MonarchError`` after 20 s: who waits for the push may be whom it waits for.
+        Raises ``MonarchError`` after 20 s: the push may be waiting for this very thread.
         """
         with self._changed:
             deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -52,7 +52,7 @@ class SpawnGate:
             self._look()
 
     def close(self, generation: int, closed: Callable[[], None]) -> None:
-        """Let nobody in; ``closed`` is called once nobody is inside, unless it is opened before."""
+        """Let no spawn in; ``closed`` is called once none is inside, unless it is opened before."""
         with self._changed:
             self._generation = generation
             self._closed = closed

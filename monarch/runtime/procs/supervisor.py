@@ -34,7 +34,7 @@ class Supervised(Protocol):
         ...
 
     def fault(self, fault: Fault) -> None:
-        """Nobody handled a failure, and it has reached the top."""
+        """A failure was not handled, and has reached the top."""
         ...
 
 

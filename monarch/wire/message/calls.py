@@ -13,11 +13,11 @@ PING = ""
 
 
 class Call(Message, tag=2, kw_only=True):
-    """Run an endpoint. Payload: the arguments. ``port`` 0 means that nobody waits.
+    """Run an endpoint. Payload: the arguments. ``port`` 0 means that no answer is waited for.
 
-    ``generation`` is what the sender runs, counted by the client ``root``: who is behind it must
-    not run this. Once the call is taken up, it is the generation that runs it. ``crosses`` is
-    one that was being switched to when this was sent, and that leaves some of those behind whom
+    ``generation`` is what the sender runs, counted by the client ``root``: a process that is behind
+    it must not run this. Once the call is taken up, it is the generation that runs it. ``crosses``
+    is one that was being switched to when this was sent, and that leaves some of those behind whom
     it is for.
     """
 
@@ -39,7 +39,7 @@ class Call(Message, tag=2, kw_only=True):
 class Reply(Message, tag=3):
     """Into a port. Payload: a value, or an exception where ``failed``.
 
-    ``refused``: the actor is dead, so that a call to it and others need wait for nobody.
+    ``refused``: the actor is dead, so that a call to it and others need not wait for it.
     ``generation`` is the one whose code has made this answer.
     """
 
@@ -52,7 +52,7 @@ class Reply(Message, tag=3):
 
 
 class Returned(Message, tag=10):
-    """To the sender of a message that nobody waits for: it could not be delivered."""
+    """To the sender of a message without an answer: it could not be delivered."""
 
     actor: Uid
     target: str
@@ -81,7 +81,7 @@ class Ancestor(msgspec.Struct, array_like=True, frozen=True):
 class SpawnActor(Message, tag=40):
     """Make an actor. Payload: class and constructor arguments.
 
-    ``ancestors``: who spawned it, from below the client down.
+    ``ancestors``: its owners, from below the client down.
     """
 
     actor: Uid
@@ -106,7 +106,7 @@ class StopActor(Message, tag=41):
 
 
 class ActorFailed(Message, tag=42):
-    """To the owner: an actor has failed, and nobody was waiting for its answer.
+    """To the owner: an actor has failed, with no caller waiting for its answer.
 
     ``cause`` is the failure of something it owned, where that is why.
     """
@@ -147,8 +147,8 @@ class Waiter(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AskWait(Message, tag=84):
-    """To the process of an actor that somebody waits for, in a call of ``method``: does it wait
-    itself, so that it answers nobody meanwhile?
+    """To the process of an actor that a caller waits for, in a call of ``method``: does the actor
+    wait itself, so that it cannot answer meanwhile?
 
     Answered by ``Answer`` with the fields of a ``Waiter``, or with nothing.
     """

@@ -13,7 +13,8 @@ from monarch.wire.message.header import Message
 
 
 class Grow(Message, tag=61):
-    """What a host agent needs to hand on the casts of ``sender``: the hosts from ``start`` on.
+    """A tree, as a host agent needs it to hand on the casts of ``sender``: the hosts from ``start``
+    on.
 
     Sent ahead of the first cast, and again when a host of the tree has died.
     """
@@ -76,7 +77,7 @@ class Replies(Message, tag=63):
 class Parcel(Message, tag=12):
     """A message whose bulk lies in a segment of shared memory, handed over before.
 
-    ``is_shared``: others look at the same region, so that nobody may write to it.
+    ``is_shared``: others look at the same region, so that it may not be written to.
     """
 
     sender: Uid
@@ -122,7 +123,7 @@ class Retire(Message, tag=16):
 class Unmapped(Message, tag=17):
     """I do not have this segment of yours, so the parcel with this hold could not be opened.
 
-    Whoever needs the segment again is to be handed it anew.
+    A process that needs the segment again is to be handed it anew.
     """
 
     sender: Uid

@@ -49,7 +49,7 @@ class Bring(Message, tag=51):
 
 
 class Share(Message, tag=52):
-    """To a host agent whose folder somebody else writes: look whether it has come to this state.
+    """To a host agent whose folder another host writes: look whether it has come to this state.
 
     Payload: paths and digests of what has changed.
     """
@@ -115,7 +115,7 @@ class StepName(str, Enum):
 class Step(Message, tag=47):
     """To an owner or a proc that stands at a ``Switch``: the next step of it.
 
-    ``HALT``: nobody takes up anything, within ``seconds``. ``RESUME``: as before the halt.
+    ``HALT``: actors take up no message, within ``seconds``. ``RESUME``: as before the halt.
     ``LIFT``: as before the ``Switch`` of this ``attempt``, which is given up. ``PATCH``: change
     the code; what runs on hosts that are ``behind`` goes back instead. ``GO``: run it.
     """
@@ -138,14 +138,14 @@ class Revert(Message, tag=46):
 
 
 class Waiting(Message, tag=49):
-    """To who asked for a change of generation: what it waits for, in words."""
+    """To the process that asked for a change of generation: what it waits for, in words."""
 
     generation: int
     text: str
 
 
 class HeldUp(Message, tag=53):
-    """To who asked for a ``Switch``: it holds somebody up, who waits behind it."""
+    """To the process that asked for a ``Switch``: an actor waits behind it, and is held up."""
 
     generation: int
     attempt: int

@@ -1,4 +1,4 @@
-"""A client and a host agent: who may use it, and the procs it makes and ends."""
+"""A client and a host agent: attachment, and the procs that it makes and ends."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class StopProcs(Message, tag=23):
 class ReplaceProcs(Message, tag=81):
     """End these procs, as ``StopProcs`` does, and make new ones in their places.
 
-    Those have the same uids, ranks and surroundings; ``codes`` is as in ``SpawnProcs``. Answered
-    once they are up.
+    The new procs have the same uids, ranks and surroundings; ``codes`` is as in ``SpawnProcs``.
+    Answered once they are up.
     """
 
     uids: tuple[Uid, ...]
@@ -141,7 +141,7 @@ class StopSelf(Message, tag=43):
 
 
 class Post(Message, tag=32):
-    """To a host agent: a bulletin, for whoever listens there; see ``Bulletin``.
+    """To a host agent: a bulletin, for the listeners there; see ``Bulletin``.
 
     One of the same ``key`` takes the place of the one before.
     """

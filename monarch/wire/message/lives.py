@@ -1,4 +1,4 @@
-"""Who there is, where to reach them, and who has ended."""
+"""Membership: which processes there are, where they are, and which have ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from monarch.wire.message.header import Message
 
 
 class Hello(Message, tag=1):
-    """First on every connection: who speaks, and where to answer.
+    """First on every connection: the sender, and where to answer.
 
     It keeps this shape in all versions of the protocol, so that two that differ can say so.
     ``is_refusal``: it answers one of another version, and nothing will follow it.
@@ -59,7 +59,7 @@ class Imported(Message, tag=83):
 
 
 class ProcDown(Message, tag=6):
-    """A proc has ended, or never came up. ``expected`` where somebody asked for it.
+    """A proc has ended, or never came up. ``expected`` where it was asked for.
 
     ``name`` is its mesh and rank, for people.
     """
