@@ -57,7 +57,7 @@ def get_or_spawn_controller(
     (of a ``ValueError``) once the controller has failed.
     """
     root = process.current().root
-    ref = MeshRef(f"{root.uid}.{_NAME}", _NAME, _Registry, Shape.unity(), [root])
+    ref = MeshRef(f"{root.uid}.{_NAME}", _NAME, _Registry, Shape.unity(), procs=[root])
     registry: ActorMesh[Any] = ActorMesh(ref)
     return registry.get_or_spawn.call_one(name, Class, args, kwargs)  # type: ignore[no-any-return]
 

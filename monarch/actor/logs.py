@@ -48,7 +48,13 @@ async def set_logging(
             node.request(
                 host,
                 lambda port, named=named: LogOptions(  # type: ignore[misc]
-                    named, group, stream_to_client, window, level, port, node.uid
+                    uids=named,
+                    group=group,
+                    stream_to_client=stream_to_client,
+                    window_seconds=window,
+                    level=level,
+                    port=port,
+                    sender=node.uid,
                 ),
             )
         )

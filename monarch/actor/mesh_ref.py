@@ -54,7 +54,9 @@ class MeshRef:
         chosen = [index(rank) for rank in shape.ndslice]
         place = None if self.place is None else self.place.over(chosen, shape.ndslice.sizes)
         procs = [self.procs[rank] for rank in chosen]
-        return MeshRef(self.uid, self.name, self.cls, shape, procs, place, self.born)
+        return MeshRef(
+            self.uid, self.name, self.cls, shape, procs=procs, place=place, born=self.born
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self.uid, self.name, self.cls, self.shape, self.procs, self.place)

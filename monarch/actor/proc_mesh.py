@@ -164,7 +164,7 @@ class ProcMesh(Syncable, MeshTrait):
         if self._tree is not None:
             members = Members.of(list(self._ndslice), self._ndslice.sizes)
             place = Place(self._tree, members)
-        ref = MeshRef(uid, name, cls, dense, self._procs, place, self._born)
+        ref = MeshRef(uid, name, cls, dense, procs=self._procs, place=place, born=self._born)
         agent = process.current()
         agent.remember_imports()
         agent.spawned_on[uid] = self
@@ -180,9 +180,17 @@ class ProcMesh(Syncable, MeshTrait):
 
         def spawn(rank: int) -> SpawnActor:
             return SpawnActor(
-                ref.uid, name, ref.class_name, rank, ref.labels, ref.sizes,
-                agent.node.address, owner, is_async, ancestors,
-            )  # fmt: skip
+                actor=ref.uid,
+                name=name,
+                class_name=ref.class_name,
+                rank=rank,
+                labels=ref.labels,
+                sizes=ref.sizes,
+                owner=agent.node.address,
+                owner_actor=owner,
+                is_async=is_async,
+                ancestors=ancestors,
+            )
 
         by_value = is_by_value(cls)
         arguments = functools.partial(dump_arguments, args, kwargs) if by_value else None

@@ -103,10 +103,10 @@ def spawn(
 
     def order(part: Sequence[ProcSpec]) -> SpawnProcs:
         return SpawnProcs(
-            uid, name, node.address, owner, tuple(shape.labels),
-            tuple(shape.ndslice.sizes), tuple(part), preload, path,
-            agent.root, command, tree is not None, inherited_config(),
-            born.generation, born.digest, agent.code_states.to_inherit(),
+            mesh=uid, name=name, owner=node.address, owner_actor=owner, labels=tuple(shape.labels),
+            sizes=tuple(shape.ndslice.sizes), procs=tuple(part), preload=preload, path=path,
+            root=agent.root, command=command, is_quiet=tree is not None, config=inherited_config(),
+            generation=born.generation, digest=born.digest, codes=agent.code_states.to_inherit(),
         )  # fmt: skip
 
     procs = [

@@ -137,9 +137,9 @@ class ZmqTransport:
             self._loop,
             lambda: self._connected(url),
             url,
-            self._max_frame_bytes,
-            self._connections.discard,
-            self._rare,
+            max_frame_bytes=self._max_frame_bytes,
+            forget=self._connections.discard,
+            rare=self._rare,
         )
         self._connections.add(connection)
         return connection
@@ -215,6 +215,7 @@ class ZmqConnection:
         loop: Loop,
         connected: Callable[[], zmq.Socket[bytes]],
         url: str,
+        *,
         max_frame_bytes: int,
         forget: Callable[[ZmqConnection], None],
         rare: RareLog,

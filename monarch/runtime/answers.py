@@ -22,6 +22,7 @@ class RawReply:
         self,
         payload: Bytes,
         buffers: Any,
+        *,
         failed: bool,
         refused: bool,
         sender: Uid = "",
@@ -83,9 +84,13 @@ class Answers:
         reply = envelope.message
         assert isinstance(reply, Reply)
         raw = RawReply(
-            envelope.payload, envelope.buffers, reply.failed, reply.refused, reply.sender,
+            envelope.payload,
+            envelope.buffers,
+            failed=reply.failed,
+            refused=reply.refused,
+            sender=reply.sender,
             generation=reply.generation,
-        )  # fmt: skip
+        )
         self._node.calls.receive(reply.port, reply.rank, raw)
 
     def on_replies(self, envelope: Envelope) -> None:
@@ -96,9 +101,14 @@ class Answers:
         for item in replies.items:
             end = start + 1 + item.num_buffers
             raw = RawReply(
-                frames[start], frames[start + 1 : end], item.failed, item.refused, item.sender,
-                replies.sender, item.generation,
-            )  # fmt: skip
+                frames[start],
+                frames[start + 1 : end],
+                failed=item.failed,
+                refused=item.refused,
+                sender=item.sender,
+                via=replies.sender,
+                generation=item.generation,
+            )
             start = end
             self._node.calls.receive(replies.port, item.rank, raw)
 

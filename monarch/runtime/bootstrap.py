@@ -117,9 +117,15 @@ def set_up(
     Where it raises, this is a proc in which no actor can be made.
     """
     record = ActorRecord(
-        config.uid, "setup", "bootstrap", config.rank, config.labels, config.sizes,
-        config.owner, config.owner_actor,
-    )  # fmt: skip
+        uid=config.uid,
+        name="setup",
+        class_name="bootstrap",
+        rank=config.rank,
+        labels=config.labels,
+        sizes=config.sizes,
+        owner=config.owner,
+        owner_actor=config.owner_actor,
+    )
     now = Running(record, None, config.rank, config.labels, config.sizes)
     data, *buffers = msgspec.msgpack.decode(setup, type=list[bytes])
     with agent.only_own_actors():

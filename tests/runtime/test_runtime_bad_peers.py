@@ -111,7 +111,15 @@ def test_a_proc_that_cannot_be_made_is_reported_and_leaves_nothing(
     agent.start_launcher = Launcher
     agent.answers()
     num_open = _num_channels()
-    order = SpawnProcs("m", "mesh", agent.peer.address, "", (), (), (spec,))
+    order = SpawnProcs(
+        mesh="m",
+        name="mesh",
+        owner=agent.peer.address,
+        owner_actor="",
+        labels=(),
+        sizes=(),
+        procs=(spec,),
+    )
     # By hand: what cannot be encoded would not have come, and is as bad to pass on.
     agent.node.loop.run_on_loop(lambda: agent.node.dispatch(Envelope("", order)))
     wait_for(lambda: agent.downs, what="a report")

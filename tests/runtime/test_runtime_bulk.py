@@ -429,7 +429,15 @@ def test_memory_that_can_be_taken_away_again_is_not_read(make: Make, tmp_path: P
     trap = os.memfd_create("trap", os.MFD_ALLOW_SEALING)
     os.ftruncate(trap, size)
     hand_over(door_path(receiver.url), "stranger 1", trap)
-    parcel = Parcel("stranger", 1, NUM_HOLDS, 0, False, False, (100_000,))
+    parcel = Parcel(
+        sender="stranger",
+        segment=1,
+        offset=NUM_HOLDS,
+        hold=0,
+        is_shared=False,
+        has_payload=False,
+        sizes=(100_000,),
+    )
     envelope = Envelope(receiver.node.uid, parcel, pack_header(receiver.call()), (b"",))
     receiver.node.loop.call_soon(lambda: receiver.node.receive(envelope))
     wait_for(lambda: receiver.calls)
@@ -445,9 +453,33 @@ def test_what_does_not_fit_together_is_an_error_where_the_value_is_wanted(
     receiver = make().listen()
     header = pack_header(receiver.call())
     forged = [
-        Parcel("stranger", 1, 16384, 0, False, False, (100_000,)),
-        Parcel("stranger", 1, -4096, 0, False, False, (100_000,)),
-        Parcel("stranger", 1, 16385, 0, True, False, (100_000,)),
+        Parcel(
+            sender="stranger",
+            segment=1,
+            offset=16384,
+            hold=0,
+            is_shared=False,
+            has_payload=False,
+            sizes=(100_000,),
+        ),
+        Parcel(
+            sender="stranger",
+            segment=1,
+            offset=-4096,
+            hold=0,
+            is_shared=False,
+            has_payload=False,
+            sizes=(100_000,),
+        ),
+        Parcel(
+            sender="stranger",
+            segment=1,
+            offset=16385,
+            hold=0,
+            is_shared=True,
+            has_payload=False,
+            sizes=(100_000,),
+        ),
         Consignment("stranger", 1, False, ()),
         Consignment("stranger", 2, False, (-5,)),
         Consignment("stranger", 4, False, (-5, 100)),

@@ -16,7 +16,17 @@ class Cell:
     """An actor that takes out of its mailbox when it is told to."""
 
     def __init__(self, name: str, cells: Cells) -> None:
-        self.record: Any = ActorRecord(name, name, "", 0, (), (), None, "", ())  # type: ignore[arg-type]
+        self.record: Any = ActorRecord(
+            uid=name,
+            name=name,
+            class_name="",
+            rank=0,
+            labels=(),
+            sizes=(),
+            owner=None,
+            owner_actor="",
+            ancestors=(),
+        )  # type: ignore[arg-type]
         self.method = ""
         self.done: list[Any] = []
         self._mailbox = Mailbox()

@@ -181,7 +181,14 @@ def test_of_a_stopped_actor_only_its_names_are_kept() -> None:
     def stop(actor: Uid) -> weakref.ref[CellAnswers]:
         cell: Any = types.SimpleNamespace()
         cell.record = ActorRecord(
-            actor, f"name {1}", "module.Class", 0, (), (), ProcAddress("owner"), "owner"
+            uid=actor,
+            name=f"name {1}",
+            class_name="module.Class",
+            rank=0,
+            labels=(),
+            sizes=(),
+            owner=ProcAddress("owner"),
+            owner_actor="owner",
         )
         cell.answers = CellAnswers(cell.record, host)
         table.remove(cell)

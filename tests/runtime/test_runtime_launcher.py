@@ -30,7 +30,19 @@ def loop() -> Iterator[IoLoop]:
 
 def config(life: int) -> ProcConfig:
     nobody = ProcAddress("nobody")
-    return ProcConfig("proc", "mesh", "name", 0, (), (), nobody, "", nobody, (), life=life)
+    return ProcConfig(
+        uid="proc",
+        mesh="mesh",
+        name="name",
+        rank=0,
+        labels=(),
+        sizes=(),
+        owner=nobody,
+        owner_actor="",
+        host=nobody,
+        listen=(),
+        life=life,
+    )
 
 
 def test_a_proc_is_not_taken_for_the_one_whose_place_it_takes(loop: IoLoop) -> None:
@@ -64,7 +76,15 @@ class Node:
 
 def test_a_proc_that_is_asked_twice_to_end_before_it_is_forked_ends_once() -> None:
     spec = ProcSpec("proc", 0)
-    spawn = SpawnProcs("mesh", "name", ProcAddress("owner"), "", (), (), (spec,))
+    spawn = SpawnProcs(
+        mesh="mesh",
+        name="name",
+        owner=ProcAddress("owner"),
+        owner_actor="",
+        labels=(),
+        sizes=(),
+        procs=(spec,),
+    )
     launcher: Any = FakeLauncher(None, None, lambda *about: None, None)
     node: Any = Node()
     procs = {"proc": HostProc(spawn, spec, b"", launcher)}
@@ -103,7 +123,17 @@ def test_a_program_that_cannot_be_given_its_order_is_ended() -> None:
         agent.start_launcher = TooBig
         own = Command("/bin/true")
         specs = ProcSpec("shares", 0), ProcSpec("alone", 1, command=own)
-        agent.send(SpawnProcs("mesh", "name", agent.peer.address, "", (), (), specs))
+        agent.send(
+            SpawnProcs(
+                mesh="mesh",
+                name="name",
+                owner=agent.peer.address,
+                owner_actor="",
+                labels=(),
+                sizes=(),
+                procs=specs,
+            )
+        )
         wait_for(lambda: len(agent.downs) == 2)
         closed = list(TooBig.closed)
         agent.close()

@@ -189,7 +189,7 @@ def test_without_a_thread_to_be_had_lines_are_printed_at_once(
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     printer = LogPrinter()
-    printer.print(Log("proc", "worker 0", 1, "host"), b"last words\n")
+    printer.print(Log(uid="proc", label="worker 0", stream=1, host="host"), b"last words\n")
     printer.close()
     assert capsys.readouterr().out == "[worker 0] last words\n"
 

@@ -90,7 +90,9 @@ def test_the_first_call_to_an_actor_does_not_overtake_a_switch_that_waits(
     """It would run the old code on this rank, and the new on those that are not behind."""
     for _ in range(3):
         call(outboxes, "slow")
-    assert outboxes.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    assert outboxes.keep_place(
+        THERE, Envelope("there", Switch(generation=1, port=0, sender="here"))
+    )
     call(outboxes, "new")
     call(outboxes, "slow")
     assert wire.sent == ["slow", "slow"]
@@ -105,7 +107,9 @@ def test_a_value_for_a_channel_passes_a_switch_that_waits(wire: Wire, outboxes: 
     """The slow actor may be waiting for it."""
     for _ in range(3):
         call(outboxes, "slow")
-    assert outboxes.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    assert outboxes.keep_place(
+        THERE, Envelope("there", Switch(generation=1, port=0, sender="here"))
+    )
     outboxes.put(THERE, Reply(7, 0, "here"), b"", ())
     assert wire.sent[:3] == ["slow", "slow", "Reply"]
     assert "Switch" not in wire.sent
@@ -116,9 +120,17 @@ def test_a_switch_that_is_withdrawn_lets_go_who_has_come_to_it(
 ) -> None:
     for _ in range(3):
         call(outboxes, "slow")
-    assert outboxes.keep_place(THERE, Envelope("there", Switch(1, 0, "here")))
+    assert outboxes.keep_place(
+        THERE, Envelope("there", Switch(generation=1, port=0, sender="here"))
+    )
     call(outboxes, "new")
-    outboxes.keep_place(THERE, Envelope("there", Step(1, StepName.LIFT, 0.0, 0, "here", 1)))
+    outboxes.keep_place(
+        THERE,
+        Envelope(
+            "there",
+            Step(generation=1, name=StepName.LIFT, seconds=0.0, port=0, sender="here", attempt=1),
+        ),
+    )
     assert wire.sent == ["slow", "slow", "new"]
     while wire.marks:
         wire.take()

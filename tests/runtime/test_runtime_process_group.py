@@ -87,7 +87,15 @@ def test_signals_to_those_that_have_ended_go_nowhere() -> None:
 def test_the_end_of_a_template_ends_no_stranger(
     agent: LoneAgent, stranger: subprocess.Popen[bytes]
 ) -> None:
-    order = SpawnProcs("m", "mesh", agent.peer.address, "", (), (), (ProcSpec("proc", 0),))
+    order = SpawnProcs(
+        mesh="m",
+        name="mesh",
+        owner=agent.peer.address,
+        owner_actor="",
+        labels=(),
+        sizes=(),
+        procs=(ProcSpec("proc", 0),),
+    )
     earlier = start_of(stranger) - 1
 
     def lose() -> None:
@@ -108,7 +116,18 @@ def test_a_template_that_cannot_fork_says_so_and_lives_on(monkeypatch: pytest.Mo
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     nobody = ProcAddress("nobody")
-    config = ProcConfig("proc", "m", "mesh", 0, (), (), nobody, "", nobody, ())
+    config = ProcConfig(
+        uid="proc",
+        mesh="m",
+        name="mesh",
+        rank=0,
+        labels=(),
+        sizes=(),
+        owner=nobody,
+        owner_actor="",
+        host=nobody,
+        listen=(),
+    )
     order = msgspec.json.encode({"op": "fork", "config": config})
     out, said = os.pipe()
     template = zygote._Zygote(theirs)

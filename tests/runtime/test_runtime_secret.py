@@ -102,8 +102,18 @@ def test_a_secret_that_is_none_is_refused_without_being_shown(program: Start, te
 def test_what_a_proc_is_told_at_birth_does_not_print_the_secret() -> None:
     here = ProcAddress("p")
     config = ProcConfig(
-        "p", "m", "trainer", 3, (), (), here, "", here, (), secret=SECRET.hex()
-    )  # fmt: skip
+        uid="p",
+        mesh="m",
+        name="trainer",
+        rank=3,
+        labels=(),
+        sizes=(),
+        owner=here,
+        owner_actor="",
+        host=here,
+        listen=(),
+        secret=SECRET.hex(),
+    )
     for shown in (repr(config), str(config), f"{[config]}"):
         assert SECRET.hex() not in shown
     # It still gets it.

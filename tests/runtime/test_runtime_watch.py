@@ -16,7 +16,15 @@ from tests.support import wait_for
 
 
 def order(agent: LoneAgent) -> SpawnProcs:
-    return SpawnProcs("m", "mesh", agent.peer.address, "", (), (), (ProcSpec("late", 0),))
+    return SpawnProcs(
+        mesh="m",
+        name="mesh",
+        owner=agent.peer.address,
+        owner_actor="",
+        labels=(),
+        sizes=(),
+        procs=(ProcSpec("late", 0),),
+    )
 
 
 def test_a_watch_may_come_before_the_order_to_make_the_proc(agent: LoneAgent) -> None:

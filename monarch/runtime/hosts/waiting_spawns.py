@@ -90,10 +90,15 @@ class WaitingSpawns:
         answer = node.request(
             root,
             lambda port: Bring(
-                node.address, host.workspace.generation, host.workspace.digest, order.digest,
-                host.num_running, port, node.uid,
+                host=node.address,
+                generation=host.workspace.generation,
+                digest=host.workspace.digest,
+                wanted=order.digest,
+                num_running=host.num_running,
+                port=port,
+                sender=node.uid,
             ),
-        )  # fmt: skip
+        )
 
         def answered() -> None:
             node.loop.call_soon(lambda: self._answered(answer))

@@ -178,9 +178,14 @@ class BulkSender:
             hold = placed.hold(small.route) if self._tell(peer, small.route, placed) else None
             if hold is not None:
                 parcel = Parcel(
-                    ours, placed.number, placed.offset, hold, cargo.is_shared, has_payload,
-                    cargo.sizes,
-                )  # fmt: skip
+                    sender=ours,
+                    segment=placed.number,
+                    offset=placed.offset,
+                    hold=hold,
+                    is_shared=cargo.is_shared,
+                    has_payload=has_payload,
+                    sizes=cargo.sizes,
+                )
                 return pack(Envelope(small.route, parcel, header, (small.payload,)))
             pieces = [bytes(piece) for piece in layout.split(placed.memory, cargo.sizes)]
         number = next(self._numbers)

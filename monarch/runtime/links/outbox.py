@@ -34,6 +34,7 @@ class Outbox:
     def __init__(
         self,
         window: Window,
+        *,
         deliver: Callable[[Envelope], None],
         send_mark: Callable[[Outbox], None],
         soon: Callable[[Callable[[], None]], object],

@@ -246,7 +246,7 @@ class Outboxes:
     ) -> Outbox:
         window = Window(settings().flow_window_messages, settings().flow_window_bytes)
         soon = self._node.loop.call_soon
-        box = Outbox(window, deliver, send_mark, soon, self._count)
+        box = Outbox(window, deliver=deliver, send_mark=send_mark, soon=soon, count=self._count)
         if self._num_spilling and not key.startswith(":"):
             # Values for a channel pass: an actor in front of the switch may wait for them.
             self._switches.begins(uid, box)

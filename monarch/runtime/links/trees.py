@@ -70,9 +70,17 @@ class TreeRoute:
                 self._has_told = True
             self.number += 1
             cast = Cast(
-                tree.mesh, node.uid, self.number, 0, 0, tuple(self._dead), members.to_wire(),
-                encode(message), node.address if port else None, port,
-            )  # fmt: skip
+                mesh=tree.mesh,
+                sender=node.uid,
+                number=self.number,
+                start=0,
+                stop=0,
+                dead=tuple(self._dead),
+                members=members.to_wire(),
+                inner=encode(message),
+                parent=node.address if port else None,
+                port=port,
+            )
             for start, stop in self._branches:
                 if members.count(start * tree.per_host, stop * tree.per_host):
                     host = tree.hosts[start]
@@ -84,7 +92,13 @@ class TreeRoute:
         node, tree = self._node, self.tree
         self._branches = branches(0, len(tree.hosts), tree.degree, self._dead)
         grow = Grow(
-            tree.mesh, node.address, 0, tree.hosts, tree.per_host, tree.degree, tuple(self._dead)
+            mesh=tree.mesh,
+            sender=node.address,
+            start=0,
+            hosts=tree.hosts,
+            per_host=tree.per_host,
+            degree=tree.degree,
+            dead=tuple(self._dead),
         )
         for host, part in grow_branches(grow, self._branches):
             node.transmit(host, Envelope(host.uid, part))

@@ -152,9 +152,14 @@ class LogSender:
         self._room -= len(block.lines)
         path = source.file.path
         log = Log(
-            source.uid, block.label, block.stream, self._node.uid, block.num_dropped,
-            path, self._host_name,
-        )  # fmt: skip
+            uid=source.uid,
+            label=block.label,
+            stream=block.stream,
+            host=self._node.uid,
+            num_dropped=block.num_dropped,
+            path=path,
+            host_name=self._host_name,
+        )
         self._node.send(client, log, block.lines)
 
     def _on_room(self, envelope: Envelope) -> None:

@@ -233,9 +233,16 @@ class ProcAgent:
                 self._held.append(envelope)
                 return
         record = ActorRecord(
-            spawn.actor, spawn.name, spawn.class_name, spawn.rank, spawn.labels, spawn.sizes,
-            spawn.owner, spawn.owner_actor, spawn.ancestors,
-        )  # fmt: skip
+            uid=spawn.actor,
+            name=spawn.name,
+            class_name=spawn.class_name,
+            rank=spawn.rank,
+            labels=spawn.labels,
+            sizes=spawn.sizes,
+            owner=spawn.owner,
+            owner_actor=spawn.owner_actor,
+            ancestors=spawn.ancestors,
+        )
         self.supervisor.actor_begins(record.uid)
         cell = make_cell(record, spawn, self, self.actor_loop)
         self._cells.enter(cell, envelope, lambda: self.fences.begins(cell, spawn.owner.uid))

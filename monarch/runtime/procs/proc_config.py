@@ -19,7 +19,7 @@ MAX_PACKET_BYTES = 160 * 1024
 """How long an order to a template process may be."""
 
 
-class ProcConfig(msgspec.Struct):
+class ProcConfig(msgspec.Struct, kw_only=True):
     """``env`` changes the template's environment (``None`` takes a variable out); ``path`` are
     the author's import folders, which come last; ``workspace`` is the replica's root, if the
     host has one, and ``workspace_path`` its import folders, which come first. ``bind`` is as in

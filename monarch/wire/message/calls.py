@@ -78,7 +78,7 @@ class Ancestor(msgspec.Struct, array_like=True, frozen=True):
     sizes: tuple[int, ...]
 
 
-class SpawnActor(Message, tag=40):
+class SpawnActor(Message, tag=40, kw_only=True):
     """Make an actor. Payload: class and constructor arguments.
 
     ``ancestors``: its owners, from below the client down.

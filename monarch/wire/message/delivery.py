@@ -12,7 +12,7 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message.header import Message
 
 
-class Grow(Message, tag=61):
+class Grow(Message, tag=61, kw_only=True):
     """A tree, as a host agent needs it to hand on the casts of ``sender``: the hosts from ``start``
     on.
 
@@ -28,7 +28,7 @@ class Grow(Message, tag=61):
     dead: tuple[int, ...] = ()
 
 
-class Cast(Message, tag=62):
+class Cast(Message, tag=62, kw_only=True):
     """One message for members of a proc mesh on the hosts ``start`` to ``stop``.
 
     ``inner`` is its header. Answers to ``port`` are gathered on the way back, by way of
@@ -74,7 +74,7 @@ class Replies(Message, tag=63):
     items: tuple[FoldedReply, ...]
 
 
-class Parcel(Message, tag=12):
+class Parcel(Message, tag=12, kw_only=True):
     """A message whose bulk lies in a segment of shared memory, handed over before.
 
     ``is_shared``: others look at the same region, so that it may not be written to.

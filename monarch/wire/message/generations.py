@@ -34,7 +34,7 @@ class Sync(Message, tag=28):
     degree: int = 1
 
 
-class Bring(Message, tag=51):
+class Bring(Message, tag=51, kw_only=True):
     """From a host agent to its client: procs are to be made here that are meant for the workspace
     ``wanted``, and what is here is ``digest``. Bring it.
     """
@@ -83,7 +83,7 @@ class Prepare(Message, tag=44):
     pid: int = 0
 
 
-class Switch(Message, tag=45):
+class Switch(Message, tag=45, kw_only=True):
     """To an owner or a proc: the generation begins here. Ordered like a call.
 
     Answered once every actor is done with what came before; what comes after it waits. ``holds``:
@@ -112,7 +112,7 @@ class StepName(str, Enum):
     GO = "go"
 
 
-class Step(Message, tag=47):
+class Step(Message, tag=47, kw_only=True):
     """To an owner or a proc that stands at a ``Switch``: the next step of it.
 
     ``HALT``: actors take up no message, within ``seconds``. ``RESUME``: as before the halt.

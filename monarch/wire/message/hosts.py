@@ -80,7 +80,7 @@ class Preload(Message, tag=25):
     sender: Uid
 
 
-class SpawnProcs(Message, tag=22):
+class SpawnProcs(Message, tag=22, kw_only=True):
     """Make procs for a mesh. Each answers with ``ProcUp`` to the owner, or ``ProcDown`` comes.
 
     Payload: what each runs before anything else, if there is something. ``root`` is the client;

@@ -6,7 +6,7 @@ from monarch.wire.address import Uid
 from monarch.wire.message.header import Message
 
 
-class Log(Message, tag=24):
+class Log(Message, tag=24, kw_only=True):
     """Lines that a proc printed. Payload: the lines, as UTF-8 if the proc kept to it.
 
     ``label`` is what to put in front of each; ``path`` is the proc's log file on the machine
@@ -29,7 +29,7 @@ class LogRoom(Message, tag=30):
     num_bytes: int
 
 
-class LogOptions(Message, tag=70):
+class LogOptions(Message, tag=70, kw_only=True):
     """Whether and how what procs print is shown. To a host agent, which tells its client.
 
     No ``uids``: all procs of the host, later ones too. Procs of one ``group`` are aggregated

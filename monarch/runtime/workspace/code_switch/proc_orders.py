@@ -37,11 +37,21 @@ def order_to_procs(
     if order is Order.PREPARE:
         return lambda port: Prepare(number, plan.digest, plan.mode, port, sender)
     if order is Order.FENCE:
-        return lambda port: Switch(number, port, sender, gives_way, attempt)
+        return lambda port: Switch(
+            generation=number, port=port, sender=sender, holds=gives_way, attempt=attempt
+        )
     if order is Order.REVERT:
         return lambda port: Revert(number, port, sender)
     name, left = StepName(order.value), behind if order is Order.PATCH else ()
-    return lambda port: Step(number, name, seconds, port, sender, attempt, left)
+    return lambda port: Step(
+        generation=number,
+        name=name,
+        seconds=seconds,
+        port=port,
+        sender=sender,
+        attempt=attempt,
+        behind=left,
+    )
 
 
 def replace_procs(

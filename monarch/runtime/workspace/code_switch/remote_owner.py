@@ -38,7 +38,15 @@ class RemoteOwner:
         uid = self._node.uid
         # As long as it takes: an actor may be in the middle of a long step.
         return self._ask(
-            lambda port: Switch(generation, port, uid, False, attempt, seconds, is_held),
+            lambda port: Switch(
+                generation=generation,
+                port=port,
+                sender=uid,
+                holds=False,
+                attempt=attempt,
+                seconds=seconds,
+                is_held=is_held,
+            ),
             seconds=None,
         )
 
@@ -71,7 +79,17 @@ class RemoteOwner:
         behind: Sequence[Uid] = (),
     ) -> ReloadOutcome:
         uid, left = self._node.uid, tuple(behind)
-        return self._ask(lambda port: Step(generation, name, seconds, port, uid, attempt, left))
+        return self._ask(
+            lambda port: Step(
+                generation=generation,
+                name=name,
+                seconds=seconds,
+                port=port,
+                sender=uid,
+                attempt=attempt,
+                behind=left,
+            )
+        )
 
     def _ask(
         self,
