@@ -26,7 +26,7 @@ Self = TypeVar("Self", bound="HostMesh")
 
 
 class HostMesh(Syncable, MeshTrait):
-    """A reference to host agents. What a job or ``attach_to_workers`` made owns them."""
+    """A reference to host agents. The mesh that a job or ``attach_to_workers`` made owns them."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class HostMesh(Syncable, MeshTrait):
     def with_python_executable(self, python_executable: str) -> HostMesh:
         """The same hosts, with procs that run another interpreter.
 
-        It must have this package installed. What the procs spawn on their host runs it too.
+        It must have this package installed. Procs that they spawn on their host run it too.
         """
         command = default_bootstrap_cmd(str(python_executable))._as_command()
         return HostMesh(self._name, self._shape, self._hosts, owned=self._is_owned, command=command)

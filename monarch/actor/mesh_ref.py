@@ -1,4 +1,4 @@
-"""What a reference to actors knows: which class, in which procs, in what shape."""
+"""The knowledge of a reference to actors: which class, in which procs, in what shape."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def check_name(name: str) -> None:
 
 
 class ProcMesh(Syncable, MeshTrait):
-    """A reference to processes. What ``spawn_procs`` returned owns them; slices do not."""
+    """A reference to processes. The mesh that ``spawn_procs`` returned owns them; slices do not."""
 
     def __init__(
         self,

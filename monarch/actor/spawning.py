@@ -27,7 +27,7 @@ from monarch.wire.message import Command, ProcDown, ProcSpec, SpawnProcs
 
 
 class SpawnPlan(NamedTuple):
-    """What is to be made: procs, in a shape, as many on each host."""
+    """The order to make procs: procs, in a shape, as many on each host."""
 
     shape: Shape
     specs: list[ProcSpec]

@@ -19,11 +19,11 @@ _sizes_of_few = [struct.Struct(f"<I{count}Q") for count in range(16)]
 
 
 class FramingError(ValueError):
-    """What came over a stream is not a message."""
+    """Bytes that came over a stream are not a message."""
 
 
 def frame(frames: Frames) -> list[Bytes]:
-    """What to write for one message: a single buffer where it is small."""
+    """The bytes to write for one message: a single buffer where it is small."""
     count = len(frames)
     sizes = [len(part) if type(part) is bytes else memoryview(part).nbytes for part in frames]
     head = _sizes(count).pack(count, *sizes)

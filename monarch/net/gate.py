@@ -2,7 +2,7 @@
 
 A listener speaks CURVE. A stranger who does not know its public key (it is derived from the
 secret and never sent) fails in ZeroMQ's own thread, before a byte of his reaches Python; one
-who does must also own the connectors' key, for which ZeroMQ asks here (ZAP, RFC 27). Whoever is
+who does must also own the connectors' key, for which ZeroMQ asks here (ZAP, RFC 27). A peer that is
 turned away is logged once a kind, by address.
 """
 
@@ -37,7 +37,7 @@ _ZAP_URL = "inproc://zeromq.zap.01"
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")
 _MAX_KNOCKING = 128
-# What both sides say before the handshake; the kernel counts the connection itself as a byte.
+# The bytes of both sides before the handshake; the kernel counts the connection itself as a byte.
 _GREETING_BYTES = 64 + 1
 _BYTES_ACKED = struct.Struct("=120xQ")  # in Linux's tcp_info
 _log = logging.getLogger("monarch.net")
@@ -174,7 +174,7 @@ class _ListenerWatch:
             address, _ = self._knocking.pop(value)
             self._rare.warning(
                 self._url,
-                "turned away %s, who came to %s and did not show that it belongs to this job",
+                "turned away %s, which came to %s and did not show that it belongs to this job",
                 address,
                 self._url,
             )

@@ -16,7 +16,7 @@ Handler = Callable[[int, "FrameType | None"], Any]
 
 _NUMBERS = tuple(range(1, _signal.NSIG))
 _handlers: dict[int, Handler] = {}
-"""What was put off, by signal."""
+"""The signals that were put off."""
 _seen: list[Any] = []
 _callable: dict[int, Handler] = {}
 """The members of ``_seen`` that are Python's to call: to look at each takes longer than to ask."""
@@ -81,5 +81,5 @@ class PutOff:
 
 
 def handler_of(number: int) -> Any:
-    """What the program has a signal handled by, though it may be put off now. From any thread."""
+    """The program's handler of a signal, though the signal may be put off now. From any thread."""
     return _handlers.get(number) or _signal.getsignal(number)

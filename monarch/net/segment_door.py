@@ -1,6 +1,6 @@
 """Where a process takes in the segments of others: a datagram socket that descriptors come by.
 
-What has been handed in is in the kernel's hands: it arrives even if the sender has died since.
+A descriptor that was handed in is held by the kernel: it arrives even if the sender has died since.
 A process is handed something by the path alone, which lies in a directory of the user's alone.
 """
 

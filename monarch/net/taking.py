@@ -10,7 +10,8 @@ from monarch.net.transport import Frames, Receive
 
 
 def take(receive: Receive, frames: Frames, peer: Callable[[], str], rare: RareLog) -> None:
-    """Call ``receive``. What it raises is logged, once a kind, with the name of the ``peer``.
+    """Call ``receive``. An error that it raises is logged, once a kind, with the name of the
+    ``peer``.
 
     The connection goes on: the next message is a whole one again.
     """

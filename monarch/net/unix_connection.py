@@ -30,9 +30,9 @@ class UnixConnection:
     """Writes on the caller's thread, straight into the kernel's buffer: no thread is woken here.
 
     In a burst, small messages are held back until the sender waits (see ``monarch.net.cork``).
-    What the kernel does not take is queued and written by the I/O loop. A connection that breaks,
-    or that finds nobody listening yet, tries again until it is closed; what is queued stays, a
-    message that was cut is sent again from its start.
+    Bytes that the kernel does not take are queued, and written by the I/O loop. A connection that
+    breaks, or that finds nobody listening yet, tries again until it is closed; what is queued
+    stays, a message that was cut is sent again from its start.
     """
 
     def __init__(self, loop: IoLoop, path: str, forget: Callable[[UnixConnection], None]) -> None:
@@ -200,7 +200,7 @@ class UnixConnection:
 
 
 def _after(data: Sequence[Bytes], num_sent: int) -> list[Bytes]:
-    """What is left of ``data`` after its first ``num_sent`` bytes."""
+    """The rest of ``data`` after its first ``num_sent`` bytes."""
     for index, part in enumerate(data):
         if num_sent < len(part):
             return [memoryview(part)[num_sent:], *data[index + 1 :]]

@@ -16,7 +16,7 @@ from monarch.wire.host_code import HostCode
 
 
 class CodeState(NamedTuple):
-    """What processes run, or began with: a generation, and the digest of its workspace."""
+    """The code that processes run, or began with: a generation, and the digest of its workspace."""
 
     generation: int = 0
     digest: str = ""
@@ -74,7 +74,7 @@ class CodeStates:
             self._use({**self._known, host: HostCode(host, generation, digest, f"= {digest}")})
 
     def inherit(self, codes: Iterable[HostCode]) -> None:
-        """What the owner of this process knew of divided hosts when it spawned it."""
+        """Take over the owner's knowledge of divided hosts, from when it spawned this process."""
         self._use({code.host: code for code in codes})
 
     def to_inherit(self) -> tuple[HostCode, ...]:
@@ -194,14 +194,15 @@ class WorkspaceState(NamedTuple):
 
 
 class WorkspaceStates:
-    """What hosts should have: the last push to any of a mesh is meant for all of it."""
+    """The states that hosts should have: the last push to any of a mesh is meant for all of it."""
 
     def __init__(self) -> None:
         self._by_host: dict[Uid, WorkspaceState] = {}
         self._order = 0
 
     def found(self, host: Uid, generation: int, digest: str) -> None:
-        """A host says what it has. What was pushed to it stays what it should have."""
+        """A host says what it has. A state that was pushed to it stays the one that it should
+        have."""
         known = self._by_host.get(host)
         if generation and (known is None or not known.order):
             self._by_host[host] = WorkspaceState(0, generation, digest)
@@ -213,7 +214,7 @@ class WorkspaceStates:
         self._by_host.update(dict.fromkeys(hosts, state))
 
     def wanted(self, hosts: Iterable[Uid]) -> WorkspaceState:
-        """What processes on these hosts are to run, all of them; no digest if nothing is known."""
+        """The state that all processes on these hosts are to run; no digest if nothing is known."""
         known = [self._by_host[uid] for uid in hosts if uid in self._by_host]
         return max(known, default=WorkspaceState(0, 0, ""))
 

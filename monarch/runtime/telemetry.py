@@ -111,7 +111,7 @@ class _NoInstrument:
 
 
 class _NoMeter:
-    """What code finds where OpenTelemetry is not installed: the same calls, and no effect."""
+    """Stand-ins where OpenTelemetry is not installed: the same calls, and no effect."""
 
     name = "monarch"
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 
 if __name__ == "__main__":
-    # What imports make stays. To look for garbage among it takes a tenth of the time to begin.
+    # Objects that imports make stay. To look for garbage among it takes a tenth of the time to
+    # begin.
     gc.disable()
 
 import contextlib
@@ -24,7 +25,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-# What every proc needs, so that a fork finds it imported.
+# Modules that every proc needs, so that a fork finds them imported.
 import monarch.runtime.bootstrap as bootstrap
 from monarch.runtime.ends.process_group import die_with_parent, kill_group, wake_with_parent
 from monarch.runtime.ends.process_start import process_start
@@ -33,7 +34,7 @@ from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, Proc
 from monarch.wire.codec import message_decoder
 
 _OF_USERS = "monarch.actor"
-"""What actor classes are made from, and so what each proc would import with its first actor. This
+"""The module that actor classes are made from: each proc would import it with its first actor. This
 layer does not know it."""
 
 

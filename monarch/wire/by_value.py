@@ -68,7 +68,7 @@ def dump_arguments(args: Any, kwargs: Any) -> list[bytes]:
 
 
 def dump_order(cls: type, arguments: list[bytes]) -> payload.Payload:
-    """What makes an actor: loads as the class as it is now, ``args`` and ``kwargs``.
+    """Makes an actor: loads as the class as it is now, ``args`` and ``kwargs``.
 
     Loading the first order here to change it would put the class here back to what it was.
     """

@@ -41,7 +41,8 @@ class Borrowed(list[memoryview]):
         self._owner = owner  # Of the memory behind the views.
 
     def copied(self) -> list[Bytes]:
-        """The bytes as they are now, the same at each call. What cannot change is not copied."""
+        """The bytes as they are now, the same at each call. Buffers that cannot change are not
+        copied."""
         if self.copies is None:
             self.copies = [as_bytes(view) for view in self]
         return self.copies
@@ -125,7 +126,7 @@ class _Buffers:
 
     def collect(self, buffer: pickle.PickleBuffer) -> bool:
         """Keep a buffer, or have it copied into the pickle: true for that."""
-        # What part of a storage is used is known only at the end.
+        # The used part of a storage is known only at the end.
         late = None if self.tensors is None else self.tensors.late(buffer)
         if late is not None:
             self.found.append(late)

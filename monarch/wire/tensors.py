@@ -88,7 +88,7 @@ class TensorReducer:
         return NotImplemented
 
     def late(self, buffer: pickle.PickleBuffer) -> _Storage | _StorageTable | None:
-        """What will know the contents of ``buffer`` once everything has been pickled."""
+        """An object that knows the contents of ``buffer`` once everything has been pickled."""
         return self._late.get(id(buffer))
 
     def end(self) -> None:

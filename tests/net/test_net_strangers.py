@@ -153,7 +153,7 @@ def test_a_stranger_gets_nothing_in_and_is_logged_once(
         wait_for(lambda: caplog.records, what="a line in the log")
     (record,) = caplog.records
     # One that was gone before we could look has no address any more.
-    assert re.search(f"turned away (127.0.0.1|somebody), who came to {url}", record.getMessage())
+    assert re.search(f"turned away (127.0.0.1|somebody), which came to {url}", record.getMessage())
 
 
 @examples(max_examples=60, deadline=None)

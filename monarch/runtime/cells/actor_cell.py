@@ -1,6 +1,6 @@
 """One actor: its mailbox, its state, and what it does with a message.
 
-Messages run strictly one at a time. What an actor does is written once, as coroutines, for
+Messages run strictly one at a time. The work of an actor is written once, as coroutines, for
 actors with a thread of their own and for those on the asyncio loop; ``cell_runners`` has the two.
 """
 
@@ -95,7 +95,7 @@ class ActorCell:
         raise NotImplementedError
 
     def _wait_by(self, who: Hashable) -> Wait | None:
-        """What a thread or a task of this actor waits for."""
+        """The wait of a thread or a task of this actor."""
         wait = waits.get(who)
         is_ours = wait is not None and wait.running.record.uid == self.record.uid
         is_over = self.is_ending or self.is_ended or wait is None or wait.promise.is_set
@@ -333,7 +333,8 @@ class ActorCell:
         self._let_go()
 
     def _let_go(self) -> None:
-        """What has failed runs nothing more: what it holds (a model, say) is free from here on."""
+        """An actor that has failed runs nothing more: what it holds (a model, say) is free from
+        here on."""
         self.instance = None
         running.set(None)
 

@@ -34,7 +34,7 @@ class Carrier(Protocol):
 
 
 class Named(NamedTuple):
-    """What is left of an actor's record when nothing but its answers is wanted."""
+    """The part of an actor's record that its answers need."""
 
     name: str
     title: str

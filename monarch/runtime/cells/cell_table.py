@@ -17,8 +17,8 @@ from monarch.wire.message import Call, StopActor
 class CellTable:
     """Brings messages to the cells they are for. From any thread.
 
-    A call may overtake the order to make its actor, on another connection, and waits for it. What
-    comes for an actor that was stopped is refused. ``lock`` is held while an actor comes or goes.
+    A call may overtake the order to make its actor, on another connection, and waits for it. A call
+    for an actor that was stopped is refused. ``lock`` is held while an actor comes or goes.
     """
 
     def __init__(self, host: CellHost) -> None:

@@ -1,4 +1,4 @@
-"""What an actor is given to do besides messages, and its endpoints that run as tasks."""
+"""The work of an actor besides messages, and its endpoints that run as tasks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Fail(NamedTuple):
 Work = Envelope | Judge | Reloaded | Fail | Undelivered
 
 Event = Delivery | Fence | Lift | Halt | Resume
-"""What comes into an actor's inbox; the work is in the deliveries."""
+"""An entry of an actor's inbox; the work is in the deliveries."""
 
 
 class CellTasks:

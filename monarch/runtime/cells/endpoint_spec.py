@@ -1,4 +1,4 @@
-"""What a class offers to callers, and whether it may be spawned at all."""
+"""The endpoints that a class offers, and whether it may be spawned at all."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class RingWatch:
             self._begin()
 
     def _waiter(self, cell: ActorCell) -> Waiter | None:
-        """What an actor waits in, if it waits for anything."""
+        """The call that an actor waits in, if any."""
         wait, record = cell.wait_in_hand(), cell.record
         number = self._waits.number(record.uid, wait, self._node.loop.time())
         if not number:

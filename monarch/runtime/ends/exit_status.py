@@ -20,7 +20,7 @@ _is_leaving = False
 class EndedByFault(KeyboardInterrupt):
     """A fault ends the program, with status 1, where its main thread stands.
 
-    For programs that save their work when they are interrupted. Nobody sees a traceback of it: what
+    For programs that save their work when they are interrupted. Its traceback is not shown: what
     happened has been told.
     """
 

@@ -40,7 +40,8 @@ def signal_process(pid: int, started: int, number: int) -> None:
                 os.kill(pid, number)
             return
         try:
-            # What is looked at now is what gets it: the descriptor belongs to no other.
+            # The signal goes to the same process that was looked at: the descriptor belongs to no
+            # other.
             if process_start(pid) == started:
                 signal.pidfd_send_signal(fd, number)
         finally:

@@ -3,10 +3,10 @@
 - A hook of the program's own is asked at once, whatever else happens. If it returns, the failure is
   handled; if it raises, the program ends.
 - Without one, a failure is handled once the program has heard of it: a call of the client itself
-  has raised it as ``SupervisionError``, for the program to catch or to end by. What nobody has
-  heard of after ``fault_patience_seconds``, or at the end of the program, ends the program with
-  status 1. Ranks often fail one after the other of one bug: who has heard of one, by a call to
-  many, has heard of the others that fail within that time.
+  has raised it as ``SupervisionError``, for the program to catch or to end by. A failure that the
+  program has not heard of after ``fault_patience_seconds``, or at its end, ends it with status 1.
+  Ranks often fail one after the other of one bug: who has heard of one, by a call to many, has
+  heard of the others that fail within that time.
 - A host that is lost while nobody calls it, at the end of the program, fails nothing. Nor does, at
   any time, one whose agent is a child of this program that no job looks after: whoever started it
   may have ended it. That is said.
@@ -56,7 +56,7 @@ _fault_hook: Callable[[], FaultHook] = lambda: _default_hook  # noqa: E731
 def set_fault_hook_source(source: Callable[[], FaultHook]) -> None:
     """Where to look up the hook for unhandled faults, at the moment when one arrives.
 
-    What is there now is the default one.
+    The hook that is there now is the default one.
     """
     global _fault_hook, _default_hook
     _fault_hook = source

@@ -22,7 +22,7 @@ _STACKS_SECONDS = 0.2
 
 
 class WatchedProc(Protocol):
-    """What there is to know of a proc."""
+    """A proc, as the watch knows it."""
 
     @property
     def pid(self) -> int: ...
@@ -65,7 +65,7 @@ class HangWatch:
             self._later()
 
     def text(self, uid: Uid) -> str:
-        """What is the matter with a proc that hangs; empty for one that does not."""
+        """Why a proc hangs, in words; empty for one that does not."""
         return self._texts.get(uid, "") if self._silence(uid) else ""
 
     def forget(self, uid: Uid) -> None:

@@ -348,7 +348,8 @@ class HostAgent:
         self.node.answer(order.sender, order.port, self.describe(packages=order.packages))
 
     def describe(self, *, packages: bool = False) -> dict[str, Any]:
-        """What runs here, for ``monarch status``; with ``packages`` also what is installed."""
+        """The state of this host, for ``monarch status``; with ``packages`` also what is
+        installed."""
         workspace = self.workspace
         body = workspace.packages() if packages else {}
         is_there = os.path.isdir(workspace.root)  # else it has nothing, whatever it was told

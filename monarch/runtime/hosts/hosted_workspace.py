@@ -53,10 +53,10 @@ class HostedWorkspace(Protocol):
         """Which folder it is, where other hosts may see the same; and whether we write it."""
 
     def import_folders(self) -> tuple[str, ...]:
-        """What procs put in front of ``sys.path``."""
+        """The folders that procs put in front of ``sys.path``."""
 
     def packages(self) -> dict[str, Any]:
-        """What is installed, for ``monarch status --packages``."""
+        """The installed packages, for ``monarch status --packages``."""
 
     def serve(self, host: WorkspaceHost) -> None:
         """Answer the messages of pushes to this host, from here on."""

@@ -1,7 +1,7 @@
 """A host agent's part in a tree: hands casts on, and gathers the answers that come back.
 
-What is inside a cast is passed on as it is; nothing of the user's is unpickled here, and nothing
-waits until a message has reached everybody. Everything here runs on the I/O loop.
+The contents of a cast are passed on as they are; nothing of the user's is unpickled here, and
+nothing waits until a message has reached everybody. Everything here runs on the I/O loop.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class Relay:
                     self._node.calls.down(uid, MeshFailure(uid, (), "its client lost it"))
 
     def _to_pass_on(self, envelope: Envelope, num_receivers: int) -> Payload:
-        """What is inside a cast; whatever is large in it is copied once for all receivers here."""
+        """The message inside a cast; whatever is large in it is copied once for all receivers
+        here."""
         data, buffers = envelope.payload, envelope.buffers
         why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
         if why:

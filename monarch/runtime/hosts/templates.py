@@ -1,4 +1,5 @@
-"""What makes the procs of a host: templates that they share, or a program for one proc alone."""
+"""Templates make the procs of a host: templates that they share, or a program for one proc
+alone."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Templates:
         preload: Sequence[str],
         fits: Callable[[MakesProcs], bool] = lambda learned: False,
     ) -> MakesProcs:
-        """What makes a proc that ``command`` starts, with modules that it finds imported.
+        """The template of a proc that ``command`` starts, with modules that the proc finds
+        imported.
 
         ``fits`` says whether the proc may come from one that has learned, if there is one.
         """

@@ -237,7 +237,7 @@ class BulkSender:
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
         if how is Gone.LEFT:
-            self._node.loop.call_soon(lambda: self._drop(uid))  # What it holds stays its own.
+            self._node.loop.call_soon(lambda: self._drop(uid))  # Its regions stay its own.
         elif how is not Gone.EXPECTED:
             self.forget(uid)
 
@@ -264,7 +264,7 @@ class BulkSender:
             loop.call_later(_IDLE_SECONDS, self._trim)
 
     def close(self) -> None:
-        """Let go of everything. What was sent stays with those who received it."""
+        """Let go of everything. Receivers keep the memory that they were sent."""
         self.pool.close()
         self._outbound.clear()
 

@@ -130,7 +130,7 @@ class Outboxes:
         size = self._size(data, buffers)
         node = self._node
         if all(node.failure_of(to.uid) for to in mesh.procs):
-            return  # Nobody waits for them, and the way there has been forgotten.
+            return  # All members are dead, and the way there has been forgotten.
         route = self._trees.route(place.tree)
         port = 0
         if call.port and (call.explicit_response_port or call.port_proc is not None):

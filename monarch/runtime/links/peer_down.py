@@ -1,4 +1,4 @@
-"""What the end of another process means here: of one that dies, gives way to a new one, or leaves.
+"""Ends of other processes: one dies, gives way to a new one, or leaves.
 
 The failure detector and the host agents find out; this is the node's membership: it marks the
 process as gone, has every part of the node forget it (``Network.on_gone``), ends the calls that
@@ -106,7 +106,7 @@ class PeerDown:
         found = []
         for down in hosts:
             if not down.uid:
-                continue  # What a broken peer says; to be on no host is not to be on that one.
+                continue  # A broken peer says so; to be on no host is not to be on that one.
             host = peers.get(down.uid)
             urls = host.address.urls if host is not None else ()
             name = urls[0] if urls else down.host or down.uid

@@ -1,6 +1,6 @@
 """In a proc: labels in the output, so that each line is shown under the actor that printed it.
 
-What Python prints is the running actor's, or that of the actor whose code has started the thread.
+Output of Python is the running actor's, or that of the actor whose code has started the thread.
 Output that others write to the descriptors (libraries in C, children) stands under the last label.
 """
 

@@ -1,8 +1,8 @@
 """A host agent's side of logs: from the procs' pipes into files, and on to the client.
 
-The client says how much it has printed; no more than a window is under way to it. What does not
-fit waits, and where too much waits, the oldest of it is dropped: the files have it. So a client
-with a slow terminal costs bounded memory here and there, and delays no proc.
+The client says how much it has printed; no more than a window is under way to it. Lines that do not
+fit wait, and where too many wait, the oldest are dropped: the files have it. So a client with a
+slow terminal costs bounded memory here and there, and delays no proc.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOOK_SECONDS = 0.02
 
 @dataclass
 class LastWords:
-    """What a dead proc printed last, and where the rest is."""
+    """The last output of a dead proc, and where the rest is."""
 
     lines: tuple[str, ...] = ()
     path: str = ""

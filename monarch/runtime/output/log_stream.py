@@ -23,7 +23,7 @@ _MARK, _MARK_END = b"\x1b_monarch-label;", b"\x1b\\"
 
 
 def label_mark(label: str) -> bytes:
-    """What to write where the output of ``label`` begins."""
+    """The bytes that mark where the output of ``label`` begins."""
     name = label.encode()[:200].replace(b"\x1b", b"").replace(b"\n", b" ")
     return _MARK + name + _MARK_END
 

@@ -1,9 +1,9 @@
 """The fences and halts of one process: a barrier of its actors while new code is switched in.
 
 A fence stands in the order of one sender: an actor has reached it when it is done with what that
-sender sent before. What comes from others passes, so that an actor which is still busy may ask
-one that already waits. Once the actors of all ranks stand at their fences, a halt stops the rest:
-each is done with the message in hand, and takes up no other until it may go on.
+sender sent before. Messages of other senders pass, so that an actor which is still busy may ask one
+that already waits. Once the actors of all ranks stand at their fences, a halt stops the rest: each
+is done with the message in hand, and takes up no other until it may go on.
 
 A fence may be given up: an actor that stands there goes on, and one that comes to it later passes.
 Each has a number of its own, so that one that still lies in a mailbox is not taken for its
@@ -34,7 +34,8 @@ class Fenced(Protocol):
 
 
 class _Open:
-    """A fence that is up, and, once it was called for, its halt. What is missing, by uid."""
+    """A fence that is up, and, once it was called for, its halt. The actors that are missing, by
+    uid."""
 
     def __init__(self, sender: Uid, exempt: Collection[Uid], missing: dict[Uid, Fenced]) -> None:
         self.sender = sender

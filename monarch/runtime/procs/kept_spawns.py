@@ -1,7 +1,7 @@
 """The orders with which actors were made, for procs that give way to new ones.
 
 An actor that is made again gets the arguments of the first time, as they were then: what was sent
-is kept, and not the objects, which may have changed. What is too large is not kept.
+is kept, and not the objects, which may have changed. An order that is too large is not kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KeptSpawn(NamedTuple):
 
 
 class KeptSpawns:
-    """What this process has spawned, in its order. From any thread.
+    """The spawns of this process, in their order. From any thread.
 
     ``is_alive`` tells whether a mesh has a member in that proc that has not failed or been stopped.
     """
@@ -79,7 +79,7 @@ class KeptSpawns:
             self._spawns.pop(mesh, None)
 
     def on(self, proc: Uid) -> list[KeptSpawn]:
-        """What lives in a proc, in the order in which it was made."""
+        """The actors that live in a proc, in the order in which they were made."""
         with self._lock:
             spawns = [spawn for spawn in self._spawns.values() if proc in spawn.procs]
         return [spawn for spawn in spawns if self._is_alive(spawn.mesh, proc)]
@@ -95,7 +95,7 @@ class KeptSpawns:
         }
 
     def hold(self, proc: Uid) -> None:
-        """What was sent to a proc so far has to be made again, what follows not."""
+        """Actors ordered so far have to be made again in a new proc; later ones not."""
         self._held[proc] = self.on(proc)
 
     def release(self, proc: Uid) -> None:
@@ -110,7 +110,7 @@ class KeptSpawns:
 
 
 def _copied(data: Payload) -> Payload:
-    """What it holds now, whatever becomes of the sender's objects."""
+    """The values of now, unchanged by what becomes of the sender's objects."""
     buffers: Sequence[Bytes] = data.buffers
     if isinstance(buffers, Borrowed):
         buffers = list(buffers.copied())

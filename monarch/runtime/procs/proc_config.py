@@ -1,4 +1,4 @@
-"""What a new proc is told at birth."""
+"""The configuration of a new proc, given to it at birth."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ProcConfig(msgspec.Struct, kw_only=True):
 
 
 def encode_order(order: dict[str, Any]) -> bytes:
-    """What a template process is told, as bytes; `decode_order` reads them. Raises ``ValueError``
+    """An order to a template process, as bytes; `decode_order` reads them. Raises ``ValueError``
     for what is no text."""
     try:
         return msgspec.json.encode(order)

@@ -1,4 +1,5 @@
-"""What a proc imported of installed packages soon after its birth, for its host to have ready."""
+"""The modules of installed packages that a proc imported soon after its birth: its host has them
+ready for the next."""
 
 from __future__ import annotations
 

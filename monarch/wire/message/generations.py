@@ -103,7 +103,7 @@ class Switch(Message, tag=45, kw_only=True):
 
 
 class StepName(str, Enum):
-    """What follows a ``Switch``; by the names of ``monarch.core.code_switch``."""
+    """A later step of a ``Switch``; by the names of ``monarch.core.code_switch``."""
 
     HALT = "halt"
     RESUME = "resume"

@@ -1,4 +1,4 @@
-"""What procs print, on its way to the client."""
+"""The output of procs, on its way to the client."""
 
 from __future__ import annotations
 
