@@ -25,10 +25,10 @@ class Actor:
         return logger
 
     def _handle_undeliverable_message(self, message: Any) -> bool:
-        """A message of this actor that nobody waits for could not be delivered.
+        """A message of this actor, sent without waiting for an answer, could not be delivered.
 
         ``message`` has ``sender()``, ``dest()`` and ``error_msg()``. A class that overrides this
         fails where its answer is not true. Without an override such messages are dropped: the
-        owner of whoever is dead is told of that anyway, and a dead rank fails nobody else.
+        owner of the dead actor is told of that anyway, and a dead rank does not fail others.
         """
         return False

@@ -30,9 +30,9 @@ def run_worker_loop_forever(
 
     Serves one client at a time: when one leaves or dies, its procs are stopped, and the next
     may come. Beyond loopback a job secret is needed (``MONARCH_JOB_SECRET``), unless
-    ``insecure``: then whoever can reach the port can run code here. ``tcp://HOST:fdN`` takes over
-    an inherited socket that listens. ``ca`` and ``private_key`` are accepted for upstream's sake
-    and ignored.
+    ``insecure``: any process that can reach the port can run code here. ``tcp://HOST:fdN`` takes
+    over an inherited socket that listens. ``ca`` and ``private_key`` are accepted for upstream's
+    sake and ignored.
     """
     _warn(ca, insecure)
     # Imported when used: only a host agent needs the sync engine, and it costs 20 ms.
@@ -134,8 +134,8 @@ def attach_to_workers(
 
     Returns at once, and keeps trying until they are up. A host that serves another client
     refuses, unless ``takeover``: then that client's procs are stopped. ``insecure`` does
-    without a secret beyond loopback: then whoever can reach this program can run code in it.
-    ``ca`` and ``private_key`` are accepted for upstream's sake and ignored.
+    without a secret beyond loopback: any process that can reach this program can then run code in
+    it. ``ca`` and ``private_key`` are accepted for upstream's sake and ignored.
     """
     _warn(ca, insecure)
     agent = client()

@@ -203,7 +203,7 @@ class Endpoint(Generic[P, R]):
             node.outboxes.cast(self._mesh, make, data.data, data.buffers)
         except BaseException:
             if port_proc is None:
-                node.calls.close(port)  # Nobody answers what was not sent.
+                node.calls.close(port)  # A call that was not sent is not answered.
             raise
 
     def _maker(

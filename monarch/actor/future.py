@@ -171,7 +171,7 @@ class Future(Generic[R]):
 
 
 def make_future(promise: Promise[Any], resolve: Callable[[Any], R]) -> Future[R]:
-    """A future that applies ``resolve`` to the promise's value when somebody wants it."""
+    """A future that applies ``resolve`` to the promise's value when it is asked for."""
     future: Future[R] = object.__new__(Future)
     fill_future(future, promise, resolve)
     return future
@@ -211,4 +211,4 @@ def soon(loop: asyncio.AbstractEventLoop, action: Callable[..., object], *args: 
     try:
         loop.call_soon_threadsafe(action, *args)
     except RuntimeError:
-        pass  # The loop that waited has been closed; nobody waits any more.
+        pass  # The loop that waited has been closed, and its waiters with it.

@@ -26,10 +26,10 @@ _under_way: set[asyncio.Task[Any]] = set()
 def returns_future(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Future[R]]:
     """Have a coroutine function return a ``Future``, to be awaited or to ``get()``.
 
-    The body begins when somebody first asks for its result, and runs once: on the loop of who
-    awaits, or on the thread of who calls ``get``, in a loop of its own. A ``get`` whose time is up,
-    or that is interrupted, cancels the body it runs; then all get that error. Cancelling an
-    ``await`` cancels nothing else. Raises ``TypeError`` for what is no coroutine function.
+    The body begins when its result is first asked for, and runs once: on the loop that awaits it,
+    or on the thread that calls ``get``, in a loop of its own. A ``get`` whose time is up, or that
+    is interrupted, cancels the body it runs; then all get that error. Cancelling an ``await``
+    cancels nothing else. Raises ``TypeError`` for what is no coroutine function.
     """
     if not inspect.iscoroutinefunction(function):
         raise TypeError("returns_future requires an async function")
@@ -49,11 +49,11 @@ def returns_future(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P,
 
 
 class _BodyFuture(Future[R]):
-    """The result of a coroutine that has not begun before somebody wants it."""
+    """The result of a coroutine that does not begin before it is asked for."""
 
     _body: Coroutine[Any, Any, R] | None
     _context: contextvars.Context
-    # The loop of who awaits, on which the body runs, and the thread of that loop.
+    # The loop that awaits it, on which the body runs, and the thread of that loop.
     _home: tuple[asyncio.AbstractEventLoop, int] | None
     _interrupted: Promise[None]
 

@@ -84,7 +84,7 @@ def spawn(
     command: Command | None,
     reference: Any,
 ) -> ProcMesh:
-    """Order the procs, and make their owner responsible for them. Waits for nobody.
+    """Order the procs, and make their owner responsible for them. Does not wait.
 
     ``reference`` is to the mesh of these hosts.
     """

@@ -32,7 +32,7 @@ _BACKLOG = 1024
 _MAX_BATCH = 64
 _DOMAIN = b"monarch"
 _ZAP_URL = "inproc://zeromq.zap.01"
-# Not the events of failed handshakes: when somebody listens to these, ZeroMQ (4.3.5) loses the
+# Not the events of failed handshakes: when these are listened to, ZeroMQ (4.3.5) loses the
 # error's number on the way, and keeps the bad connection.
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")
@@ -47,7 +47,7 @@ _adopted: dict[str, int] = {}
 
 
 def adopt(url: str, fd: int) -> None:
-    """``fd`` is a socket that listens at ``url`` already: whoever binds there takes it."""
+    """``fd`` is a socket that listens at ``url`` already: the next bind there takes it."""
     _adopted[url] = fd
 
 
@@ -180,7 +180,7 @@ class _ListenerWatch:
             )
 
     def _send_away(self) -> None:
-        """Hang up on the one who has waited for longest before the handshake: a real peer comes
+        """Hang up on the peer that has waited for longest before the handshake: a real peer comes
         again. Peers that are through with it are not counted here."""
         while self._knocking:
             number = next(iter(self._knocking))

@@ -31,7 +31,7 @@ class UnixConnection:
 
     In a burst, small messages are held back until the sender waits (see ``monarch.net.cork``).
     Bytes that the kernel does not take are queued, and written by the I/O loop. A connection that
-    breaks, or that finds nobody listening yet, tries again until it is closed; what is queued
+    breaks, or that finds no listener yet, tries again until it is closed; what is queued
     stays, a message that was cut is sent again from its start.
     """
 

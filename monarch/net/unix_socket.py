@@ -1,6 +1,6 @@
 """Unix sockets that only their user can reach.
 
-The mode is right from the first moment, the folder cannot be somebody else's trap, and a name
+The mode is right from the first moment, the folder cannot be another user's trap, and a name
 is taken from the dead only. Abstract names, which know no owner, are refused.
 """
 
@@ -18,7 +18,7 @@ _BACKLOG = 4096
 def open_private(path: str) -> RawSocket:
     """A listening socket of mode 0600 at ``path``.
 
-    Raises ``OSError`` where somebody listens already, ``PermissionError`` for a folder that
+    Raises ``OSError`` where a process listens already, ``PermissionError`` for a folder that
     others could exchange.
     """
     check_folder(path)
@@ -72,7 +72,7 @@ def check_owner(path: str) -> None:
 
 
 def _is_answered(path: str) -> bool:
-    """Whether somebody listens; a file left by the dead does not count."""
+    """Whether a process listens; a file that a dead process left does not count."""
     with RawSocket(AF_UNIX) as probe:
         try:
             probe.connect(path)

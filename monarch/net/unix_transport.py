@@ -5,7 +5,7 @@ kernel's buffer itself, and the receiver's I/O loop reads it: two thread switche
 fewer, and two threads a process.
 
 Security: a socket is open to its user alone, lies in a directory that only the user can enter,
-and the kernel's word on who connects is checked.
+and the kernel's word on the user that connects is checked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class UnixTransport:
         self._is_closed = False
 
     def listen(self, url: str) -> str:
-        """Bind ``ipc://PATH``. Raises ``OSError`` where somebody listens already, and
+        """Bind ``ipc://PATH``. Raises ``OSError`` where a process listens already, and
         ``PermissionError`` in a folder that others can write to."""
         path = url.removeprefix("ipc://")
         try:

@@ -42,8 +42,8 @@ _MIN_FRAME_BYTES = 4 * 2**20
 class ZmqTransport:
     """All ZeroMQ sockets of a process. ``keys`` are a job's; without them it is loopback only.
 
-    ``max_frame_bytes`` is what a listener takes in at once, also of those who have not yet shown
-    who they are: large messages come in chunks, so it need not hold one. Negative: no limit.
+    ``max_frame_bytes`` is what a listener takes in at once, also of peers before their handshake:
+    large messages come in chunks, so it need not hold one. Negative: no limit.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Which code runs on which host, where hosts that belong together run several states of it.
 
-A push to a slice changes what runs there; the rest goes on with what it had. Both may be called,
-each by itself, but no call may meet both: a collective in it would. Hosts belong together from
+A push to a slice changes the code there; the other hosts go on with theirs. Each part may be called
+by itself. No call may go to both: its collectives would mix two states. Hosts belong together from
 the first push that was for both, or from two pushes of one workspace; a mesh does whose procs were
 spawned for one state. Nothing here has a lock: pictures are replaced, never changed.
 """

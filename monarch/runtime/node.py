@@ -84,7 +84,8 @@ class Node:
         # Held while one message goes to many receivers, so that two casts of this process
         # reach all of them in the same order.
         self.casting = threading.RLock()
-        # Of an actor here, a message was not delivered: to whom, the method, and why.
+        # A message of an actor here was not delivered: the actor, the receiver, the method, and
+        # why.
         self.on_undelivered: Callable[[Uid, str, str, str], None] = lambda *about: None
         self._handlers: dict[type, Handler] = {}
         self._anywhere: set[type] = {Reply}

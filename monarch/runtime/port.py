@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Port(Generic[T]):
-    """Send values to whoever holds the receiver. May be sent to any actor, and used there.
+    """Send values to the process that holds the receiver. May be sent to any actor, and used there.
 
     ``return_undeliverable``: the actor that sends to a process that is gone hears of it, through
     its ``_handle_undeliverable_message``.

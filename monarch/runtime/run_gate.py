@@ -44,6 +44,6 @@ class RunGate:
         )
 
     def has_come_between(self, call: Call) -> bool:
-        """Whether a generation that divides those whom a call is for was switched to while it was
+        """Whether a generation that divides the receivers of a call was switched to while it was
         under way. Asked only where it said of itself that one might."""
         return call.crosses <= self._divided_at[-1] and call.root == self.root

@@ -1,6 +1,6 @@
 """Python log records say which actor they come from: ``[actor=<root>.<module.Class name>] ``.
 
-Done where records are made, so that every handler shows it, whoever added it and when. Records
+Done where records are made, so that every handler shows it, whenever it was added. Records
 without a message stay so: some libraries carry structured data in them.
 """
 

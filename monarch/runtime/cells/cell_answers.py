@@ -70,7 +70,7 @@ class CellAnswers:
         self._refuse_by_name(call, self._host.gate.why_behind)
 
     def refuse_crossing(self, call: Call) -> None:
-        """While it was under way, some of those whom it is for got code that others did not."""
+        """While the call was under way, some of its receivers got code that others did not."""
         self._refuse_by_name(call, "which went to a part of this mesh while the call was under way")
 
     def _refuse_by_name(self, call: Call, why: str) -> None:

@@ -1,4 +1,4 @@
-"""A message that nobody waits for and that could not be delivered, as its sender sees it."""
+"""A message without an answer that could not be delivered, as its sender sees it."""
 
 from __future__ import annotations
 

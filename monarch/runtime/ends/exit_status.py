@@ -1,6 +1,6 @@
 """Has a program that met an unhandled fault end with status 1, its exit handlers run.
 
-A ``KeyboardInterrupt`` that nobody catches would end it by SIGINT, which shells see as 130. Where
+A ``KeyboardInterrupt`` that is not caught would end it by SIGINT, which shells see as 130. Where
 the interpreter shows the uncaught exception, it is told to leave with 1 instead; where the program
 caught it and went on, the status is set at the very end.
 """

@@ -1,4 +1,5 @@
-"""When a process was started, which tells it from a later one that got its number; and by whom."""
+"""When a process was started, which tells it from a later one with the same number; and its
+parent."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class HostWatch:
         node = self._node
         if node.failure_of(host.uid) is not None:
             node.peer_down.left(host.uid)
-        # Until it says who it is; on this machine its process is watched from then on.
+        # Until it introduces itself; on this machine its process is watched from then on.
         node.failure_detector.expect(host.uid)
         node.send(host, Watch(host.uid, node.address))
 
@@ -204,7 +204,7 @@ class HostWatch:
         self._node.send(watcher, ProcUp(self._node.address, os.getpid()))
 
     def is_up(self, up: ProcUp) -> None:
-        """Some process has said who it is: perhaps a host that we watch."""
+        """A process has introduced itself: perhaps a host that we watch."""
         uid = up.proc.uid
         if uid in self._for:
             self._node.failure_detector.unexpect(uid)

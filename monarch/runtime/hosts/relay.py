@@ -157,7 +157,7 @@ class Relay:
         data, buffers = envelope.payload, envelope.buffers
         why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
         if why:
-            # Its receivers say so in our stead: in its place, and to whoever is to be told.
+            # Its receivers say so in our stead: in its place, and to the caller.
             data, buffers = broken_payload(f"on the host {self._agent.name}, {why}"), ()
         borrowed = Borrowed([memoryview(buffer) for buffer in buffers])
         return Payload(data, borrowed).for_many(num_receivers)
@@ -211,7 +211,7 @@ def _for_rank(message: AnyMessage, rank: int) -> AnyMessage:
 class Fold:
     """Gathers the answers of procs here and of hosts below, and sends them on together.
 
-    ``missing`` is how many answers are to come from whom. They leave when all are there, or
+    ``missing`` counts the answers to come, by member. They leave when all are there, or
     after a moment, so that early ones need not wait for late ones; or when they are large, as
     there is nothing to gain from sending these together.
     """

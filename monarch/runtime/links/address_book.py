@@ -23,8 +23,8 @@ so that one that dies as a whole is known to its last member.
 
 To forget the older ones is safe. A process that still refers to one meets it like a stranger, and
 so asks its host agent (``AddressBook.meet``), which says that it is gone; a Hello of it that comes
-this late opens no connection. Hosts are never forgotten: their death is what tells those who attach
-again that they must, and there are only as many as there are addresses.
+this late opens no connection. Hosts are never forgotten: their death tells a client that it must
+attach again, and there are only as many as there are addresses.
 """
 
 

@@ -149,7 +149,7 @@ class BulkSender:
         if placed is None:
             return None
         layout.write(views, placed.memory)
-        # Sent once already, to one who may write to what it got: this copy may be for several.
+        # Sent once already, to a receiver that may write to it: this copy may be for several.
         cargo = _Cargo(placed, sizes, known is not None or (borrowed or _NOT_SHARED).is_shared)
         if borrowed is not None:
             borrowed.taken = cargo

@@ -1,8 +1,8 @@
-"""Switches of code that wait behind the calls which were sent before them, and wait themselves.
+"""Switches of code that wait in outboxes, behind calls that were sent before them.
 
-A ``Switch`` goes behind what waits for any actor of its process, and holds back what is sent there
-later. Where the change is given up meanwhile, the switch goes nowhere by itself: it is sent to be
-answered, and holds nothing.
+A ``Switch`` goes behind all messages that wait for actors of its process, and holds back messages
+that are sent there later. If the change is given up meanwhile, the switch is still sent, because it
+must be answered; it then holds nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monarch.wire.message import AnyMessage, Revert, Step, StepName, Switch
 
 
 class WaitingSwitches:
-    """By the process that they are for; one each."""
+    """The waiting switches, at most one for each receiving process."""
 
     def __init__(self) -> None:
         self._switches: dict[Uid, _WaitingSwitch] = {}

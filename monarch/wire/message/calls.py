@@ -17,8 +17,8 @@ class Call(Message, tag=2, kw_only=True):
 
     ``generation`` is what the sender runs, counted by the client ``root``: a process that is behind
     it must not run this. Once the call is taken up, it is the generation that runs it. ``crosses``
-    is one that was being switched to when this was sent, and that leaves some of those behind whom
-    it is for.
+    is one that was being switched to when this was sent, and that leaves some of the receivers
+    behind.
     """
 
     actor: Uid

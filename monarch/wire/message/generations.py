@@ -89,7 +89,7 @@ class Switch(Message, tag=45, kw_only=True):
     Answered once every actor is done with what came before; what comes after it waits. ``holds``:
     the proc gives way to a new one of its uid, and what is sent to it after this is for that one.
     ``attempt`` counts how often it was cast: one that was given up says nothing any more. An owner
-    gives it up ``seconds`` after it has begun to hold somebody up, which it does already where
+    gives it up ``seconds`` after it has begun to hold an actor up, which it does already where
     ``is_held``.
     """
 
