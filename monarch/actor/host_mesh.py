@@ -243,10 +243,14 @@ class HostMesh(Syncable, MeshTrait):
         return tuple(host.address.uid for host in self._hosts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostMesh, (self._name, self._shape, self._hosts, False, self._command)
+        return _received, (self._name, self._shape, self._hosts, self._command)
 
     def __repr__(self) -> str:
         return f"HostMesh({self._name!r}, {self.extent})"
+
+
+def _received(name: str, shape: Shape, hosts: Sequence[Host], command: Command | None) -> HostMesh:
+    return HostMesh(name, shape, hosts, command=command)
 
 
 def _check(outcome: Response) -> None:

@@ -283,13 +283,22 @@ class ProcMesh(Syncable, MeshTrait):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ProcMesh, (
-            self._uid, self._name, self._shape, self._procs, False, self._hosts,
-            self._num_per_host, self._tree, self._born,
-        )  # fmt: skip
+        fields = {
+            "hosts": self._hosts,
+            "num_per_host": self._num_per_host,
+            "tree": self._tree,
+            "born": self._born,
+        }
+        return _received, (self._uid, self._name, self._shape, self._procs, fields)
 
     def __repr__(self) -> str:
         return f"ProcMesh({self._name!r}, {self.extent})"
+
+
+def _received(
+    uid: Uid, name: str, shape: Shape, procs: Sequence[ProcAddress], fields: dict[str, Any]
+) -> ProcMesh:
+    return ProcMesh(uid, name, shape, procs, **fields)
 
 
 def current_owner() -> tuple[Uid, tuple[Ancestor, ...]]:
