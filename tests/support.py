@@ -74,7 +74,9 @@ class Printed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._files = {1: io.StringIO(), 2: io.StringIO()}
-        streams = types.SimpleNamespace(stdout=self._files[1], stderr=self._files[2])
+        streams = types.SimpleNamespace(
+            modules=sys.modules, stdout=self._files[1], stderr=self._files[2]
+        )
         monkeypatch.setattr("monarch.runtime.output.log_printer.sys", streams)
 
     def text(self, stream: int = 1) -> str:

@@ -12,7 +12,6 @@ import os
 import platform
 from collections.abc import Mapping
 
-
 _CPU_OPTIONS = ("cpus", "physcpubind", "cpunodebind")
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _MPOL_BIND = 2

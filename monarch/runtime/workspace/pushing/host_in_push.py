@@ -9,7 +9,7 @@ import msgspec
 
 from monarch.config import settings
 from monarch.errors import MonarchError
-from monarch.runtime.answers import Outcome
+from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
@@ -64,7 +64,7 @@ class HostWait:
         self._node = node
 
     def why_given_up(
-        self, host: ProcAddress, answer: Promise[Outcome], num_bytes: int, num_files: int
+        self, host: ProcAddress, answer: Promise[Response], num_bytes: int, num_files: int
     ) -> str:
         """Wait for ``answer``; empty once it is there, or else why nobody waits any longer."""
         silence = settings().host_answer_seconds
@@ -88,6 +88,6 @@ class HostWait:
                     "Does its disk hang?"
                 )
 
-    def _is_there(self, host: ProcAddress, answer: Promise[Outcome], seconds: float) -> bool:
+    def _is_there(self, host: ProcAddress, answer: Promise[Response], seconds: float) -> bool:
         sign = self._node.request(host, lambda port: Inspect(port, self._node.uid))
         return sign.wait(seconds) or answer.is_set
