@@ -12,8 +12,6 @@ import os
 import time
 from collections.abc import Callable
 
-__all__ = ["Eagerness"]
-
 _LOOK_SECONDS = 0.0001
 _FREE_FAILURES = 3
 _MAX_REST = 1024
