@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 import monarch_recipes
 
 sys.path.insert(0, str(Path.cwd()))  # the model's own file
@@ -29,7 +31,13 @@ class Timed(Trainer):  # type: ignore[misc]
 
     def train_step(self, batches: Any) -> None:
         super().train_step(batches)
-        print(f"{time.time()} step {self.step}", flush=True)
+        if dist.get_rank() == 0:
+            print(f"{time.time()} step {self.step}", flush=True)
+
+    def close(self) -> None:
+        # gloo aborts a process whose peers are gone while it still says goodbye to them.
+        dist.barrier()
+        super().close()
 
 
 if __name__ == "__main__":
