@@ -22,6 +22,7 @@ and do not end the program. It says what happens through a port.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,6 +62,7 @@ __all__ = ["Controller"]
 # All wait for it, so it is never away for long.
 _LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
+_AHEAD_SECONDS = 0.2  # beside a step that takes longer, what is saved is nothing
 _SETUP, _STEP = "setup", "step"  # activities
 
 
@@ -282,26 +284,26 @@ class Controller(Actor):
 
     async def make_steps(self, group: Group) -> None:
         """Step after step, with a message each, so that code can change between two of them."""
-        committed_at = time.monotonic()
+        committed_at, seconds = time.monotonic(), math.inf
+        ahead: Any = None  # the answer to come of a step that the group is asked for already
         while group.step < self.last_step:
             if self.failure is not None:
                 await self.mended()
                 committed_at = time.monotonic()
                 continue
-            order = Order(
-                least_step=self.crew.step_of_others(group),
-                last_step=self.last_step,
-                learning_rate=self.learning_rate,
-                fault=self.take_fault(group),
-                least_groups=group.num_met,
-            )
-            met, group.num_met = group.num_met, 1
+            met = group.num_met
+            asked, ahead = ahead, None
+            if asked is None:
+                asked = self.order(group, group.step + 1)
             try:
                 started = time.monotonic()
-                results: list[StepResult] = await self.crew.ask(
-                    group, group.trainers.step.call(order), self.patience
-                )
+                if self.may_go_ahead(group, seconds):
+                    ahead = self.order(group, group.step + 2)
+                results: list[StepResult] = await self.crew.ask(group, asked, self.patience)
+                seconds = time.monotonic() - started
             except TaskError as error:
+                if ahead is not None:
+                    raise  # It is to make another, with the same code.
                 group.num_met = met
                 self.hold(_STEP, f"step {group.step + 1}", error)
                 continue
@@ -310,15 +312,42 @@ class Controller(Actor):
             if results[0].committed:
                 committed_at = time.monotonic()
                 group.step, group.discarded_at = results[0].step, None
-                self.went_well(results[0], committed_at - started)
+                self.went_well(results[0], seconds)
                 self.crew.accuse(self.chronicle.committed(group.number, results))
-                await self.evaluate_if_due(group)
-                await self.save_if_due(group)
+                if ahead is None:
+                    await self.evaluate_if_due(group)
+                    await self.save_if_due(group)
                 continue
             group.discarded_at = time.monotonic()
             self.chronicle.discarded(group.number, group.step + 1, results)
             if time.monotonic() - committed_at > self.limits.step_timeout_seconds:
                 raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")
+
+    def order(self, group: Group, step: int) -> Any:
+        """Have a group make its next step, which is to be that one."""
+        order = Order(
+            least_step=self.crew.step_of_others(group),
+            last_step=self.last_step,
+            learning_rate=self.learning_rate,
+            fault=self.take_fault(group, step),
+            least_groups=group.num_met,
+        )
+        group.num_met = 1
+        return group.trainers.step.call(order)
+
+    def may_go_ahead(self, group: Group, last_seconds: float) -> bool:
+        """Whether a group may be asked for the step after the one that it makes, so that it need
+        not wait for us in between: where steps are short, with the code that the run began with,
+        and where nothing else comes between them."""
+        step, agent = group.step + 1, process.current()
+        is_edited = self.edits.is_edited(agent.generation)
+        if last_seconds > _AHEAD_SECONDS or is_edited or self.is_stopping:
+            return False
+        if agent.code_states.coming > agent.generation:
+            return False
+        every = self.evaluations.every, self.checkpoint_every
+        is_faulty = any(fault.step <= step + 1 for fault in self.faults)
+        return step < self.last_step and not (is_faulty or any(is_due(step, n) for n in every))
 
     # New code that fails.
 
@@ -432,15 +461,15 @@ class Controller(Actor):
 
     # Faults on purpose.
 
-    def take_fault(self, group: Group) -> Fault | None:
-        """The fault that is due in this group's next step."""
+    def take_fault(self, group: Group, step: int) -> Fault | None:
+        """The fault that is due in this group's next step, which is that one."""
         for fault in self.faults:
-            if fault.step > group.step + 1:
+            if fault.step > step:
                 break
             if fault.kind != "lighthouse" and fault.group != group.number:
                 continue
             self.faults.remove(fault)
-            self.chronicle.tell("chaos", f"chaos: {fault}", step=group.step + 1, fault=str(fault))
+            self.chronicle.tell("chaos", f"chaos: {fault}", step=step, fault=str(fault))
             if fault.kind == "lighthouse":
                 self.keeper.crash()
                 return None
