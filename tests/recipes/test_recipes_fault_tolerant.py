@@ -26,7 +26,9 @@ from monarch.runs import LiveConfig, Record
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 from monarch_recipes.extras import Extras
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
+from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.crew import GroupsError
+from monarch_recipes.replicas.group import Group
 from monarch_recipes.replicas.lighthouse import LighthouseError
 from monarch_recipes.replicas.messages import TaskError
 from monarch_sync import Workspace
@@ -132,6 +134,32 @@ def write(tmp_path: Path, name: str, text: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(textwrap.dedent(text))
     return path
+
+
+def test_groups_that_are_asked_ahead_learn_save_and_tell_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"num_steps": 24, "checkpoint_every": 7, "evaluate_every": 5}
+    found: list[bool] = []
+    decide = Controller.may_go_ahead
+
+    def noted(self: Controller, group: Group, last_seconds: float) -> bool:
+        found.append(decide(self, group, last_seconds))
+        return found[-1]
+
+    ahead, one_by_one = Run(folder), Run(folder.with_name("one"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Controller, "may_go_ahead", noted)
+        with_it = ahead.go(**settings)
+    assert any(found)
+    monkeypatch.setattr(Controller, "may_go_ahead", lambda *ignored: False)
+    without = one_by_one.go(**settings)
+    check_identical(with_it)
+    assert with_it.fingerprints == without.fingerprints
+    assert [step for step, _ in ahead.rows] == [step for step, _ in one_by_one.rows]
+    saved = [[event["step"] for event in run.events("saved")] for run in (ahead, one_by_one)]
+    assert saved[0] == saved[1]
+    assert saved[0][:3] == [7, 14, 21]
 
 
 @pytest.mark.slow
