@@ -30,7 +30,8 @@ Arrows between the rooms point down: trial, plan, live, source; below all of the
 
 What to open, by what is to be changed:
 
-- which live object a definition made, and what goes on in which: `adopt.py`, `successors.py`
+- which live object a definition made, and what goes on in which: `adopt.py`, `pairing.py`,
+  `successors.py`
 - a module that becomes a package: `reshaping.py`; config files: `data_files.py`
 - what an object is, without waking it: `kinds.py`
 - whether other threads ran meanwhile: `thread_switches.py`

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -14,16 +14,15 @@ from monarch_reload.kinds import is_a
 from monarch_reload.live.classes import ClassPatch, why_not_in_place
 from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.patch import FunctionPatch, made_alike, moved_alike, wrapped_in
-from monarch_reload.live.registrars import taken_away
 from monarch_reload.live.settle import rehome, replace_inside, sort_in_again
 from monarch_reload.live.staged_module import StagedModule
+from monarch_reload.pairing import Pairing
 from monarch_reload.plan.dirty_marks import EditPlan, ModulePlan
 from monarch_reload.plan.edits import LiveModule, kind_of
 from monarch_reload.plan.graph import ModuleEdit, NameKind
 from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.statements import Statement
 from monarch_reload.successors import (
-    has_another_heir,
     is_decorated_anew,
     made_by,
     registers_itself,
@@ -76,69 +75,48 @@ class Adoption:
     def _module(
         self, name: str, plan: ModulePlan, module: LiveModule | None
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        """What the names of a module are bound to from now on: (namespace, name, value)."""
         live_names = vars(sys.modules[name])
-        staged = self._stage.namespaces.get(name, {})
         self.classes.refused = self.refused.setdefault(name, {})
-        edit = plan.edit
-        definitions = {}
-        left = self._left_alone(name, edit)
-        lasting = {
-            bound: i for i, one in enumerate(edit.new) for bound in one.binds - left.get(i, set())
-        }
-        strangers: set[str] = set()  # what the live module has under the name is another's
-        for index in sorted(plan.run | plan.twin):
-            statement = edit.new[index]
-            origin = edit.alignment.source_of(index)
-            old = None if origin is None else edit.old[origin]
-            if old is not None and index in plan.run and statement.is_definition:
-                lost = list(taken_away(old, statement, live_names))
-                if lost:
-                    self.undecorated.append((live_names.get(old.name or ""), lost))
-                    self.undecorated += [(one, lost) for one in made_by(old, module)]
-            if old is not None and old.is_function and module is not None:
-                for before, after in self._where_held(module, plan, index, old):
-                    if index in plan.run:
-                        self.functions.function(before, after)
-                    else:
-                        self.functions.pair(after, before)
-            stranger = statement.is_definition and has_another_heir(
-                edit, statement, origin, {i for i, bound in left.items() if statement.name in bound}
-            )
-            if stranger and module is not None and old is not None:
-                self._same_place(module, old, self._stage.defined.get((name, index)))
-            names: Iterable[str] = sorted(statement.binds - left.get(index, set()))
-            if "*" in statement.binds:
-                names = [n for n in staged if n[:2] != "__" and lasting.get(n, -1) < index]
-                names = [name for name in names if name not in definitions]
-            for bound in names:
-                if statement.is_definition and lasting[bound] > index:
-                    continue  # hidden by a later one of the same name
-                definitions[bound] = index, statement
-                (strangers.add if stranger else strangers.discard)(bound)
-        for bound, (index, statement) in definitions.items():
+        pairing = Pairing(
+            name=name,
+            plan=plan,
+            module=module,
+            stage=self._stage,
+            functions=self.functions,
+            made=lambda: self._made,
+        )
+        pairing.pair()
+        self.undecorated += pairing.undecorated
+        yield from self._bindings(name, plan, pairing, live_names)
+        yield from self._bound_unseen(name, plan.edit, live_names)
+        staged = self._stage.namespaces.get(name, {})
+        for bound in plan.edit.gone - staged.keys():  # what a star import brings is not gone
+            yield live_names, bound, MISSING
+        self._note_gone(plan.edit, module, live_names)
+
+    def _bindings(
+        self, name: str, plan: ModulePlan, pairing: Pairing, live_names: dict[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        """Of the names that statements bind, the ones whose statements ran."""
+        staged = self._stage.namespaces.get(name, {})
+        for bound, (index, statement) in pairing.definitions.items():
             live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
-            if bound in edit.keep and live is not MISSING:
+            if bound in plan.edit.keep and live is not MISSING:
                 continue
             if index in plan.run:
                 self.classes.changed = plan.forced_by[index]
-                yield (
-                    live_names,
-                    bound,
-                    value
-                    if bound in strangers
-                    else self._merged(
-                        live,
-                        value,
-                        edit.live_definition(index),
-                        statement,
-                        bound in statement.defines,
-                    ),
-                )
+                if bound not in pairing.strangers:
+                    old, is_defined = plan.edit.live_definition(index), bound in statement.defines
+                    value = self._merged(live, value, old, statement, is_defined)
+                yield live_names, bound, value
             elif live is not value and self._made_here(value):
                 self.functions.pair(value, live)
-        yield from self._bound_unseen(name, edit, live_names)
-        for bound in edit.gone - staged.keys():  # what a star import brings is not gone
-            yield live_names, bound, MISSING
+
+    def _note_gone(
+        self, edit: ModuleEdit, module: LiveModule | None, live_names: Mapping[str, Any]
+    ) -> None:
+        """Definitions that have registered themselves and are in the source no more."""
         for index, old in enumerate(edit.old):
             if old.name in edit.gone:
                 if registers_itself(old, live_names.get(old.name)):
@@ -146,38 +124,6 @@ class Adoption:
             elif old.is_function and was_one_of_several(edit, index):
                 found = made_by(old, module)
                 self.gone += [one for one in found if registers_itself(old, one)]
-
-    def _left_alone(self, name: str, edit: ModuleEdit) -> Mapping[int, set[str]]:
-        """Names that statements may bind and left to definitions above them."""
-        above: set[str] = set()
-        found: dict[int, set[str]] = {}
-        for index, statement in enumerate(edit.new):
-            left = above & self._stage.left_alone.get((name, index), set())
-            if left:
-                found[index] = left
-            above |= statement.defines
-        return found
-
-    def _same_place(self, module: LiveModule, old: Statement, value: Any) -> None:
-        """The live function is found by where it stands, not by its name."""
-        assert old.name is not None
-        found = module.functions.get((old.name, old.first), [])
-        if len(found) == 1 and type(value) is FunctionType and made_alike(found[0], value):
-            self.functions.function(found[0], value)
-
-    def _where_held(
-        self, module: LiveModule, plan: ModulePlan, index: int, old: Statement
-    ) -> Iterator[tuple[FunctionType, FunctionType]]:
-        """Live and staged functions of a definition, and what wraps them: registries hold them."""
-        new = plan.edit.new[index]
-        place = new.name or "", new.first
-        for live in module.hidden_of(old) if index in plan.run else module.functions_of(old):
-            made = self._made.at_top_level(self._stage.namespaces[module.name])
-            for staged in made.get(place, ()):
-                yield live, staged
-                for wrapper in module.wrappers_of(live):
-                    alike = (w for w in self._made.wrappers_of(staged) if made_alike(wrapper, w))
-                    yield from ((wrapper, one) for one in alike)
 
     @functools.cached_property
     def _made(self) -> Functions:

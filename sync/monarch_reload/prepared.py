@@ -25,7 +25,7 @@ from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.patch import FunctionPatch, parts_of
 from monarch_reload.live.registrars import reached
 from monarch_reload.live.registries import registries, unregister
-from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan
+from monarch_reload.plan.dirty_marks import EditPlan
 from monarch_reload.plan.edits import LiveModule, edited, move_code, unedited
 from monarch_reload.plan.graph import ModuleEdit
 from monarch_reload.plan.importers import Importers
@@ -45,7 +45,7 @@ from monarch_reload.trial.budget import Budget
 from monarch_reload.trial.held_back import left_behind
 from monarch_reload.trial.stage import TrialStage
 from monarch_reload.undo_log import Action, Flip, UndoLog
-from monarch_reload.verdicts import judge, warnings_of
+from monarch_reload.verdicts import caches_of, judge, warnings_of
 
 # Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
 # in the reverse order.
@@ -126,37 +126,62 @@ class Prepared:
             raise
 
     def _stage_changes(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
-        running, hook = self._process.sources, self._process.hook
+        look_at = self._looking()
+        live = self._live_modules(changed, look_at)
+        self._move_files(changed)
+        exports = Exports(self._process.sources, changed)
+        edits, removed = self._edits(live, changed, exports)
+        self._plan = self._planned(self._rereading(edits, data, exports), changed, exports)
+        self._sources = dict(changed)
+        self._leave_out(removed)
+        self._try_out(changed, data)
+        self._adopt(live, changed, look_at)
+        self._judge(changed)
+
+    def _looking(self) -> Callable[[str], LiveModule]:
         living = functools.cache(Functions.living)
+        running = self._process.sources
+        return lambda name: LiveModule(name, sys.modules[name], running[name], living)
 
-        def look_at(name: str) -> LiveModule:
-            return LiveModule(name, sys.modules[name], running[name], living)
-
-        def decorates(name: str) -> bool:
-            plan = self._plan.modules[name]
-            return any(plan.edit.new[index].is_decorated for index in plan.run | plan.twin)
-
+    def _live_modules(
+        self, names: Collection[str], look_at: Callable[[str], LiveModule]
+    ) -> dict[str, LiveModule]:
         live: dict[str, LiveModule] = {}
-        for name in changed:
+        for name in names:
             self._budget.check()
             live[name] = look_at(name)
+        return live
+
+    def _move_files(self, changed: Mapping[str, ModuleSource]) -> None:
+        """Modules that get another file have it now: new code imports what lies beside it."""
         for name, source in changed.items():
-            if source.path != running[name].path:
-                # New code imports what lies beside it.
+            if source.path != self._process.sources[name].path:
                 self._places.apply(reshaped(sys.modules[name], source.path))
-        exports = Exports(running, changed)
+
+    def _edits(
+        self,
+        live: Mapping[str, LiveModule],
+        changed: Mapping[str, ModuleSource],
+        exports: Exports,
+    ) -> tuple[list[ModuleEdit], list[tuple[str, RemovedAssignment]]]:
+        """What was edited; and assignments to others that are gone, by the module that had them,
+        as far as the edits do not make again what was there before."""
         edits: list[ModuleEdit] = []
         for name, source in changed.items():
             self._budget.check()
             edits.append(edited(live[name], source, exports))
-        all_removed = list(self._make_again(edits, live, changed, exports))
-        if data:
-            edits = self._rereading(edits, data, exports)
+        return edits, list(self._make_again(edits, live, changed, exports))
+
+    def _planned(
+        self, edits: list[ModuleEdit], changed: Mapping[str, ModuleSource], exports: Exports
+    ) -> EditPlan:
+        running = self._process.sources
         known = [name for name, _ in running.loaded()]
-        self._plan = make_plan(
-            edits, Importers(running, changed, exports), known, self._budget.check
-        )
-        self._sources = dict(changed)
+        importers = Importers(running, changed, exports)
+        return make_plan(edits, importers, known, self._budget.check)
+
+    def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
+        """Of the plan, what cannot run in this process; what is said of it."""
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
         for name, removed in all_removed:
@@ -166,30 +191,53 @@ class Prepared:
                 self._adoption.refused.setdefault(name, {})[removed.title] = removed.reason
             else:
                 self._report.stays.append(f"{name}: {removed}")
-        if any(plan.is_staged for plan in self._plan.modules.values()):
-            sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
-            hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
-            hook.arriving = {real_path(path): place for path, place in self.arriving.items()}
-            importlib.invalidate_caches()
-            contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
-            try:
-                with _ONE_AT_A_TIME, reading_ahead(contents, self._stage.builtins):
-                    self._stage.run(self._plan, sources, list(running.loaded()))
-            finally:
-                hook.pending, hook.arriving = {}, {}
+
+    def _try_out(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
+        """Run the plan beside the live modules, as if all files were there."""
+        if not any(plan.is_staged for plan in self._plan.modules.values()):
+            return
+        running, hook = self._process.sources, self._process.hook
+        sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
+        hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
+        hook.arriving = {real_path(path): place for path, place in self.arriving.items()}
+        importlib.invalidate_caches()
+        contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
+        try:
+            with _ONE_AT_A_TIME, reading_ahead(contents, self._stage.builtins):
+                self._stage.run(self._plan, sources, list(running.loaded()))
+        finally:
+            hook.pending, hook.arriving = {}, {}
+
+    def _adopt(
+        self,
+        live: Mapping[str, LiveModule],
+        changed: Mapping[str, ModuleSource],
+        look_at: Callable[[str], LiveModule],
+    ) -> None:
+        """Turn what was made into flips of the live objects that it stands for."""
+        running = self._process.sources
         self._adoption.deleted = {
             name: running[name]
             for path, text in self._texts.items()
             if text is None
             for name in running.names_at(os.fspath(path))
         }
-        following = {name for name in self._plan.modules.keys() - live.keys() if decorates(name)}
+        following = {n for n in self._plan.modules.keys() - live.keys() if self._decorates(n)}
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
         self._functions.flips += follow_edited_makers(
             self._functions.flips, [running[name] for name in self._plan.modules]
         )
+
+    def _decorates(self, name: str) -> bool:
+        """Whether a decorated statement of the module runs."""
+        plan = self._plan.modules[name]
+        return any(plan.edit.new[index].is_decorated for index in plan.run | plan.twin)
+
+    def _judge(self, changed: Mapping[str, ModuleSource]) -> None:
+        """Verdicts and warnings for the report; the caches that a commit clears."""
+        running = self._process.sources
         judge(
             self._report, self._plan, running, changed,
             refused=self._adoption.refused, patched=self._functions.patched,
@@ -200,7 +248,7 @@ class Prepared:
         for name in self._report.at_start:
             self._report.warn(f"{name} counts from the next start of the run")
         self._report.threads = self._stage.outside.threads
-        self._caches = list(_caches_of(self._plan))
+        self._caches = list(caches_of(self._plan))
 
     def _make_again(
         self,
@@ -235,6 +283,8 @@ class Prepared:
         self, edits: list[ModuleEdit], data: Collection[str], exports: Exports
     ) -> list[ModuleEdit]:
         """The edits, and more for modules that name one of the files in unedited statements."""
+        if not data:
+            return edits
         changed = {edit.name for edit in edits}
         last = [os.path.basename(path) for path in data]
         for name, module in self._process.sources.loaded():
@@ -347,16 +397,3 @@ class Prepared:
         if dynamo is not None and (self._functions.patched or self._stage.namespaces):
             # Compiled graphs guard neither inlined functions nor class attributes.
             dynamo.reset()
-
-
-def _caches_of(plan: EditPlan) -> Iterator[Callable[[], None]]:
-    """`cache_clear` of everything that behaves differently from now on."""
-    for name, module_plan in plan.modules.items():
-        module = sys.modules[name]
-        touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}
-        # A cache of what only calls something edited may hold a loaded model: it stays.
-        marked = {key for key, mark in module_plan.marks.items() if mark is not DirtyMark.CALLING}
-        for key in touched | marked:
-            for part in parts_of(vars(module).get(key), name):
-                if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
-                    yield part.cache_clear

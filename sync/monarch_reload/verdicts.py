@@ -1,11 +1,12 @@
-"""What a reload comes to: a verdict for every module, and what edited functions will trip over."""
+"""What a reload comes to: a verdict for every module, what edited functions will trip over, and
+which caches hold what is no more."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FunctionType
 
 from monarch_reload.at_start import (
@@ -13,8 +14,9 @@ from monarch_reload.at_start import (
     helpers_of_the_start,
     makes_torch_modules,
 )
+from monarch_reload.live.patch import parts_of
 from monarch_reload.plan.code_warnings import CodeWarnings
-from monarch_reload.plan.dirty_marks import EditPlan
+from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan
 from monarch_reload.report import ModuleVerdict, ReloadReport
 from monarch_reload.source.source import ModuleSource, RunningSources
 
@@ -144,3 +146,16 @@ def warnings_of(
         # Code that cannot be looked through is taken as it is.
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             yield from map(str, CodeWarnings(edit, source, source_of, names_of))
+
+
+def caches_of(plan: EditPlan) -> Iterator[Callable[[], None]]:
+    """`cache_clear` of everything that behaves differently from now on."""
+    for name, module_plan in plan.modules.items():
+        module = sys.modules[name]
+        touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}
+        # A cache of what only calls something edited may hold a loaded model: it stays.
+        marked = {key for key, mark in module_plan.marks.items() if mark is not DirtyMark.CALLING}
+        for key in touched | marked:
+            for part in parts_of(vars(module).get(key), name):
+                if not isinstance(part, type) and callable(getattr(part, "cache_clear", None)):
+                    yield part.cache_clear

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from monarch_reload.plan.graph import ModuleEdit
 from monarch_reload.source.names import Use
@@ -23,19 +23,51 @@ class DirtyMark(IntEnum):
     VALUE = 8  # bound to something else, or gone
 
 
-RUNS_AGAIN: Mapping[DirtyMark, frozenset[Use]] = {
-    # But for the members that differ, and for data: see `Propagation.forcing`.
-    DirtyMark.KEPT: frozenset(),
-    DirtyMark.CALLING: frozenset(),
+class When(Enum):
+    """When a statement runs again that uses a marked name."""
+
+    ALWAYS = "always"
+    MAKER_RUNS = "the statement that binds the name runs again"
+    BINDS_DATA = "all that it binds is data"
+    BINDS_DATA_OR_IS_MADE = "all that it binds is data, or its decorator calls edited code"
+
+
+_ALWAYS, _BINDS_DATA = When.ALWAYS, When.BINDS_DATA
+
+# What has no entry in either table does not make a statement run again, but for members that
+# differ: see `Propagation.forcing`.
+RUNS_AGAIN: Mapping[DirtyMark, Mapping[Use, When]] = {
+    DirtyMark.KEPT: {},
+    # A model that is made by way of an edited function has weights by now.
+    DirtyMark.CALLING: dict.fromkeys((Use.CALLED, Use.USED), When.BINDS_DATA_OR_IS_MADE),
     # Not USED: an optimizer made of `model.parameters()` has state of its own.
-    DirtyMark.INSTANCE: frozenset({Use.INSIDE}),
-    DirtyMark.METHODS: frozenset({Use.USED, Use.REGISTERS}),
-    # Not REGISTERS, where it runs its new body in place: what was registered with it stays.
-    DirtyMark.FUNCTION: frozenset({Use.CALLED, Use.USED}),
-    DirtyMark.FLOWING: frozenset({Use.CALLED, Use.USED, Use.REGISTERS}),
-    DirtyMark.SHAPE: frozenset({Use.USED, Use.REGISTERS, Use.INSIDE, Use.BASE, Use.PASSED}),
-    DirtyMark.VALUE: frozenset(Use),
+    DirtyMark.INSTANCE: {Use.INSIDE: _ALWAYS},
+    DirtyMark.METHODS: {Use.USED: _ALWAYS, Use.REGISTERS: _ALWAYS},
+    DirtyMark.FUNCTION: {
+        Use.CALLED: _ALWAYS,
+        Use.USED: _ALWAYS,
+        # What was said to it holds on while it runs its new body in place.
+        Use.REGISTERS: When.MAKER_RUNS,
+    },
+    DirtyMark.FLOWING: dict.fromkeys((Use.CALLED, Use.USED, Use.REGISTERS), _ALWAYS),
+    DirtyMark.SHAPE: {
+        **dict.fromkeys((Use.USED, Use.REGISTERS, Use.INSIDE, Use.BASE, Use.PASSED), _ALWAYS),
+        Use.CALLED: _BINDS_DATA,  # a named tuple has its values, and nothing else
+    },
+    DirtyMark.VALUE: dict.fromkeys(Use, _ALWAYS),
 }
+"""By what the use comes to, through imports and attributes."""
+
+# Data holds nothing that was passed: it was called, or looked at.
+_PASSED = {Use.PASSED: _BINDS_DATA, Use.WITHIN: _BINDS_DATA}
+
+RUNS_AGAIN_AS_WRITTEN: Mapping[DirtyMark, Mapping[Use, When]] = {
+    DirtyMark.KEPT: {Use.USED: _BINDS_DATA},  # `Class(1).method()`
+    DirtyMark.CALLING: _PASSED,
+    DirtyMark.FUNCTION: _PASSED,
+    DirtyMark.FLOWING: _PASSED,
+}
+"""By the use as the statement has it, where the other table has nothing."""
 
 
 @dataclass

@@ -7,14 +7,19 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from monarch_reload.live.tables import HeldDefinition
-from monarch_reload.plan.dirty_marks import RUNS_AGAIN, DirtyMark, ModulePlan
+from monarch_reload.plan.dirty_marks import (
+    RUNS_AGAIN,
+    RUNS_AGAIN_AS_WRITTEN,
+    DirtyMark,
+    ModulePlan,
+    When,
+)
 from monarch_reload.plan.graph import ImportGraph, ModuleEdit, NameKind, Origin
 from monarch_reload.plan.members import are_operators, changed_members
 from monarch_reload.source.names import Use
 from monarch_reload.source.spelling import ABSOLUTE, WHOLE, FunctionNode, dotted, root_of
 from monarch_reload.source.statements import Statement
 
-_BEHAVIOUR = (DirtyMark.CALLING, DirtyMark.FUNCTION, DirtyMark.FLOWING)
 _MAX_HOPS = 2
 """What calls an edited function is followed through so many other modules. Everything is called by
 way of everything else in the end, and each module that is looked at takes its time."""
@@ -40,27 +45,20 @@ class Propagation:
         makes_objects = _makes_objects(edit, statement)
         for name, declared in self.reads(module, statement):
             mark, use = self.mark_and_use(module, name, declared)
+            if mark is DirtyMark.METHODS and self._makes_instances_of(module, statement, name):
+                continue  # they follow their class
+            when = _when(mark, use, declared)
             is_told = use is Use.USED and declared is Use.CALLED and _is_told(statement, name)
-            if mark is DirtyMark.FUNCTION and (is_told or use is Use.REGISTERS):
-                # What was said to it holds on while it runs its new body in place.
+            if mark is DirtyMark.FUNCTION and is_told:
+                when = When.MAKER_RUNS
+            if when is When.ALWAYS:
+                yield name
+            elif when is When.MAKER_RUNS:
                 if self._runs(module, name):
                     yield name
-            elif mark is DirtyMark.METHODS and self._makes_instances_of(module, statement, name):
-                continue  # they follow their class
-            elif mark is not None and use in RUNS_AGAIN[mark]:
-                yield name
-            elif mark in _BEHAVIOUR and declared in (Use.PASSED, Use.WITHIN):
-                if makes_data:  # which holds nothing that was passed: it was called, or looked at
-                    yield name
-            elif mark is DirtyMark.KEPT and declared is Use.USED:
-                if makes_data:  # `Class(1).method()`
-                    yield name
-            elif mark is DirtyMark.SHAPE and use is Use.CALLED:
-                if makes_data:  # a named tuple has its values, and nothing else
-                    yield name
-            elif mark is DirtyMark.CALLING and use in (Use.CALLED, Use.USED):
-                # A model that is made by way of an edited function has weights by now.
-                if makes_data or (statement.is_definition and self._calls_edited(module, name)):
+            elif when is not None:
+                is_made = when is When.BINDS_DATA_OR_IS_MADE and statement.is_definition
+                if makes_data or (is_made and self._calls_edited(module, name)):
                     yield name
             elif name == WHOLE:
                 if not self._found_by(edit, statement).isdisjoint(self._values(module)):
@@ -204,7 +202,7 @@ class Propagation:
     def _gives_another(self, edit: ModuleEdit, name: str, use: Use) -> bool:
         """Whether what is computed from a name is not what it was."""
         mark, use = self.mark_and_use(edit.name, name, use)
-        return mark is not None and use in RUNS_AGAIN[mark]
+        return mark is not None and RUNS_AGAIN[mark].get(use) is When.ALWAYS
 
     def spread(self, module: str, dotted: str) -> tuple[DirtyMark | None, int]:
         """What becomes of a function that reads the name, and how many modules away that began."""
@@ -284,6 +282,13 @@ class Propagation:
         return "__getattr__" in edit.kinds and not (
             name in edit.kinds or any(name in statement.binds for statement in edit.new)
         )
+
+
+def _when(mark: DirtyMark | None, use: Use, declared: Use) -> When | None:
+    """When a use of a marked name makes a statement run again; None where no table says."""
+    if mark is None:
+        return None
+    return RUNS_AGAIN[mark].get(use) or RUNS_AGAIN_AS_WRITTEN.get(mark, {}).get(declared)
 
 
 def _makes_objects(edit: ModuleEdit, statement: Statement) -> bool:

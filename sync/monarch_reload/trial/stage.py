@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import enum
 import functools
 import gc
 import importlib
@@ -24,8 +23,6 @@ from typing import Any
 
 from monarch_reload.errors import ReloadError
 from monarch_reload.kinds import is_a, own_names
-from monarch_reload.live.classes import keep_live_values, kept_names
-from monarch_reload.live.enums import keep_live_members
 from monarch_reload.live.patch import parts_of
 from monarch_reload.live.staged_module import StagedModule
 from monarch_reload.live.targets import HeldStore
@@ -41,7 +38,7 @@ from monarch_reload.trial.held_attributes import HeldAttribute
 from monarch_reload.trial.held_back import HeldBack
 from monarch_reload.trial.outside import Outside
 from monarch_reload.trial.side_effects import SideEffects
-from monarch_reload.trial.stand_ins import StandIns
+from monarch_reload.trial.stand_ins import StandIns, twins_of
 from monarch_reload.undo_log import MISSING, Item
 
 _NAMED = (FunctionType, type)
@@ -61,8 +58,7 @@ class TrialStage:
         self.left_alone: dict[tuple[str, int], set[str]] = {}
         """Names that a statement may bind and did not, as in a branch that was not taken."""
         self._plan = EditPlan({})
-        self.stand_ins = StandIns()
-        self._kept: list[tuple[str, str]] = []  # names of kept instances, by module
+        self.stand_ins = StandIns(self.namespaces)
         self.stores: list[HeldStore | HeldAttribute] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
@@ -89,9 +85,10 @@ class TrialStage:
             for gone in module_plan.edit.gone:
                 namespace.pop(gone, None)
             self.namespaces[name] = namespace
-            marks = module_plan.marks.items()
-            self._kept += [
-                (name, key) for key, m in marks if m in (DirtyMark.KEPT, DirtyMark.INSTANCE)
+            self.stand_ins.kept += [
+                (name, key)
+                for key, mark in module_plan.marks.items()
+                if mark in (DirtyMark.KEPT, DirtyMark.INSTANCE)
             ]
         names = {name: p.shadowed for name, p in involved.items() if p.shadowed}
         statements = [s for p in involved.values() for s in p.edit.new] if names else []
@@ -168,10 +165,10 @@ class TrialStage:
                 self.left_alone[name, index] = now
             namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
             if statement.name is not None:
-                value = namespace.get(statement.name)
+                live, value = vars(module).get(statement.name), namespace.get(statement.name)
                 self.defined[name, index] = value
-                self._keep_live_state(plan, index, value, vars(module).get(statement.name))
-                self._note_twin(name, vars(module).get(statement.name), value)
+                self.stand_ins.take_over(plan, index, live, value)
+                self._copies.twins.update(twins_of(name, live, value))
             for bound in statement.binds if statement.name is None else ():
                 before, after = vars(module).get(bound), namespace.get(bound)
                 if type(before) is FunctionType and type(after) is FunctionType:
@@ -247,48 +244,6 @@ class TrialStage:
             id(type(part)) in self.made or (id(part) in self.made and callable(part))
             for part in inside
         )
-
-    def _keep_live_state(self, plan: ModulePlan, index: int, value: Any, live: Any) -> None:
-        """What staged code changes in defaults and class values it changes in the live ones."""
-        statement = plan.edit.new[index]
-        if type(value) is FunctionType and type(live) is FunctionType:
-            origin = plan.edit.alignment.source_of(index)
-            if plan.edit.last_binders.get(statement.name or "", origin) != origin:
-                return  # that of a later `def _`
-            if "__wrapped__" not in live.__dict__ and "__wrapped__" not in value.__dict__:
-                for name, held in live.__dict__.items():
-                    value.__dict__.setdefault(name, held)
-            if index in plan.twin:
-                value.__defaults__ = live.__defaults__
-                value.__kwdefaults__ = live.__kwdefaults__
-        elif is_a(value, type) and is_a(live, type) and value is not live:
-            self.stand_ins.follows(live, value)
-            self._stand_in(live, value)
-            old = plan.edit.live_definition(index)
-            if is_a(value, enum.EnumMeta) and is_a(live, enum.EnumMeta):
-                keep_live_members(live, value)
-            elif old is not None and old.is_class and statement.is_class:
-                changed = plan.forced_by.get(index, set())
-                keep_live_values(live, value, kept_names(live, old, statement, changed))
-
-    def _stand_in(self, live: type, staged: type) -> None:
-        """Kept instances look like ones of the staged class, to code that reads them here."""
-        for name, key in self._kept:
-            namespace = self.namespaces[name]
-            if key in namespace and type(namespace[key]) is live:
-                namespace[key] = self.stand_ins.of(namespace[key], staged)
-
-    def _note_twin(self, module: str, live: Any, staged: Any) -> None:
-        """What a container may hold of a definition: itself, or what its decorators were given."""
-        before, after = (
-            {part.__qualname__: part for part in parts_of(one, module) if is_a(part, _NAMED)}
-            for one in (live, staged)
-        )
-        for name in before.keys() & after.keys():
-            if before[name] is not after[name]:
-                self._copies.twins[id(before[name])] = after[name]
-        if live is not None and live is not staged:
-            self._copies.twins[id(live)] = staged
 
     def _view(self, module: ModuleType) -> ModuleType:
         name = own_names(module).get("__name__", "")

@@ -1,18 +1,36 @@
-"""Live objects as staged code sees them: as if they were of the staged classes already."""
+"""Live objects as staged code sees them: as if they were of the staged classes already.
+
+The other way round, staged functions and classes get the state of the live ones that they stand
+for until the commit.
+"""
 
 from __future__ import annotations
 
+import enum
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
-from monarch_reload.kinds import BY_VALUE
+from monarch_reload.kinds import BY_VALUE, is_a
+from monarch_reload.live.classes import keep_live_values, kept_names
+from monarch_reload.live.enums import keep_live_members
+from monarch_reload.live.patch import parts_of
+from monarch_reload.plan.dirty_marks import ModulePlan
+
+_NAMED = (FunctionType, type)
 
 
 class StandIns:
-    """`pairs` are stand-ins, each with the live object that it stands for."""
+    """`pairs` are stand-ins, each with the live object that it stands for.
 
-    def __init__(self) -> None:
+    `namespaces` are those of staged code, by module; `kept`: modules and names of instances that
+    stay, and are of a class that is staged.
+    """
+
+    def __init__(self, namespaces: Mapping[str, dict[str, Any]]) -> None:
+        self._namespaces = namespaces
+        self.kept: list[tuple[str, str]] = []
         self.pairs: list[tuple[Any, Any]] = []
         self._live: dict[int, type] = {}  # by the id of the staged class
         self.checks = {
@@ -21,9 +39,39 @@ class StandIns:
         }
         """What staged code gets for the built-in ones."""
 
-    def follows(self, live: type, staged: type) -> None:
-        """From here on a live class passes for the staged one."""
+    def take_over(self, plan: ModulePlan, index: int, live: Any, staged: Any) -> None:
+        """A statement has defined `staged`: it takes over the state of what is live.
+
+        What staged code changes in defaults and class values it changes in the live ones.
+        """
+        statement = plan.edit.new[index]
+        if type(staged) is FunctionType and type(live) is FunctionType:
+            origin = plan.edit.alignment.source_of(index)
+            if plan.edit.last_binders.get(statement.name or "", origin) != origin:
+                return  # that of a later `def _`
+            if "__wrapped__" not in live.__dict__ and "__wrapped__" not in staged.__dict__:
+                for name, held in live.__dict__.items():
+                    staged.__dict__.setdefault(name, held)
+            if index in plan.twin:
+                staged.__defaults__ = live.__defaults__
+                staged.__kwdefaults__ = live.__kwdefaults__
+        elif is_a(staged, type) and is_a(live, type) and staged is not live:
+            self._pass_for(live, staged)
+            old = plan.edit.live_definition(index)
+            if is_a(staged, enum.EnumMeta) and is_a(live, enum.EnumMeta):
+                keep_live_members(live, staged)
+            elif old is not None and old.is_class and statement.is_class:
+                changed = plan.forced_by.get(index, set())
+                keep_live_values(live, staged, kept_names(live, old, statement, changed))
+
+    def _pass_for(self, live: type, staged: type) -> None:
+        """From here on a live class passes for the staged one, and kept instances look like ones
+        of the staged class, to code that reads them here."""
         self._live[id(staged)] = live
+        for name, key in self.kept:
+            namespace = self._namespaces[name]
+            if key in namespace and type(namespace[key]) is live:
+                namespace[key] = self.of(namespace[key], staged)
 
     def of(self, instance: Any, staged: type) -> Any:
         """A stand-in for a kept instance, of the staged class."""
@@ -47,6 +95,23 @@ class StandIns:
         # Not `check`: what a live protocol asks for may not be what the new one does.
         cls = type(thing) if check is isinstance else thing
         return any(type.__subclasscheck__(one, cls) for one in live)
+
+
+def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
+    """What is staged, by the id of what it is live: a definition, and what its decorators were
+    given, as a container may hold either."""
+    before, after = (
+        {part.__qualname__: part for part in parts_of(one, module) if is_a(part, _NAMED)}
+        for one in (live, staged)
+    )
+    found = {
+        id(before[name]): after[name]
+        for name in before.keys() & after.keys()
+        if before[name] is not after[name]
+    }
+    if live is not None and live is not staged:
+        found[id(live)] = staged
+    return found
 
 
 def _copied(value: Any, cls: type) -> Any:

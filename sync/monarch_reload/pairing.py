@@ -1,0 +1,152 @@
+"""Which statement of a module's new state gives each name its value, and what goes on in what.
+
+A name may be bound by several statements; a function may be held by a registry alone. Both are
+found here, one module at a time; `adopt` binds the names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType
+from typing import Any
+
+from monarch_reload.live.live_functions import Functions
+from monarch_reload.live.patch import FunctionPatch, made_alike
+from monarch_reload.live.registrars import taken_away
+from monarch_reload.plan.dirty_marks import ModulePlan
+from monarch_reload.plan.edits import LiveModule
+from monarch_reload.plan.graph import ModuleEdit
+from monarch_reload.source.statements import Statement
+from monarch_reload.successors import has_another_heir, made_by
+from monarch_reload.trial.stage import TrialStage
+
+
+class Pairing:
+    """Of one module; `made` gives the functions that staged code made.
+
+    `definitions`: by name, the statement that binds it at the end, with its index. `strangers`:
+    names under which the live module has what goes on under another one. `undecorated`: live
+    objects, each with the decorators that it has no more.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        plan: ModulePlan,
+        module: LiveModule | None,
+        stage: TrialStage,
+        functions: FunctionPatch,
+        made: Callable[[], Functions],
+    ) -> None:
+        self._name = name
+        self._plan = plan
+        self._module = module
+        self._stage = stage
+        self._functions = functions
+        self._made = made
+        self._live_names = vars(sys.modules[name])
+        self._staged = stage.namespaces.get(name, {})
+        self._left = _left_alone(plan.edit, name, stage.left_alone)
+        self._lasting = {
+            bound: index for index in range(len(plan.edit.new)) for bound in self._bound_by(index)
+        }
+        self.definitions: dict[str, tuple[int, Statement]] = {}
+        self.strangers: set[str] = set()
+        self.undecorated: list[tuple[Any, list[Any]]] = []
+
+    def pair(self) -> None:
+        """Look at all statements that ran, in their order."""
+        for index in sorted(self._plan.run | self._plan.twin):
+            origin = self._plan.edit.alignment.source_of(index)
+            old = None if origin is None else self._plan.edit.old[origin]
+            if old is not None:
+                self._note_decorators(index, old)
+                self._pair_functions(index, old)
+            is_stranger = self._is_stranger(index, origin)
+            if is_stranger and old is not None:
+                self._pair_by_place(index, old)
+            self._bind(index, is_stranger)
+
+    def _note_decorators(self, index: int, old: Statement) -> None:
+        """A decorator that is taken away takes along what it has registered."""
+        statement = self._plan.edit.new[index]
+        if index not in self._plan.run or not statement.is_definition:
+            return
+        lost = list(taken_away(old, statement, self._live_names))
+        if lost:
+            self.undecorated.append((self._live_names.get(old.name or ""), lost))
+            self.undecorated += [(one, lost) for one in made_by(old, self._module)]
+
+    def _pair_functions(self, index: int, old: Statement) -> None:
+        """Functions that registries hold, and that no name leads to, take their new code, too."""
+        if not old.is_function or self._module is None:
+            return
+        for before, after in self._where_held(self._module, index, old):
+            if index in self._plan.run:
+                self._functions.function(before, after)
+            else:
+                self._functions.pair(after, before)
+
+    def _where_held(
+        self, module: LiveModule, index: int, old: Statement
+    ) -> Iterator[tuple[FunctionType, FunctionType]]:
+        """Live and staged functions of a definition, and what wraps them: registries hold them."""
+        new = self._plan.edit.new[index]
+        place = new.name or "", new.first
+        for live in module.hidden_of(old) if index in self._plan.run else module.functions_of(old):
+            made = self._made().at_top_level(self._stage.namespaces[module.name])
+            for staged in made.get(place, ()):
+                yield live, staged
+                for wrapper in module.wrappers_of(live):
+                    alike = (w for w in self._made().wrappers_of(staged) if made_alike(wrapper, w))
+                    yield from ((wrapper, one) for one in alike)
+
+    def _is_stranger(self, index: int, origin: int | None) -> bool:
+        """Whether what is live under the name of a definition goes on in another one."""
+        statement = self._plan.edit.new[index]
+        left_alone = {i for i, bound in self._left.items() if statement.name in bound}
+        return statement.is_definition and has_another_heir(
+            self._plan.edit, statement, origin, left_alone
+        )
+
+    def _pair_by_place(self, index: int, old: Statement) -> None:
+        """The live function is found by where it stands, not by its name."""
+        if self._module is None:
+            return
+        assert old.name is not None
+        found = self._module.functions.get((old.name, old.first), [])
+        value = self._stage.defined.get((self._name, index))
+        if len(found) == 1 and type(value) is FunctionType and made_alike(found[0], value):
+            self._functions.function(found[0], value)
+
+    def _bind(self, index: int, is_stranger: bool) -> None:
+        """Note the statement for the names that it binds."""
+        statement = self._plan.edit.new[index]
+        names: Iterable[str] = sorted(self._bound_by(index))
+        if "*" in statement.binds:
+            names = [n for n in self._staged if n[:2] != "__" and self._lasting.get(n, -1) < index]
+            names = [name for name in names if name not in self.definitions]
+        for bound in names:
+            if statement.is_definition and self._lasting[bound] > index:
+                continue  # hidden by a later one of the same name
+            self.definitions[bound] = index, statement
+            (self.strangers.add if is_stranger else self.strangers.discard)(bound)
+
+    def _bound_by(self, index: int) -> frozenset[str] | set[str]:
+        return self._plan.edit.new[index].binds - self._left.get(index, set())
+
+
+def _left_alone(
+    edit: ModuleEdit, name: str, left_by: Mapping[tuple[str, int], set[str]]
+) -> Mapping[int, set[str]]:
+    """Names that statements may bind and left to definitions above them."""
+    above: set[str] = set()
+    found: dict[int, set[str]] = {}
+    for index, statement in enumerate(edit.new):
+        left = above & left_by.get((name, index), set())
+        if left:
+            found[index] = left
+        above |= statement.defines
+    return found
