@@ -15,7 +15,6 @@ import sys
 from typing import Any
 
 from monarch.actor import config
-from monarch.actor.accumulator import Accumulator
 from monarch.actor.actor import Actor
 from monarch.actor.actor_mesh import ActorMesh
 from monarch.actor.attach import (
@@ -45,6 +44,7 @@ from monarch.actor.endpoint import (
     send,
 )
 from monarch.actor.future import Future
+from monarch.actor.gather import Accumulator
 from monarch.actor.host_mesh import HostMesh, local_proc_mesh, proc_mesh, this_host, this_proc
 from monarch.actor.ids import ActorAddr, ProcId, Uid
 from monarch.actor.instance import Instance

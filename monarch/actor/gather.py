@@ -1,12 +1,13 @@
-"""One future for many control requests, and an end to waiting for one."""
+"""One future for many: control requests, or the folded answers of a mesh."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from monarch.actor.future import Future, make_future
+from monarch.actor.endpoint import Endpoint
+from monarch.actor.future import Future, make_future, promise_of
 from monarch.net.loop import Loop
 from monarch.runtime.answers import Response
 from monarch.runtime.promise import Promise
@@ -44,3 +45,30 @@ def gather(promises: Sequence[Promise[T]], check: Callable[[T], Any]) -> Future[
             check(promise.value)
 
     return make_future(done, resolve)
+
+
+A = TypeVar("A")
+
+
+class Accumulator(Generic[A]):
+    """``combine(so_far, answer)`` over the answers of ``endpoint``, from ``identity``."""
+
+    def __init__(
+        self, endpoint: Endpoint[..., Any], identity: A, combine: Callable[[A, Any], A]
+    ) -> None:
+        self._endpoint = endpoint
+        self._identity = identity
+        self._combine = combine
+
+    def accumulate(self, *args: Any, **kwargs: Any) -> Future[A]:
+        """Call all members; the fold of their answers in order of arrival."""
+        futures = list(self._endpoint.stream(*args, **kwargs))
+        done = gather(list(map(promise_of, futures)), lambda answer: None)
+
+        def fold(_: None) -> A:
+            value = self._identity
+            for future in futures:
+                value = self._combine(value, future.get())
+            return value
+
+        return done.then(fold)

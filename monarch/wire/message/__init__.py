@@ -58,13 +58,19 @@ from monarch.wire.message.hosts import (
     Attach,
     Command,
     Detach,
+    FlushLogs,
     Inspect,
     Listen,
+    Log,
+    LogOptions,
+    LogRoom,
+    LogWindow,
     Notice,
     Post,
     Preload,
     ProcSpec,
     ReplaceProcs,
+    SetLogLevel,
     Shutdown,
     SpawnProcs,
     StopProcs,
@@ -81,14 +87,6 @@ from monarch.wire.message.lives import (
     ProcUp,
     Watch,
     WatchHost,
-)
-from monarch.wire.message.logs import (
-    FlushLogs,
-    Log,
-    LogOptions,
-    LogRoom,
-    LogWindow,
-    SetLogLevel,
 )
 
 __all__ = [
