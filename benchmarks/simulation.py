@@ -203,7 +203,7 @@ class SimulatedHost(HostAgent):
     """A host agent whose procs are nodes of the simulation."""
 
     def __init__(self, node: Node, world: World) -> None:
-        super().__init__(node, "", node.uid, lambda *about: _NoLauncher())
+        super().__init__(node, "", node.uid, start_launcher=lambda *about: _NoLauncher())
         self._world = world
         # It looks again and again, and a simulation ends when nothing is left to happen.
         self._hangs.start = lambda: None  # type: ignore[method-assign]
