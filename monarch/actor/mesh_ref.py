@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from monarch.core.fanout import Place
+from monarch.core.fanout import TreePlace
 from monarch.errors import GenerationBehind
 from monarch.mesh import Point, Shape
 from monarch.runtime.code_states import UNBORN, CodeState, CodeStates, Laggards
@@ -30,7 +30,7 @@ class MeshRef:
         cls: type,
         shape: Shape,
         procs: Sequence[ProcAddress],
-        place: Place | None = None,
+        place: TreePlace | None = None,
         born: CodeState = UNBORN,
     ) -> None:
         self.uid = uid

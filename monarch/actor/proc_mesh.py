@@ -16,7 +16,7 @@ from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logg
 from monarch.actor.mesh_ref import MeshRef, select
 from monarch.actor.syncable import Syncable
 from monarch.config import settings
-from monarch.core.fanout import Members, Place, Tree
+from monarch.core.fanout import Members, Tree, TreePlace
 from monarch.core.supervision import ROOT
 from monarch.errors import ActorError, SupervisionError
 from monarch.mesh import MeshTrait, Point, Region, Shape, Slice
@@ -163,7 +163,7 @@ class ProcMesh(Syncable, MeshTrait):
         place = None
         if self._tree is not None:
             members = Members.of(list(self._ndslice), self._ndslice.sizes)
-            place = Place(self._tree, members)
+            place = TreePlace(self._tree, members)
         ref = MeshRef(uid, name, cls, dense, procs=self._procs, place=place, born=self._born)
         agent = process.current()
         agent.remember_imports()

@@ -21,7 +21,7 @@ from monarch.runs.code import RunCode
 from monarch.runs.recipe import Recipe
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import ask_hosts
-from monarch.runtime.workspace.pushing.past import Past
+from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncReport, Workspace
 
@@ -74,7 +74,7 @@ class Place:
         say(report.one_line())
         generation = report.generation
         some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
-        past = Past(client().node, some, _PATIENCE_SECONDS)
+        past = HostHistory(client().node, some, _PATIENCE_SECONDS)
         code = RunCode(past, workspace, generation)
         told = ask_hosts(
             client().node, {one.urls[0]: one for one in some.values() if one.urls}

@@ -151,7 +151,7 @@ class Members:
         return found
 
 
-class Place:
+class TreePlace:
     """Where the members of an actor mesh, or of a slice of it, are in a tree.
 
     ``whole`` are those of the actor mesh itself, for what concerns all of them.
@@ -164,10 +164,10 @@ class Place:
         self.members = members
         self.whole = whole or members
 
-    def over(self, ranks: Sequence[int], sizes: Sequence[int]) -> Place:
+    def over(self, ranks: Sequence[int], sizes: Sequence[int]) -> TreePlace:
         """The part with the members of these ranks."""
         places = list(self.members)
-        return Place(self.tree, Members.of([places[rank] for rank in ranks], sizes), self.whole)
+        return TreePlace(self.tree, Members.of([places[rank] for rank in ranks], sizes), self.whole)
 
     def at(self, rank: int) -> Members:
         """The member of one rank."""
@@ -178,7 +178,7 @@ class Place:
         raise IndexError(rank)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Place, (self.tree, self.members, self.whole)
+        return TreePlace, (self.tree, self.members, self.whole)
 
 
 def _even(places: Sequence[int], sizes: Sequence[int]) -> Slice | None:

@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"\d+")
 _SPACES = re.compile(r"(\s+)")
 
 
-class Source(NamedTuple):
+class LineSource(NamedTuple):
     """Whose line it is."""
 
     name: str
@@ -40,7 +40,7 @@ class Aggregate(NamedTuple):
 
     num_lines: int
     text: str
-    sources: tuple[Source, ...]
+    sources: tuple[LineSource, ...]
 
 
 class Summary(NamedTuple):
@@ -48,18 +48,18 @@ class Summary(NamedTuple):
 
     aggregates: list[Aggregate]
     num_more: int
-    last: list[tuple[Source, str]]
+    last: list[tuple[LineSource, str]]
 
 
 class _Group:
-    def __init__(self, text: str, source: Source) -> None:
+    def __init__(self, text: str, source: LineSource) -> None:
         self.first = text
         self.count = 1
         self.sources = {source: None}
         self._words = _SPACES.split(text)
         self._variants: dict[int, dict[str, None]] = {}
 
-    def add(self, text: str, source: Source) -> None:
+    def add(self, text: str, source: LineSource) -> None:
         self.count += 1
         self.sources[source] = None
         words = _SPACES.split(text)
@@ -71,7 +71,7 @@ class _Group:
                 if len(variants) < _MAX_VARIANTS:
                     variants[theirs] = None
 
-    def again(self, source: Source) -> None:
+    def again(self, source: LineSource) -> None:
         self.count += 1
         self.sources[source] = None
 
@@ -98,12 +98,12 @@ class Aggregator:
         self._num_lines = 0
         self._num_comparisons = 0
         self._num_more = 0
-        self._last: deque[tuple[Source, str]] = deque(maxlen=_NUM_LAST)
+        self._last: deque[tuple[LineSource, str]] = deque(maxlen=_NUM_LAST)
 
     def __bool__(self) -> bool:
         return bool(self._groups or self._num_more)
 
-    def add(self, text: str, source: Source) -> None:
+    def add(self, text: str, source: LineSource) -> None:
         """Take one line, without its end."""
         group = self._known.get(text)
         if group is not None:
@@ -136,7 +136,7 @@ class Aggregator:
         self._reset()
         return summary
 
-    def _count(self, text: str, source: Source) -> None:
+    def _count(self, text: str, source: LineSource) -> None:
         self._num_more += 1
         self._last.append((source, text))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from monarch.core.log_aggregation import Source, Summary
+from monarch.core.log_aggregation import LineSource, Summary
 
 _RESET = "\x1b[0m"
 _YELLOW = "\x1b[33m"
@@ -59,7 +59,7 @@ def aggregate_text(summary: Summary, start: str, end: str, style: Style) -> str:
     return "\n".join(parts) + "\n"
 
 
-def rank_list(sources: Iterable[Source]) -> str:
+def rank_list(sources: Iterable[LineSource]) -> str:
     """``trainer 0-3,7``: who, in few words."""
     by_name: dict[str, set[int]] = {}
     for source in sources:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from monarch.core.log_aggregation import Aggregator, Source, Summary
+from monarch.core.log_aggregation import Aggregator, LineSource, Summary
 
 
 class Closed(NamedTuple):
@@ -67,7 +67,7 @@ class LogWindows:
         member: str,
         host: str,
         stream: int,
-        source: Source,
+        source: LineSource,
         lines: Sequence[str],
         now: float,
     ) -> None:

@@ -60,7 +60,7 @@ class Assembly:
         return True
 
 
-class Order(Generic[T]):
+class SenderQueues(Generic[T]):
     """Keeps each sender's messages in order while some of them are incomplete."""
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class Asked(NamedTuple):
 
 
 @dataclass
-class _Known:
+class _FollowedWait:
     wait: object
     number: int
     due: float
@@ -65,7 +65,7 @@ class Waits:
     """
 
     def __init__(self, base: int = 0) -> None:
-        self._known: dict[Uid, _Known] = {}
+        self._known: dict[Uid, _FollowedWait] = {}
         self._numbers = itertools.count(base + 1)
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Waits:
             self._known.pop(actor, None)
             return 0
         if known is None or known.wait != wait:
-            known = _Known(wait, next(self._numbers), now + LASTING_SECONDS)
+            known = _FollowedWait(wait, next(self._numbers), now + LASTING_SECONDS)
             self._known[actor] = known
         return known.number
 

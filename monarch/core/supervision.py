@@ -48,7 +48,7 @@ class FailActor(NamedTuple):
     error: str = ""
 
 
-class Fault(NamedTuple):
+class UnhandledFailure(NamedTuple):
     """Nobody handled it: the root's fault hook is next.
 
     ``keys`` are what has failed, for whoever has heard of some of it on another way: uids of procs,
@@ -65,7 +65,7 @@ class StopMesh(NamedTuple):
     mesh: str
 
 
-Effect = Supervise | FailActor | Fault | StopMesh
+Effect = Supervise | FailActor | UnhandledFailure | StopMesh
 
 
 @dataclass
@@ -249,7 +249,7 @@ class Supervision:
     def _tell(self, mesh: _Mesh, failure: MeshFailure, failed: Iterable[str]) -> list[Effect]:
         if mesh.owner == ROOT:
             self._faulted.add(failure.origin)
-            return [Fault(failure, frozenset((*failed, failure.origin)))]
+            return [UnhandledFailure(failure, frozenset((*failed, failure.origin)))]
         return [] if mesh.owner in self._ended else [Supervise(mesh.owner, failure)]
 
 

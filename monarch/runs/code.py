@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from monarch.errors import MonarchError
-from monarch.runtime.workspace.pushing.past import HeldChanges
+from monarch.runtime.workspace.pushing.host_history import HeldChanges
 from monarch_sync import SyncReport, Workspace
 from monarch_sync.entry import Entry
 from monarch_sync.errors import SyncError

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from monarch.config import settings
 from monarch.core.rings import RingsTold, in_words
-from monarch.core.supervision import Fault
+from monarch.core.supervision import UnhandledFailure
 from monarch.errors import JobError
 from monarch.net.guest import invite
 from monarch.net.io_loop import IoLoop
@@ -243,7 +243,7 @@ class ClientAgent(ProcAgent):
         if self._rings_told.is_new(found.path, self.node.loop.time()):
             _log.warning("%s", in_words(found.path))
 
-    def fault(self, fault: Fault) -> None:
+    def fault(self, fault: UnhandledFailure) -> None:
         links = {link.address.uid: link for link in self.links.values()}
         link = links.get(fault.failure.origin)
         is_own_child = link is not None and link.is_own_child

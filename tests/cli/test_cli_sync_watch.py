@@ -420,18 +420,18 @@ def test_a_watcher_that_cannot_go_on_is_told_and_made_anew(
 
 SLOW_COMMIT = """
 import os, sys, threading
-from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 
-real = Fleet.commit
+real = HostsInPush.commit
 
 def slow(self, *arguments):
-    Fleet.commit = real  # the way back is as fast as ever
+    HostsInPush.commit = real  # the way back is as fast as ever
     print("at it", flush=True)
     threading.Event().wait({before})
     real(self, *arguments)
     threading.Event().wait({after})
 
-Fleet.commit = slow
+HostsInPush.commit = slow
 sys.argv = ["monarch", "sync", *{arguments!r}]
 from monarch.cli.main import main
 main()

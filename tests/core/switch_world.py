@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from monarch.core.code_switch.coordinator import HOSTS, AskParty, Coordinator, Pause
 from monarch.core.code_switch.effects import (
-    Answer,
+    AnswerOrder,
     AskProcs,
     Do,
     Look,
@@ -25,7 +25,13 @@ from monarch.core.code_switch.effects import (
     Work,
 )
 from monarch.core.code_switch.participant import Participant
-from monarch.core.code_switch.table import IllegalEvent, Order, Phase, Stage, Vote
+from monarch.core.code_switch.table import (
+    CoordinatorState,
+    IllegalEvent,
+    ParticipantState,
+    SwitchOrder,
+    Vote,
+)
 
 __all__ = ["Chances", "World"]
 
@@ -76,41 +82,43 @@ class Member:
 
     # What arrives.
 
-    def ordered(self, sender: str, number: int, order: Order, ask: Any, name: str = "") -> None:
+    def ordered(
+        self, sender: str, number: int, order: SwitchOrder, ask: Any, name: str = ""
+    ) -> None:
         token = self.world.next_token() if number else 0
         self.askers[token] = sender, number
         self.votes[token] = Vote.YES
         machine, now, uid = self.machine, self.world.now, name or sender
         try:
-            if order is Order.PREPARE:
+            if order is SwitchOrder.PREPARE:
                 if sender == "author" and not self.world.is_author_alive:
                     self.world.author_hears.append(self)  # Whom it begins to watch now.
                 effects = machine.prepare(token, uid, GENERATION, now)
-            elif order is Order.FENCE:
+            elif order is SwitchOrder.FENCE:
                 seconds = ask.seconds if self.parent is None else None
                 effects = machine.raise_fence(
                     token, uid, GENERATION, ask.attempt, now, seconds,
                     is_held=getattr(ask, "is_held", False),
                 )  # fmt: skip
-            elif order is Order.LIFT:
+            elif order is SwitchOrder.LIFT:
                 seconds = getattr(ask, "seconds", 0.0)
                 effects = machine.lift(token, uid, GENERATION, ask.attempt, seconds, now)
-            elif order is Order.HALT:
+            elif order is SwitchOrder.HALT:
                 effects = machine.halt(token, uid, GENERATION, ask.seconds, now)
-            elif order is Order.RESUME:
+            elif order is SwitchOrder.RESUME:
                 effects = machine.resume(uid, GENERATION)
-            elif order is Order.PATCH:
+            elif order is SwitchOrder.PATCH:
                 effects = machine.patch(token, uid, GENERATION, now)
-            elif order is Order.GO:
+            elif order is SwitchOrder.GO:
                 self.world.decided(self)
                 effects = machine.go(token, uid, GENERATION)
             else:
                 effects = machine.revert(token, uid, GENERATION, now)
         except IllegalEvent:
             # Late, from an author that is gone.
-            self.world.illegal.append((self.name, machine.phase, order, uid))
+            self.world.illegal.append((self.name, machine.state, order, uid))
             self.votes[token] = Vote.NO
-            effects = [Answer(token)] if token else []
+            effects = [AnswerOrder(token)] if token else []
         self.carry_out(effects)
 
     def carry_out(self, effects: Sequence[Any]) -> None:
@@ -125,7 +133,7 @@ class Member:
             elif isinstance(effect, TellProcs):
                 for proc in effect.procs:
                     world.send(self.name, proc, 0, effect.order, effect)
-            elif isinstance(effect, Answer):
+            elif isinstance(effect, AnswerOrder):
                 self.answer(effect)
             elif isinstance(effect, TellHeld) and self.parent is not None:
                 parent, attempt = self.parent, effect.attempt
@@ -140,7 +148,7 @@ class Member:
     def held(self, attempt: int) -> None:
         self.carry_out(self.machine.held(attempt, self.world.now))
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: AnswerOrder) -> None:
         sender, number = self.askers.pop(answer.token)
         vote = self.votes.pop(answer.token)
         for reason, _ in answer.reasons:
@@ -171,7 +179,7 @@ class Member:
             self.is_halted = False
         elif work is Work.GO:
             if effect.token:
-                self.answer(Answer(effect.token))
+                self.answer(AnswerOrder(effect.token))
         elif work in (Work.RAISE_FENCE, Work.HALT) and world.happens(world.chances.stuck):
             self.stuck.append(effect)
         else:
@@ -191,9 +199,9 @@ class Member:
             vote = world.vote(world.chances.refuse)
             self.gives_way |= self.parent is not None and world.happens(world.chances.gives_way)
         elif work is Work.HALT:
-            self.is_halted = self.machine.phase is Phase.HALTING
+            self.is_halted = self.machine.state is ParticipantState.HALTING
         elif work is Work.CLOSE_GATE:
-            self.is_gate_closed = self.machine.phase is Phase.FENCING
+            self.is_gate_closed = self.machine.state is ParticipantState.FENCING
         elif work is Work.PATCH:
             assert self.is_halted or not self.is_prepared, "code changes under who runs it"
             if self.patch_vote is None:
@@ -218,13 +226,13 @@ class Host:
         self.is_staged = True
         self.files = "old"
 
-    def asked(self, order: Order) -> bool:
+    def asked(self, order: SwitchOrder) -> bool:
         """Whether it shows the new files, after this."""
-        if order is Order.SHOW_FILES and self.is_staged:
+        if order is SwitchOrder.SHOW_FILES and self.is_staged:
             self.files, self.is_staged = "new", False
-        elif order is Order.TAKE_BACK_FILES:
+        elif order is SwitchOrder.TAKE_BACK_FILES:
             self.files, self.is_staged = "old", False
-        elif order is Order.DROP_FILES:
+        elif order is SwitchOrder.DROP_FILES:
             self.is_staged = False
         return self.files == "new"
 
@@ -289,7 +297,7 @@ class Driver:
         some = Vote.SOME if any(says) else Vote.NO
         vote = Vote.YES if says and all(says) else some
         is_lost = len(says) < len(self.world.hosts)
-        if self.machine.stage is Stage.SHOWING and self.name == "author" and is_lost:
+        if self.machine.state is CoordinatorState.SHOWING and self.name == "author" and is_lost:
             vote = Vote.NO
         self.carry_out(self.machine.voted(effect.number, vote))
 
@@ -356,12 +364,12 @@ class World:
         )
 
     def send(
-        self, sender: str, to: str, number: int, order: Order, ask: Any, name: str = ""
+        self, sender: str, to: str, number: int, order: SwitchOrder, ask: Any, name: str = ""
     ) -> None:
         self.post(sender, to, lambda: self.members[to].ordered(sender, number, order, ask, name))
 
     def ask(
-        self, sender: str, number: int, to: str, order: Order, ask: Any,
+        self, sender: str, number: int, to: str, order: SwitchOrder, ask: Any,
         driver: Driver | None = None,
     ) -> None:  # fmt: skip
         asker: Any = driver or self.members[sender]
@@ -395,7 +403,9 @@ class World:
         """It and what it owns; of what it has sent, some arrives."""
         if name == "author":
             self.is_author_alive = False
-            self.author_hears = [one for one in self.owners if one.machine.phase is not Phase.IDLE]
+            self.author_hears = [
+                one for one in self.owners if one.machine.state is not ParticipantState.IDLE
+            ]
         for host in self.hosts:
             if host.name == name:
                 host.is_alive = False
@@ -475,7 +485,7 @@ class World:
 
     def _wake(self, driver: Driver) -> None:
         self.pauses.remove(driver)
-        if driver.machine.stage is Stage.PAUSING:
+        if driver.machine.state is CoordinatorState.PAUSING:
             driver.carry_out(driver.machine.woke())
 
     def _notice(self, owner: Member) -> None:
@@ -506,7 +516,7 @@ class World:
 
     def decided(self, member: Member) -> None:
         """Somebody is told to run the new code: nobody may have stayed behind."""
-        if member.machine.phase is Phase.PATCHED:
+        if member.machine.state is ParticipantState.PATCHED:
             self.has_gone.add(member.name)
             for other in self.living():
                 if other.gives_way:
@@ -525,8 +535,12 @@ class World:
         """Nobody is halted for ever, and all run one generation, which is that of the files."""
         living = self.living()
         for member in living:
-            ends = [Phase.IDLE, Phase.FENCED] if member.gives_way else [Phase.IDLE]
-            assert member.machine.phase in ends, f"{member.name}: {member.machine.phase}"
+            ends = (
+                [ParticipantState.IDLE, ParticipantState.FENCED]
+                if member.gives_way
+                else [ParticipantState.IDLE]
+            )
+            assert member.machine.state in ends, f"{member.name}: {member.machine.state}"
             assert not member.is_halted, f"{member.name} is halted for ever"
             is_shut = member.is_gate_closed and not member.gives_way
             assert not is_shut, f"{member.name} may spawn no more"
@@ -534,8 +548,8 @@ class World:
         assert len(runs) <= 1, f"they differ: {[(m.name, m.runs) for m in living]}"
         files = {host.files for host in self.hosts if host.is_alive}
         if self.is_author_alive:
-            assert self.author.machine.is_over, self.author.machine.stage
-            wanted = "new" if self.author.machine.stage is Stage.COMMITTED else "old"
+            assert self.author.machine.is_over, self.author.machine.state
+            wanted = "new" if self.author.machine.state is CoordinatorState.COMMITTED else "old"
             assert runs <= {wanted}
             assert files <= {wanted}
         elif runs:

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from monarch.core.code_switch.effects import Do
 from monarch.core.code_switch.participant import Participant
-from monarch.core.code_switch.table import IllegalEvent, Phase, Stage, Vote, as_markdown
+from monarch.core.code_switch.table import (
+    CoordinatorState,
+    IllegalEvent,
+    ParticipantState,
+    Vote,
+    as_markdown,
+)
 from tests.core.switch_world import Chances, World
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -29,7 +35,7 @@ def test_where_nobody_objects_all_run_the_new_code() -> None:
     world = World(1, num_owners=3, chances=CALM)
     world.run()
     world.check_end()
-    assert world.author.machine.stage is Stage.COMMITTED
+    assert world.author.machine.state is CoordinatorState.COMMITTED
 
 
 @settings(max_examples=300, deadline=None)
@@ -49,7 +55,7 @@ def test_to_go_back_from_what_has_not_begun_says_nothing_of_what_came_before() -
     for number in (ask.asked[0][0], do.number):  # type: ignore[union-attr]
         machine.did(number, Vote.YES, 0.0)
         machine.voted(number, Vote.YES, 0.0)
-    assert machine.phase is Phase.IDLE
+    assert machine.state is ParticipantState.IDLE
     machine.revert(4, "", 8, 0.0)
     assert machine.generation == 8
 

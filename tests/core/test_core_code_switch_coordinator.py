@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from monarch.core.code_switch.coordinator import HOSTS, Coordinator, Pause
-from monarch.core.code_switch.table import IllegalEvent, Order, Stage, Vote
+from monarch.core.code_switch.table import CoordinatorState, IllegalEvent, SwitchOrder, Vote
 
-Answer = Callable[[Order, int], Vote | None]
+Answer = Callable[[SwitchOrder, int], Vote | None]
 """What an owner says to an order; yes, unless something else. By the order, and its attempt."""
 
 
@@ -21,7 +21,7 @@ class Author:
         self.asked: list[tuple[Any, ...]] = []
         self.slept: list[float] = []
 
-    def reach(self, *answers: Answer) -> Stage:
+    def reach(self, *answers: Answer) -> CoordinatorState:
         machine = Coordinator(len(answers), lambda longest: longest)
         effects = [*machine.begin()]
         while effects:
@@ -31,18 +31,18 @@ class Author:
                 effects += machine.woke()
                 continue
             if effect.party == HOSTS:
-                return machine.stage
+                return machine.state
             order, party = effect.order, effect.party
-            if order is Order.FENCE:
+            if order is SwitchOrder.FENCE:
                 self.asked.append((party, order, effect.seconds, effect.is_held))
-            elif order is not Order.PREPARE:
+            elif order is not SwitchOrder.PREPARE:
                 self.asked.append((party, order, effect.seconds))
             effects += machine.voted(
                 effect.number, answers[party](order, effect.attempt) or Vote.YES
             )
-        return machine.stage
+        return machine.state
 
-    def seconds(self, order: Order) -> list[float]:
+    def seconds(self, order: SwitchOrder) -> list[float]:
         return [how[0] for _, asked, *how in self.asked if asked is order]
 
 
@@ -52,19 +52,21 @@ def author() -> Author:
 
 
 def test_where_all_come_at_once_there_is_one_fence_and_one_halt(author: Author) -> None:
-    assert author.reach(lambda order, attempt: None) is Stage.SHOWING
-    assert author.asked == [(0, Order.FENCE, 0.3, False), (0, Order.HALT, 0.5)]
+    assert author.reach(lambda order, attempt: None) is CoordinatorState.SHOWING
+    assert author.asked == [(0, SwitchOrder.FENCE, 0.3, False), (0, SwitchOrder.HALT, 0.5)]
     assert not author.slept
 
 
 def test_while_somebody_is_busy_each_fence_stands_longer_and_so_does_the_pause(
     author: Author,
 ) -> None:
-    def answer(order: Order, attempt: int) -> Vote | None:
-        return Vote.LATE if order in (Order.FENCE, Order.LIFT) and attempt < 12 else None
+    def answer(order: SwitchOrder, attempt: int) -> Vote | None:
+        return (
+            Vote.LATE if order in (SwitchOrder.FENCE, SwitchOrder.LIFT) and attempt < 12 else None
+        )
 
-    assert author.reach(answer) is Stage.SHOWING
-    stood, paused = author.seconds(Order.FENCE), author.seconds(Order.LIFT)
+    assert author.reach(answer) is CoordinatorState.SHOWING
+    stood, paused = author.seconds(SwitchOrder.FENCE), author.seconds(SwitchOrder.LIFT)
     assert stood[:4] == [0.3, 0.6, 1.2, 2.4]
     assert stood[8:] == [76.8] * 4, "there is an end to it, beyond a long message of a minute"
     assert paused == stood[1:], "half of the time all go on"
@@ -73,9 +75,9 @@ def test_while_somebody_is_busy_each_fence_stands_longer_and_so_does_the_pause(
 
 def test_where_they_waited_for_one_another_only_the_pause_grows(author: Author) -> None:
     author.reach(
-        lambda order, attempt: Vote.LATE if order is Order.FENCE and attempt < 12 else None
+        lambda order, attempt: Vote.LATE if order is SwitchOrder.FENCE and attempt < 12 else None
     )
-    assert set(author.seconds(Order.FENCE)) == {0.3}
+    assert set(author.seconds(SwitchOrder.FENCE)) == {0.3}
     assert author.slept == sorted(author.slept)
     assert author.slept[0] == 0.04
     assert author.slept[-1] == 2.0
@@ -84,31 +86,34 @@ def test_where_they_waited_for_one_another_only_the_pause_grows(author: Author) 
 def test_a_halt_that_is_late_is_tried_again_behind_another_fence_and_then_refused(
     author: Author,
 ) -> None:
-    stage = author.reach(lambda order, attempt: Vote.LATE if order is Order.HALT else None)
-    assert stage is Stage.UNDOING
-    assert author.seconds(Order.HALT) == [0.5, 1.0, 2.0, 4.0]
-    assert len(author.seconds(Order.FENCE)) == 4
-    assert len(author.seconds(Order.LIFT)) == 3
+    stage = author.reach(lambda order, attempt: Vote.LATE if order is SwitchOrder.HALT else None)
+    assert stage is CoordinatorState.UNDOING
+    assert author.seconds(SwitchOrder.HALT) == [0.5, 1.0, 2.0, 4.0]
+    assert len(author.seconds(SwitchOrder.FENCE)) == 4
+    assert len(author.seconds(SwitchOrder.LIFT)) == 3
 
 
-@pytest.mark.parametrize("order", [Order.FENCE, Order.HALT])
-def test_a_refusal_ends_it(author: Author, order: Order) -> None:
-    assert author.reach(lambda asked, attempt: Vote.NO if asked is order else None) is Stage.UNDOING
-    assert not author.seconds(Order.LIFT)
+@pytest.mark.parametrize("order", [SwitchOrder.FENCE, SwitchOrder.HALT])
+def test_a_refusal_ends_it(author: Author, order: SwitchOrder) -> None:
+    assert (
+        author.reach(lambda asked, attempt: Vote.NO if asked is order else None)
+        is CoordinatorState.UNDOING
+    )
+    assert not author.seconds(SwitchOrder.LIFT)
 
 
 def test_all_owners_go_on_before_anybody_is_waited_for(author: Author) -> None:
     stage = author.reach(
         lambda order, attempt: None,
-        lambda order, attempt: Vote.LATE if order is Order.FENCE and attempt == 1 else None,
+        lambda order, attempt: Vote.LATE if order is SwitchOrder.FENCE and attempt == 1 else None,
     )
-    assert stage is Stage.SHOWING
-    fences = [(0, Order.FENCE, 0.3, False), (1, Order.FENCE, 0.3, True)]
+    assert stage is CoordinatorState.SHOWING
+    fences = [(0, SwitchOrder.FENCE, 0.3, False), (1, SwitchOrder.FENCE, 0.3, True)]
     assert author.asked == [
         *fences,
-        (1, Order.LIFT, 0.0), (0, Order.LIFT, 0.6), (1, Order.LIFT, 0.6),
+        (1, SwitchOrder.LIFT, 0.0), (0, SwitchOrder.LIFT, 0.6), (1, SwitchOrder.LIFT, 0.6),
         *fences,
-        (0, Order.HALT, 0.5), (1, Order.HALT, 0.5),
+        (0, SwitchOrder.HALT, 0.5), (1, SwitchOrder.HALT, 0.5),
     ]  # fmt: skip
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monarch.core import log_aggregation
-from monarch.core.log_aggregation import Aggregate, Aggregator, Source, edit_distance
+from monarch.core.log_aggregation import Aggregate, Aggregator, LineSource, edit_distance
 
-ONE = Source("trainer", 0)
+ONE = LineSource("trainer", 0)
 TEXTS = st.text(alphabet="abc1 ", max_size=12)
 
 
@@ -44,7 +44,7 @@ def test_the_edit_distance_of_long_texts_is_too(text: str, at: int) -> None:
 def test_every_line_is_counted_once(lines: list[tuple[str, int]]) -> None:
     aggregator = Aggregator()
     for text, rank in lines:
-        aggregator.add(text, Source("trainer", rank))
+        aggregator.add(text, LineSource("trainer", rank))
     assert bool(aggregator) == bool(lines)
     summary = aggregator.take()
     assert sum(one.num_lines for one in summary.aggregates) == len(lines)

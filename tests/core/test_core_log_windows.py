@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch.core.log_aggregation import Aggregate, Source, Summary
+from monarch.core.log_aggregation import Aggregate, LineSource, Summary
 from monarch.core.log_text import Style, aggregate_text, drop_text, line_text, rank_list
 from monarch.core.log_windows import LogWindows
 
@@ -10,7 +10,7 @@ PLAIN, COLOURED = Style(False), Style(True)
 
 
 def add(windows: LogWindows, rank: int, now: float, *lines: str, stream: int = 1) -> None:
-    windows.add(f"p{rank}", "host", stream, Source("trainer", rank), lines, now)
+    windows.add(f"p{rank}", "host", stream, LineSource("trainer", rank), lines, now)
 
 
 def counts(windows: list[object]) -> list[int]:
@@ -97,7 +97,7 @@ def test_what_was_dropped_is_told_with_where_it_is() -> None:
 
 
 def test_an_aggregate_looks_like_upstreams() -> None:
-    sources = tuple(Source("trainer", rank) for rank in range(8))
+    sources = tuple(LineSource("trainer", rank) for rank in range(8))
     summary = Summary([Aggregate(8, "loss <<1, 2>>", sources)], 3, [(sources[1], "last")])
     assert aggregate_text(summary, "then", "now", PLAIN).splitlines() == [
         ">>> Aggregated Logs (then) >>>",
@@ -112,9 +112,9 @@ def test_an_aggregate_looks_like_upstreams() -> None:
 
 def test_ranks_are_told_in_few_words() -> None:
     def of(*ranks: int) -> str:
-        return rank_list(Source("a", rank) for rank in ranks)
+        return rank_list(LineSource("a", rank) for rank in ranks)
 
     assert of(3) == "a 3"
     assert of(2, 0, 1, 5, 7, 8) == "a 0-2,5,7-8"
     assert of(*range(0, 40, 2)) == "a 0,2,4,6,8,..."
-    assert rank_list([Source("a", 0), Source("b", 1)]) == "a 0; b 1"
+    assert rank_list([LineSource("a", 0), LineSource("b", 1)]) == "a 0; b 1"

@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.core.reassembly import Assembly, Order, chunks_of
+from monarch.core.reassembly import Assembly, SenderQueues, chunks_of
 
 PIECES = st.lists(st.binary(max_size=40), max_size=6)
 
@@ -44,7 +44,7 @@ SENDERS = ("a", "b", "c")
 @given(data=st.data())
 def test_each_senders_messages_are_let_go_in_the_order_sent(data: st.DataObject) -> None:
     """Against the simplest model: what was let go is a prefix of what began to arrive."""
-    order: Order[tuple[str, int]] = Order()
+    order: SenderQueues[tuple[str, int]] = SenderQueues()
     begun: dict[str, list[tuple[str, int]]] = defaultdict(list)
     whole: set[tuple[str, int]] = set()
     let_go: dict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -79,7 +79,7 @@ def test_each_senders_messages_are_let_go_in_the_order_sent(data: st.DataObject)
 
 
 def test_nothing_comes_after_what_was_lost() -> None:
-    order: Order[str] = Order()
+    order: SenderQueues[str] = SenderQueues()
     order.begin("a", 1)
     order.add("a", "behind it")
     order.begin("b", 1)
@@ -90,7 +90,7 @@ def test_nothing_comes_after_what_was_lost() -> None:
 
 
 def test_what_was_lost_on_its_way_through_others_holds_nothing_back() -> None:
-    order: Order[str] = Order()
+    order: SenderQueues[str] = SenderQueues()
     order.begin("a", 1)
     order.add("a", "behind it")
     order.begin("a", 2)

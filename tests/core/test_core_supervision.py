@@ -11,10 +11,10 @@ from monarch.core.supervision import (
     ROOT,
     Effect,
     FailActor,
-    Fault,
     StopMesh,
     Supervise,
     Supervision,
+    UnhandledFailure,
 )
 from monarch.errors import MeshFailure
 
@@ -38,7 +38,7 @@ def machine() -> Supervision:
 
 def test_a_dead_proc_is_reported_once_with_rank_reason_and_last_words(machine: Supervision) -> None:
     (fault,) = down(machine, "p1")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, UnhandledFailure)
     told = fault.failure
     assert (told.mesh_name, told.crashed_ranks, told.kind) == ("procs", (1,), "proc")
     assert (told.reason, told.host, told.last_output) == ("it was killed", "host", ("last words",))
@@ -72,13 +72,13 @@ def test_the_root_hears_once_of_a_cause_that_reaches_it_on_two_ways(machine: Sup
     assert machine.actor_failed("B", 0, "", fault.failure) == []
     # What fails for a cause of its own is told, whatever else has failed.
     machine.owned(ROOT, "C", "other", "actor", ["elsewhere"])
-    assert [type(e) for e in machine.actor_failed("C", 0, "raised")] == [Fault]
+    assert [type(e) for e in machine.actor_failed("C", 0, "raised")] == [UnhandledFailure]
 
 
 def test_the_way_through_an_actor_may_be_the_shorter_one(machine: Supervision) -> None:
     machine.owned(ROOT, "B", "borrower", "actor", ["elsewhere"])
     cause = MeshFailure("lent", (0,), "it was killed", origin="p0")
-    assert [type(e) for e in machine.actor_failed("B", 0, "", cause)] == [Fault]
+    assert [type(e) for e in machine.actor_failed("B", 0, "", cause)] == [UnhandledFailure]
     assert down(machine, "p0") == []
 
 
@@ -98,9 +98,9 @@ def test_a_hook_that_raises_fails_its_owner_with_both_errors(machine: Supervisio
 
 def test_an_actor_that_failed_before_its_proc_died_is_another_cause(machine: Supervision) -> None:
     (fault,) = machine.actor_failed("A", 1, "raised")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, UnhandledFailure)
     assert (fault.failure.mesh_name, fault.failure.reason) == ("trainer", "raised")
-    assert [type(e) for e in down(machine, "p1")] == [Fault]
+    assert [type(e) for e in down(machine, "p1")] == [UnhandledFailure]
 
 
 def test_what_was_stopped_does_not_fail(machine: Supervision) -> None:
@@ -122,7 +122,7 @@ def test_a_mesh_is_forgotten_with_its_last_member(machine: Supervision) -> None:
 def test_members_that_were_stopped_do_not_fail_and_the_others_do(machine: Supervision) -> None:
     assert not machine.members_stopped("A", ["p0"])
     assert machine.actor_failed("A", 0, "raised") == []
-    assert [type(e) for e in machine.actor_failed("A", 1, "raised")] == [Fault]
+    assert [type(e) for e in machine.actor_failed("A", 1, "raised")] == [UnhandledFailure]
     assert machine.members_stopped("A", ["p1"])
     assert machine.members_stopped("unknown", ["p1"])
 
@@ -254,8 +254,8 @@ class SupervisionRules(RuleBasedStateMachine):
         """Each owner hears of every proc mesh it lost ranks of, and of every dead proc; no more."""
         heard: dict[str, list[MeshFailure]] = {}
         for effect in effects:
-            assert isinstance(effect, Fault | Supervise)
-            owner = ROOT if isinstance(effect, Fault) else effect.owner
+            assert isinstance(effect, UnhandledFailure | Supervise)
+            owner = ROOT if isinstance(effect, UnhandledFailure) else effect.owner
             heard.setdefault(owner, []).append(effect.failure)
         assert set(heard) == {self.meshes[name].owner for name in hit}
         for owner, failures in heard.items():
@@ -299,8 +299,8 @@ class SupervisionRules(RuleBasedStateMachine):
             assert effects == []
             return
         (effect,) = effects
-        assert isinstance(effect, Fault | Supervise)
-        assert (ROOT if isinstance(effect, Fault) else effect.owner) == mesh.owner
+        assert isinstance(effect, UnhandledFailure | Supervise)
+        assert (ROOT if isinstance(effect, UnhandledFailure) else effect.owner) == mesh.owner
         assert (effect.failure.mesh_name, effect.failure.crashed_ranks) == (uid, (rank,))
         assert effect.failure.cause == cause
         if cause is not None:
@@ -310,7 +310,7 @@ class SupervisionRules(RuleBasedStateMachine):
 
     def _hear(self, effects: list[Effect]) -> None:
         """What is told now; the root must not have heard of the cause before."""
-        origins = {e.failure.origin for e in effects if isinstance(e, Fault)}
+        origins = {e.failure.origin for e in effects if isinstance(e, UnhandledFailure)}
         assert not origins & self.faulted
         self.faulted |= origins
         self.open += [effect for effect in effects if isinstance(effect, Supervise)]

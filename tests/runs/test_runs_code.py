@@ -12,7 +12,7 @@ import pytest
 
 from monarch.runs.code import RunCode, RunCodeChange
 from monarch.runs.record import Record
-from monarch.runtime.workspace.pushing.past import HeldChanges
+from monarch.runtime.workspace.pushing.host_history import HeldChanges
 from monarch_sync import Replica, Workspace, sync_local
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone, GenerationUnknown

@@ -13,9 +13,9 @@ import pytest
 from monarch.actor import HostMesh
 from monarch.cli.sync.meter import bar_line
 from monarch.job import ProcessJob
-from monarch.runtime.workspace.pushing import attempt
-from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing import workspace_push
 from monarch.runtime.workspace.pushing.host_in_push import HostInPush
+from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.wire.address import ProcAddress
 from monarch_sync import SyncReport, Workspace
@@ -105,7 +105,7 @@ def test_who_breaks_off_after_the_look_leaves_hosts_free(
         raise ConnectionError("the host that lends it went away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(attempt, "with_unreadable", break_off)
+        patch.setattr(workspace_push, "with_unreadable", break_off)
         with pytest.raises(ConnectionError):
             project.sync(hosts)
     assert [staged(job, index) for index in (0, 1)] == [[], []]
@@ -133,7 +133,7 @@ def test_the_bar_begins_once_hosts_have_said_what_they_lack(project: Project) ->
     node: Any = SimpleNamespace(gate=SimpleNamespace(root="client"))
     shown = Progress()
     with followed_by(shown):
-        fleet = Fleet(Memory(Workspace({project.root: ""})), node)
+        fleet = HostsInPush(Memory(Workspace({project.root: ""})), node)
     push: Any = SimpleNamespace(bytes_sent=20_000, staged=None)
     hosts = [HostInPush(ProcAddress("host"), push)]
     seen = []

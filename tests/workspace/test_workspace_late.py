@@ -13,7 +13,7 @@ import pytest
 from monarch.actor import HostMesh, SupervisionError
 from monarch.job import ProcessJob
 from monarch.runtime import process
-from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress
@@ -134,6 +134,6 @@ def test_procs_made_in_the_middle_of_a_push_are_of_one_generation(
 
 def test_a_host_that_is_forgotten_as_a_push_begins_is_named(project: Project) -> None:
     node: Any = SimpleNamespace(gate=SimpleNamespace(root="client"))
-    fleet = Fleet(Memory(Workspace({project.root: ""})), node)
+    fleet = HostsInPush(Memory(Workspace({project.root: ""})), node)
     assert fleet.hosts([ProcAddress("host")], Manifest()) == []
     assert fleet.failed == {"host": "it was lost as the push began"}

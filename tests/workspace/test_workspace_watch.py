@@ -11,7 +11,7 @@ import pytest
 
 from monarch.actor import HostMesh
 from monarch.job import ProcessJob
-from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch_sync import Scan, Scanner, Workspace
 from tests.workspace.conftest import Project, replica_of
 
@@ -59,11 +59,11 @@ def test_after_a_call_that_broke_off_everything_is_looked_at(
     project.sync(hosts)
     project.edit("stepper.py", "SCALE = 1", "SCALE = 2")
 
-    def lose(self: Fleet, addresses: object) -> None:
+    def lose(self: HostsInPush, addresses: object) -> None:
         raise ConnectionError("the host went away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Fleet, "meet", lose)
+        patch.setattr(HostsInPush, "meet", lose)
         with pytest.raises(ConnectionError):
             project.sync(hosts)
     assert project.sync(hosts).changed_files == ["stepper.py"]

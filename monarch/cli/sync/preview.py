@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from monarch.runtime.workspace.pushing.past import Past
+from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch_sync import Manifest, Scan, Workspace, WorkspaceEmptied
 from monarch_sync.diff import diff
 from monarch_sync.messages import StateReply
@@ -60,7 +60,7 @@ def over_hosts(states: Mapping[str, StateReply], scan: Scan) -> Scan:
     return scan.over(Manifest.from_rows(newest.rows, newest.digest_name))
 
 
-def previews(past: Past, states: Mapping[str, StateReply], scan: Scan) -> list[Preview]:
+def previews(past: HostHistory, states: Mapping[str, StateReply], scan: Scan) -> list[Preview]:
     """What the hosts of an allocation would get: one for all that have the same. ``states`` is what
     they have, by their names."""
     groups: dict[tuple[int, bytes], list[str]] = {}

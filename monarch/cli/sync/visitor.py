@@ -25,7 +25,7 @@ from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import ClientAgent, client
 from monarch.runtime.hosts.asking import ask_hosts
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.pushing.past import Past
+from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.pushing.rollback import roll_back
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.address import ProcAddress, Uid
@@ -133,20 +133,20 @@ class Visitor:
                 best_effort=best_effort, silent=silent, names=self._names_by_uid(),
             )  # fmt: skip
 
-    def past(self, found: dict[str, dict[str, Any]] | None = None) -> Past:
+    def past(self, found: dict[str, dict[str, Any]] | None = None) -> HostHistory:
         """What the hosts remember; ``found`` is what they have just said of themselves."""
         addresses = self.addresses()
         found = found or self.inspect()
         names = {str(body["host"]): url for url, body in found.items()}
         if len(names) < len(found):
             names = {url: url for url in found}
-        return Past(self._agent.node, {name: addresses[url] for name, url in names.items()})
+        return HostHistory(self._agent.node, {name: addresses[url] for name, url in names.items()})
 
     def like_now(self, found: dict[str, dict[str, Any]]) -> dict[str, frozenset[int]]:
         """Which generations of each host with procs, by URL, were what it has now."""
         addresses = self.addresses()
         asked = {url: addresses[url] for url, body in found.items() if body.get("procs")}
-        told = Past(self._agent.node, asked).histories(WHOLE_HISTORY)
+        told = HostHistory(self._agent.node, asked).histories(WHOLE_HISTORY)
         return {url: like_now(one) for url, one in told.items()}
 
     def made_by_others(self, before: int, now: int) -> str:

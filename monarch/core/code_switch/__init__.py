@@ -7,12 +7,12 @@ back as data. ``monarch.runtime.workspace.code_switch`` carries them out.
 - ``coordinator``: who drives a switch. That is the author of a push, or the owner of the procs
   that takes its place when the author has died (cooperative termination).
 - ``participant``: who switches. That is an owner or a proc, which has its own procs follow.
-- ``fence``: one barrier, as a participant knows it.
+- ``barrier``: one barrier, as a participant knows it.
 
 What to open, by what is to be changed:
 
 - how all ranks switch at one moment: `table.py`, `participant.py` (decides),
   `monarch/runtime/workspace/code_switch/driver.py`, `monarch/runtime/procs/fences.py`
-- how long a push may hold anybody up: `coordinator.py`, `fence.py`,
+- how long a push may hold anybody up: `coordinator.py`, `barrier.py`,
   `monarch/runtime/links/waiting_switches.py`
 """

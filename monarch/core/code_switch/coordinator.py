@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 from monarch.core.code_switch.table import (
     COORDINATOR,
+    CoordinatorState,
     IllegalEvent,
-    Order,
     Said,
-    Stage,
+    SwitchOrder,
     Vote,
     next_of,
 )
@@ -51,7 +51,7 @@ class AskParty(NamedTuple):
 
     number: int
     party: int
-    order: Order
+    order: SwitchOrder
     attempt: int = 0
     seconds: float = 0.0
     is_held: bool = False
@@ -74,7 +74,7 @@ class Coordinator:
     """
 
     def __init__(self, num_owners: int, draw: Callable[[float], float]) -> None:
-        self.stage = Stage.IDLE
+        self.state = CoordinatorState.IDLE
         self._draw = draw
         self._owners = list(range(num_owners))
         self._number = 0
@@ -87,14 +87,14 @@ class Coordinator:
 
     @property
     def is_over(self) -> bool:
-        return self.stage in (Stage.COMMITTED, Stage.ABORTED)
+        return self.state in (CoordinatorState.COMMITTED, CoordinatorState.ABORTED)
 
     @property
     def is_decided(self) -> bool:
         """Whether there is only one way any more: all are told to go on, or to go back."""
-        if self.stage is Stage.RELEASING:
+        if self.state is CoordinatorState.RELEASING:
             return bool(self._votes)
-        return self.stage in _TOLERANT
+        return self.state in _TOLERANT
 
     def is_open(self, number: int) -> bool:
         """Whether this is still asked."""
@@ -125,10 +125,10 @@ class Coordinator:
             return []
         if vote is Vote.GONE and asked.party in self._owners:
             self._owners.remove(asked.party)
-            if Said.LOST in COORDINATOR[self.stage] and self.stage not in _TOLERANT:
+            if Said.LOST in COORDINATOR[self.state] and self.state not in _TOLERANT:
                 return self._move(Said.LOST)
         self._votes.append(vote)
-        if self.stage is Stage.FENCING and vote is Vote.YES and not self._open:
+        if self.state is CoordinatorState.FENCING and vote is Vote.YES and not self._open:
             later = [owner for owner in self._owners if owner > asked.party]
             if later:
                 return self._cast(later[0], is_held=True)
@@ -155,54 +155,54 @@ class Coordinator:
     def _said(self) -> Said:
         """What the votes come to."""
         votes = self._votes
-        if self.stage in (Stage.INSPECTING, Stage.DROPPING):
+        if self.state in (CoordinatorState.INSPECTING, CoordinatorState.DROPPING):
             return {Vote.YES: Said.ALL, Vote.SOME: Said.SOME}.get(votes[0], Said.NONE)
-        if self.stage in _TOLERANT:
+        if self.state in _TOLERANT:
             return Said.ALL
         if Vote.NO in votes or Vote.SOME in votes:
             return Said.NO
         if Vote.LATE not in votes:
             return Said.ALL
-        return Said.NO if self.stage is Stage.HALTING and not self._halts else Said.LATE
+        return Said.NO if self.state is CoordinatorState.HALTING and not self._halts else Said.LATE
 
     def _move(self, said: Said) -> Sequence[Effect]:
-        before, self.stage = self.stage, next_of(COORDINATOR, self.stage, said)
-        if before is Stage.LIFTING and said is Said.LATE:
+        before, self.state = self.state, next_of(COORDINATOR, self.state, said)
+        if before is CoordinatorState.LIFTING and said is Said.LATE:
             self._seconds = self._longer()
         return self._enter()
 
     def _enter(self) -> Sequence[Effect]:
         self._open.clear()
         self._votes.clear()
-        stage = self.stage
-        if stage is Stage.FENCING:
+        stage = self.state
+        if stage is CoordinatorState.FENCING:
             self._attempt += 1
             return self._cast(self._owners[0]) if self._owners else self._move(Said.ALL)
-        if stage is Stage.LIFTING:
+        if stage is CoordinatorState.LIFTING:
             return self._lift()
-        if stage is Stage.PAUSING:
+        if stage is CoordinatorState.PAUSING:
             longest = _SHORTEST_PAUSE_SECONDS * 2**self._attempt
             return [Pause(self._draw(min(_LONGEST_PAUSE_SECONDS, longest)))]
-        if stage is Stage.HALTING:
-            return self._ask_owners(Order.HALT, self._halts.pop(0))
-        if stage is Stage.SHOWING:
+        if stage is CoordinatorState.HALTING:
+            return self._ask_owners(SwitchOrder.HALT, self._halts.pop(0))
+        if stage is CoordinatorState.SHOWING:
             self._has_shown = True
-            return [self._ask(HOSTS, Order.SHOW_FILES)]
-        if stage is Stage.UNDOING:
-            back = Order.TAKE_BACK_FILES if self._has_shown else Order.DROP_FILES
+            return [self._ask(HOSTS, SwitchOrder.SHOW_FILES)]
+        if stage is CoordinatorState.UNDOING:
+            back = SwitchOrder.TAKE_BACK_FILES if self._has_shown else SwitchOrder.DROP_FILES
             return [self._ask(HOSTS, back)]
-        if stage is Stage.INSPECTING:
+        if stage is CoordinatorState.INSPECTING:
             self._has_shown = True
-            return [self._ask(HOSTS, Order.INSPECT_FILES)]
-        if stage is Stage.DROPPING:
-            return [self._ask(HOSTS, Order.DROP_FILES)]
+            return [self._ask(HOSTS, SwitchOrder.INSPECT_FILES)]
+        if stage is CoordinatorState.DROPPING:
+            return [self._ask(HOSTS, SwitchOrder.DROP_FILES)]
         order = _ORDERS.get(stage)
         return [] if order is None else self._ask_owners(order)
 
     def _lift(self) -> Sequence[Effect]:
         """All go on before anybody is waited for."""
         first, *others = self._owners or [0]
-        order, longer = Order.LIFT, self._longer()
+        order, longer = SwitchOrder.LIFT, self._longer()
         return [
             *(self._ask(owner, order, self._attempt) for owner in others),
             *(self._ask(owner, order, self._attempt, longer) for owner in (first, *others)),
@@ -212,14 +212,14 @@ class Coordinator:
         return min(2 * self._seconds, _LONGEST_SECONDS)
 
     def _cast(self, owner: int, *, is_held: bool = False) -> Sequence[Effect]:
-        return [self._ask(owner, Order.FENCE, self._attempt, self._seconds, is_held)]
+        return [self._ask(owner, SwitchOrder.FENCE, self._attempt, self._seconds, is_held)]
 
-    def _ask_owners(self, order: Order, seconds: float = 0.0) -> Sequence[Effect]:
+    def _ask_owners(self, order: SwitchOrder, seconds: float = 0.0) -> Sequence[Effect]:
         asked = [self._ask(owner, order, self._attempt, seconds) for owner in self._owners]
         return asked or self._move(Said.ALL)
 
     def _ask(
-        self, party: int, order: Order, attempt: int = 0, seconds: float = 0.0,
+        self, party: int, order: SwitchOrder, attempt: int = 0, seconds: float = 0.0,
         is_held: bool = False,
     ) -> AskParty:  # fmt: skip
         self._number += 1
@@ -228,12 +228,12 @@ class Coordinator:
         return asked
 
 
-_TOLERANT = (Stage.RELEASING, Stage.UNDOING, Stage.REVERTING)
+_TOLERANT = (CoordinatorState.RELEASING, CoordinatorState.UNDOING, CoordinatorState.REVERTING)
 """Nobody can say no any more, and who is lost keeps nobody."""
 
 _ORDERS = {
-    Stage.PREPARING: Order.PREPARE,
-    Stage.PATCHING: Order.PATCH,
-    Stage.RELEASING: Order.GO,
-    Stage.REVERTING: Order.REVERT,
+    CoordinatorState.PREPARING: SwitchOrder.PREPARE,
+    CoordinatorState.PATCHING: SwitchOrder.PATCH,
+    CoordinatorState.RELEASING: SwitchOrder.GO,
+    CoordinatorState.REVERTING: SwitchOrder.REVERT,
 }

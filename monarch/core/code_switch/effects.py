@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from monarch.core.code_switch.table import Order
+from monarch.core.code_switch.table import SwitchOrder
 
 
 class Work(Enum):
@@ -52,7 +52,7 @@ class AskProcs(NamedTuple):
     """Send an order to procs, each with its number, and give the answers to ``voted``."""
 
     asked: Sequence[tuple[int, str]]
-    order: Order
+    order: SwitchOrder
     token: int
     attempt: int = 0
     seconds: float = 0.0
@@ -62,11 +62,11 @@ class TellProcs(NamedTuple):
     """Send an order to procs that they do not answer."""
 
     procs: Sequence[str]
-    order: Order
+    order: SwitchOrder
     attempt: int = 0
 
 
-class Answer(NamedTuple):
+class AnswerOrder(NamedTuple):
     """Answer the order of this ``token``: with what was heard, and these reasons, with a proc."""
 
     token: int
@@ -96,9 +96,9 @@ class TakeOver(NamedTuple):
     may_be_shown: bool
 
 
-Effect = Do | AskProcs | TellProcs | Answer | Say | TellHeld | Look | TakeOver
+Effect = Do | AskProcs | TellProcs | AnswerOrder | Say | TellHeld | Look | TakeOver
 
 
 def answer_to(token: int, *reasons: Reason) -> list[Effect]:
     """An answer, where anybody waits for one: ``token`` is 0 for an order that needs none."""
-    return [Answer(token, [(reason, "") for reason in reasons])] if token else []
+    return [AnswerOrder(token, [(reason, "") for reason in reasons])] if token else []

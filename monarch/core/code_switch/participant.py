@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from monarch.core.code_switch.barrier import Barrier, Telling
 from monarch.core.code_switch.effects import (
-    Answer,
+    AnswerOrder,
     AskProcs,
     Do,
     Effect,
@@ -21,14 +22,14 @@ from monarch.core.code_switch.effects import (
     Work,
     answer_to,
 )
-from monarch.core.code_switch.fence import Fence, Telling
 from monarch.core.code_switch.round import Round
 from monarch.core.code_switch.table import (
+    MAY_BE_SHOWN,
     PARTICIPANT,
     IllegalEvent,
-    Order,
-    Phase,
+    ParticipantState,
     Said,
+    SwitchOrder,
     Vote,
     next_of,
 )
@@ -51,12 +52,12 @@ class Participant:
     def __init__(
         self, members: Callable[[], Sequence[str]], *, is_root: bool, uid: str = ""
     ) -> None:
-        self.phase = Phase.IDLE
+        self.state = ParticipantState.IDLE
         self.coordinator = ""
         self.generation = 0
         self.num_lifted = 0
         self.replaced: set[str] = set()
-        self.fence: Fence | None = None
+        self.fence: Barrier | None = None
         self._uid = uid
         self._members = members
         self._is_root = is_root
@@ -70,25 +71,25 @@ class Participant:
 
     def accepts(self, sender: str) -> bool:
         """Whether ``prepare`` of this one would be obeyed."""
-        is_again = sender == self.coordinator and self.phase is not Phase.REVERTING
-        return self.phase is Phase.IDLE or is_again
+        is_again = sender == self.coordinator and self.state is not ParticipantState.REVERTING
+        return self.state is ParticipantState.IDLE or is_again
 
     def prepare(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
         """Whoever asks first is obeyed. Where it begins anew, it has given up what was before."""
         effects: list[Effect] = []
         before = 0
-        if self.phase is not Phase.IDLE:
+        if self.state is not ParticipantState.IDLE:
             if not self.accepts(sender):
-                return [Answer(token, [(Reason.OTHERS, self.coordinator)])]
+                return [AnswerOrder(token, [(Reason.OTHERS, self.coordinator)])]
             before = self.generation
             effects += [*self._drop_orders(), Do(0, Work.LIFT_FENCE)]
-        self._go_to(Order.PREPARE)
+        self._go_to(SwitchOrder.PREPARE)
         self._number += 1
         self.coordinator, self.generation, self.num_lifted = sender, generation, 0
         self.replaced, self._prepared, self._is_refused = set(), set(), False
         self._preparing.clear()
         self.fence, self._told = None, Telling(_TELL_SECONDS)
-        turn = self._begin(Order.PREPARE, token, now, _PREPARE_SECONDS)
+        turn = self._begin(SwitchOrder.PREPARE, token, now, _PREPARE_SECONDS)
         effects += self._prepare_new(token)
         turn.own.add(self._next())
         return [*effects, Do(self._number, Work.PREPARE, token, before)]
@@ -100,10 +101,10 @@ class Participant:
         """Have all come to a fence. ``seconds`` is ``None`` for one in the order of somebody else,
         which is raised at once and answered when all have come past it, even if it was lifted."""
         if self._knows(sender, generation) and attempt <= self.num_lifted:
-            return [Answer(token)]  # The word that it is lifted has overtaken it.
-        self._expect(Order.FENCE, sender, generation)
+            return [AnswerOrder(token)]  # The word that it is lifted has overtaken it.
+        self._expect(SwitchOrder.FENCE, sender, generation)
         self._told.begin(now)
-        fence = self.fence = Fence(attempt, token, seconds, now)
+        fence = self.fence = Barrier(attempt, token, seconds, now)
         if is_held:
             fence.held_at = now
         if seconds is None:
@@ -122,11 +123,11 @@ class Participant:
             return answer_to(token)
         effects: list[Effect] = []
         if not fence.is_lifted:
-            self._expect(Order.LIFT, sender, generation)
+            self._expect(SwitchOrder.LIFT, sender, generation)
             fence.is_lifted = True
             effects = [
                 *self._drop_round(),
-                TellProcs(self._fenced(), Order.LIFT, attempt),
+                TellProcs(self._fenced(), SwitchOrder.LIFT, attempt),
                 Do(0, Work.LIFT_FENCE),
             ]
             if fence.seconds is not None and fence.token:
@@ -140,10 +141,10 @@ class Participant:
         self, token: int, sender: str, generation: int, seconds: float, now: float
     ) -> Sequence[Effect]:
         """Stop all between two messages."""
-        self._expect(Order.HALT, sender, generation)
-        turn = self._begin(Order.HALT, token, now, seconds + _PREPARE_SECONDS)
+        self._expect(SwitchOrder.HALT, sender, generation)
+        turn = self._begin(SwitchOrder.HALT, token, now, seconds + _PREPARE_SECONDS)
         turn.halts_at = now + seconds
-        effects = self._ask(turn.asked, Order.HALT, self._fenced(), token, seconds)
+        effects = self._ask(turn.asked, SwitchOrder.HALT, self._fenced(), token, seconds)
         turn.own.add(self._next())
         return [*effects, Do(self._number, Work.HALT, token)]
 
@@ -151,21 +152,21 @@ class Participant:
         """Go on as before the halt, behind the fences."""
         if not self._knows(sender, generation):
             return []
-        self._expect(Order.RESUME, sender, generation)
-        told = TellProcs(self._fenced(), Order.RESUME)
+        self._expect(SwitchOrder.RESUME, sender, generation)
+        told = TellProcs(self._fenced(), SwitchOrder.RESUME)
         return [*self._drop_round(), told, Do(0, Work.RESUME)]
 
     def patch(
         self, token: int, sender: str, generation: int, now: float, leaving: Iterable[str] = ()
     ) -> Sequence[Effect]:
         """Change the code. Procs that are ``leaving`` go back: their hosts do not show it."""
-        self._expect(Order.PATCH, sender, generation)
-        turn = self._begin(Order.PATCH, token, now, _PATCH_SECONDS)
+        self._expect(SwitchOrder.PATCH, sender, generation)
+        turn = self._begin(SwitchOrder.PATCH, token, now, _PATCH_SECONDS)
         left = [*leaving]
         self.replaced.difference_update(left)
-        effects = self._ask(turn.leaving, Order.REVERT, left, token)
+        effects = self._ask(turn.leaving, SwitchOrder.REVERT, left, token)
         effects += self._ask(
-            turn.asked, Order.PATCH, [one for one in self._fenced() if one not in left], token
+            turn.asked, SwitchOrder.PATCH, [one for one in self._fenced() if one not in left], token
         )
         turn.own.add(self._next())
         return effects if turn.leaving else [*effects, Do(self._number, Work.PATCH, token)]
@@ -174,11 +175,11 @@ class Participant:
         """It is decided: run the new code. Who gives way ends in an orderly way, on the old."""
         if not self._knows(sender, generation):
             return answer_to(token)
-        self._expect(Order.GO, sender, generation)
+        self._expect(SwitchOrder.GO, sender, generation)
         fenced = self._fenced()
         staying = [proc for proc in fenced if proc not in self.replaced]
         going = [proc for proc in fenced if proc in self.replaced]
-        effects = [TellProcs(staying, Order.GO), TellProcs(going, Order.RESUME)]
+        effects = [TellProcs(staying, SwitchOrder.GO), TellProcs(going, SwitchOrder.RESUME)]
         return [
             *(effect for effect in effects if effect.procs), *self._drop_orders(),
             Do(0, Work.END), Do(0, Work.GO, token),
@@ -186,13 +187,13 @@ class Participant:
 
     def revert(self, token: int, sender: str, generation: int, now: float) -> Sequence[Effect]:
         """Run what ran before, also after ``go``."""
-        if self.phase is not Phase.IDLE and not self._knows(sender, generation):
+        if self.state is not ParticipantState.IDLE and not self._knows(sender, generation):
             return answer_to(token)  # Another's, who came first, or of before: it is over.
         effects = [*self._drop_orders()]
-        self._go_to(Order.REVERT)
+        self._go_to(SwitchOrder.REVERT)
         self.coordinator, self.generation = sender, generation
-        turn = self._begin(Order.REVERT, token, now, _REVERT_SECONDS)
-        effects += self._ask(turn.asked, Order.REVERT, self._members(), token)
+        turn = self._begin(SwitchOrder.REVERT, token, now, _REVERT_SECONDS)
+        effects += self._ask(turn.asked, SwitchOrder.REVERT, self._members(), token)
         turn.own.add(self._next())
         return [*effects, Do(self._number, Work.REVERT, token, generation)]
 
@@ -222,7 +223,7 @@ class Participant:
             self._is_refused |= vote is Vote.NO
             if gives_way:
                 self.replaced.add(proc)
-            if turn is not None and turn.order is Order.PREPARE:
+            if turn is not None and turn.order is SwitchOrder.PREPARE:
                 turn.add(vote)
                 return self._check_round()
             return self._advance(now)
@@ -243,21 +244,20 @@ class Participant:
 
     def author_gone(self, uid: str, now: float) -> Sequence[Effect]:
         """Whoever coordinates has died: what it has begun is ended here, and by nobody else."""
-        if self.phase is Phase.IDLE or uid != self.coordinator or not uid:
+        if self.state is ParticipantState.IDLE or uid != self.coordinator or not uid:
             return []
         if self.generation < 0:
             return self.revert(0, uid, self.generation, now)  # An upgrade has no files.
         if not self._is_root:
             return []
         self.coordinator = f"{uid} (gone)"
-        may_be_shown = self.phase in (Phase.HALTING, Phase.HALTED, Phase.PATCHING, Phase.PATCHED)
-        return [TakeOver(may_be_shown)]
+        return [TakeOver(may_be_shown=self.state in MAY_BE_SHOWN)]
 
     def tick(self, now: float) -> Sequence[Effect]:
         """Time has passed."""
         effects: list[Effect] = []
         fence, turn = self.fence, self._round
-        if fence is not None and self.phase is Phase.FENCING and fence.is_awaited:
+        if fence is not None and self.state is ParticipantState.FENCING and fence.is_awaited:
             effects += fence.tick(now)
             effects += self._told.tick(now)
             if fence.gives_up_at is not None and now >= fence.gives_up_at:
@@ -273,7 +273,7 @@ class Participant:
         """When ``tick`` is to be called, at the latest."""
         times = []
         fence, turn = self.fence, self._round
-        if fence is not None and self.phase is Phase.FENCING and fence.is_awaited:
+        if fence is not None and self.state is ParticipantState.FENCING and fence.is_awaited:
             times += [fence.wakes_at, self._told.wakes_at]
         times += [self._lifting[1]] if self._lifting is not None else []
         if turn is not None:
@@ -282,19 +282,19 @@ class Participant:
 
     def _knows(self, sender: str, generation: int) -> bool:
         is_it = sender == self.coordinator and generation == self.generation
-        return is_it and self.phase is not Phase.IDLE
+        return is_it and self.state is not ParticipantState.IDLE
 
-    def _expect(self, order: Order, sender: str, generation: int) -> None:
+    def _expect(self, order: SwitchOrder, sender: str, generation: int) -> None:
         """Go on with what an order says, if it comes from who may give it."""
         if not self._knows(sender, generation):
             raise IllegalEvent(
                 f"{order.value!r} of generation {generation} by {sender!r}, in the middle of "
-                f"{self.generation} by {self.coordinator!r} ({self.phase.value})"
+                f"{self.generation} by {self.coordinator!r} ({self.state.value})"
             )
         self._go_to(order)
 
-    def _go_to(self, event: Order | Said) -> None:
-        self.phase = next_of(PARTICIPANT, self.phase, event)
+    def _go_to(self, event: SwitchOrder | Said) -> None:
+        self.state = next_of(PARTICIPANT, self.state, event)
 
     def _next(self) -> int:
         self._number += 1
@@ -304,7 +304,7 @@ class Participant:
         if not 0 < number <= self._number:
             raise IllegalEvent(f"nothing was asked under the number {number}")
 
-    def _begin(self, order: Order, token: int, now: float, seconds: float) -> Round:
+    def _begin(self, order: SwitchOrder, token: int, now: float, seconds: float) -> Round:
         turn = self._round = Round(
             order, token, ends_at=now + seconds, seconds=seconds, next_number=self._next
         )
@@ -317,7 +317,7 @@ class Participant:
         return [proc for proc in self._members() if proc in self.fence.fenced]
 
     def _ask(
-        self, into: dict[int, str], order: Order, procs: Sequence[str], token: int,
+        self, into: dict[int, str], order: SwitchOrder, procs: Sequence[str], token: int,
         seconds: float = 0.0,
     ) -> list[Effect]:  # fmt: skip
         asked = [(self._next(), proc) for proc in procs]
@@ -329,12 +329,12 @@ class Participant:
         """Have those get ready that have not been asked to yet."""
         new = [proc for proc in self._members() if proc not in self._prepared]
         self._prepared.update(new)
-        return self._ask(self._preparing, Order.PREPARE, new, token)
+        return self._ask(self._preparing, SwitchOrder.PREPARE, new, token)
 
     def _advance(self, now: float) -> list[Effect]:
         """Bring the fence to those who have yet to come to it, step by step."""
         fence = self.fence
-        if fence is None or self.phase is not Phase.FENCING or not fence.is_awaited:
+        if fence is None or self.state is not ParticipantState.FENCING or not fence.is_awaited:
             return []
         effects: list[Effect] = []
         if not fence.own or fence.has_own_come:
@@ -351,7 +351,7 @@ class Participant:
         late = [proc for proc in self._members() if proc not in fence.fenced]
         if late:
             fence.fenced.update(late)
-            return [*effects, *self._ask(fence.asked, Order.FENCE, late, fence.token)]
+            return [*effects, *self._ask(fence.asked, SwitchOrder.FENCE, late, fence.token)]
         if fence.asked:
             return effects
         if not fence.is_gate_closed:
@@ -359,12 +359,12 @@ class Participant:
         self._go_to(Said.ALL)
         return [*effects, *fence.answer()]
 
-    def _why_late(self, fence: Fence) -> Reason:
+    def _why_late(self, fence: Barrier) -> Reason:
         if self._preparing:
             return Reason.NEW_PROC
         return Reason.PROCS if fence.has_own_come else Reason.ACTORS
 
-    def _pass(self, fence: Fence) -> list[Effect]:
+    def _pass(self, fence: Barrier) -> list[Effect]:
         """Answer who waits for all to come past a fence that was lifted, if they have."""
         if not (fence.is_lifted and fence.is_passed):
             return []
@@ -376,10 +376,14 @@ class Participant:
 
     def _check_round(self) -> list[Effect]:
         turn = self._round
-        if turn is None or turn.is_open or (turn.order is Order.PREPARE and self._preparing):
+        if turn is None or turn.is_open or (turn.order is SwitchOrder.PREPARE and self._preparing):
             return []
         self._round = None
-        if turn.vote is Vote.YES or turn.order is Order.REVERT or turn.order is Order.PREPARE:
+        if (
+            turn.vote is Vote.YES
+            or turn.order is SwitchOrder.REVERT
+            or turn.order is SwitchOrder.PREPARE
+        ):
             self._go_to(Said.ALL)
         return turn.answer()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from monarch.core.code_switch.effects import Answer, Do, Effect, Reason, Work
-from monarch.core.code_switch.table import Order, Vote
+from monarch.core.code_switch.effects import AnswerOrder, Do, Effect, Reason, Work
+from monarch.core.code_switch.table import SwitchOrder, Vote
 
 
 class Round:
@@ -20,7 +20,7 @@ class Round:
 
     def __init__(
         self,
-        order: Order,
+        order: SwitchOrder,
         token: int,
         *,
         ends_at: float,
@@ -49,7 +49,7 @@ class Round:
         return self.ends_at if self.halts_at is None else self.halts_at
 
     def answer(self) -> list[Effect]:
-        return [Answer(self.token, self._reasons, self.seconds)] if self.token else []
+        return [AnswerOrder(self.token, self._reasons, self.seconds)] if self.token else []
 
     def add(self, vote: Vote) -> None:
         """Count a vote. One ``NO`` outweighs all, one ``LATE`` every ``YES``."""
@@ -60,12 +60,12 @@ class Round:
         """A piece of own work is done."""
         self.own.discard(number)
         self.add(vote)
-        if self.order is Order.HALT and self.halts_at is not None:
+        if self.order is SwitchOrder.HALT and self.halts_at is not None:
             self.halts_at = None
             further = self._next_number()
             self.own.add(further)
             return [Do(further, Work.CATCH_UP, self.token)]
-        return [Do(0, Work.END)] if self.order is Order.REVERT else []
+        return [Do(0, Work.END)] if self.order is SwitchOrder.REVERT else []
 
     def voted(
         self, number: int, vote: Vote, *, gives_way: bool, replaced: set[str]
@@ -77,7 +77,7 @@ class Round:
         if number in self.asked:
             proc = self.asked.pop(number)
             self.add(vote)
-            if gives_way and self.order is Order.HALT and proc not in replaced:
+            if gives_way and self.order is SwitchOrder.HALT and proc not in replaced:
                 # It has taken what was sent behind the fence, which is for the one after it.
                 replaced.add(proc)
                 self.add(Vote.LATE)
@@ -98,7 +98,7 @@ class Round:
     def _end(self, preparing: dict[int, str]) -> list[Effect]:
         """Wait no longer for the procs that have not answered."""
         silent = [*self.asked.values()]
-        if self.order is Order.PREPARE:
+        if self.order is SwitchOrder.PREPARE:
             silent += preparing.values()
             preparing.clear()
         self.asked.clear()
@@ -106,7 +106,7 @@ class Round:
         if self.leaving:
             self.leaving.clear()
             effects.append(self._patch())
-        if silent and self.order is not Order.REVERT:
+        if silent and self.order is not SwitchOrder.REVERT:
             self.add(Vote.NO)
             self._reasons += [(Reason.SILENT, proc) for proc in silent]
         self.ends_at = math.inf  # Own work comes to an end of its own.

@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 
-class Order(Enum):
+class SwitchOrder(Enum):
     """What a coordinator asks of participants, and (the last four) of the hosts."""
 
     PREPARE = "prepare"
@@ -66,7 +66,7 @@ class Said(Enum):
     WOKE = "the pause is over"
 
 
-class Stage(Enum):
+class CoordinatorState(Enum):
     """How far a coordinator is."""
 
     IDLE = "idle"
@@ -86,7 +86,7 @@ class Stage(Enum):
     ABORTED = "aborted"
 
 
-class Phase(Enum):
+class ParticipantState(Enum):
     """How far a participant is."""
 
     IDLE = "idle"
@@ -102,64 +102,70 @@ class Phase(Enum):
     REVERTING = "reverting"
 
 
-_BACK = {Said.NO: Stage.UNDOING, Said.LOST: Stage.UNDOING}
+# Short, so that a row of a table fits in a line.
+_C, _P, _O = CoordinatorState, ParticipantState, SwitchOrder
 
-COORDINATOR: Mapping[Stage, Mapping[Said, Stage]] = {
-    Stage.IDLE: {Said.BEGIN: Stage.PREPARING, Said.RECOVER: Stage.INSPECTING},
-    Stage.PREPARING: {Said.ALL: Stage.FENCING, Said.UNCHANGED: Stage.REVERTING, **_BACK},
-    Stage.FENCING: {Said.ALL: Stage.HALTING, Said.LATE: Stage.LIFTING, **_BACK},
-    Stage.LIFTING: {Said.ALL: Stage.PAUSING, Said.LATE: Stage.FENCING, **_BACK},
-    Stage.PAUSING: {Said.WOKE: Stage.FENCING, **_BACK},
-    Stage.HALTING: {Said.ALL: Stage.SHOWING, Said.LATE: Stage.LIFTING, **_BACK},
-    Stage.SHOWING: {Said.ALL: Stage.PATCHING, **_BACK},
-    Stage.PATCHING: {Said.ALL: Stage.RELEASING, **_BACK},
-    Stage.RELEASING: {Said.ALL: Stage.COMMITTED, Said.LOST: Stage.UNDOING},
-    Stage.UNDOING: {Said.ALL: Stage.REVERTING, Said.LOST: Stage.UNDOING},
-    Stage.REVERTING: {Said.ALL: Stage.ABORTED, Said.LOST: Stage.REVERTING},
-    Stage.INSPECTING: {
-        Said.ALL: Stage.PATCHING, Said.SOME: Stage.SHOWING, Said.NONE: Stage.DROPPING,
+_BACK = {Said.NO: _C.UNDOING, Said.LOST: _C.UNDOING}
+
+COORDINATOR: Mapping[CoordinatorState, Mapping[Said, CoordinatorState]] = {
+    _C.IDLE: {Said.BEGIN: _C.PREPARING, Said.RECOVER: _C.INSPECTING},
+    _C.PREPARING: {Said.ALL: _C.FENCING, Said.UNCHANGED: _C.REVERTING, **_BACK},
+    _C.FENCING: {Said.ALL: _C.HALTING, Said.LATE: _C.LIFTING, **_BACK},
+    _C.LIFTING: {Said.ALL: _C.PAUSING, Said.LATE: _C.FENCING, **_BACK},
+    _C.PAUSING: {Said.WOKE: _C.FENCING, **_BACK},
+    _C.HALTING: {Said.ALL: _C.SHOWING, Said.LATE: _C.LIFTING, **_BACK},
+    _C.SHOWING: {Said.ALL: _C.PATCHING, **_BACK},
+    _C.PATCHING: {Said.ALL: _C.RELEASING, **_BACK},
+    _C.RELEASING: {Said.ALL: _C.COMMITTED, Said.LOST: _C.UNDOING},
+    _C.UNDOING: {Said.ALL: _C.REVERTING, Said.LOST: _C.UNDOING},
+    _C.REVERTING: {Said.ALL: _C.ABORTED, Said.LOST: _C.REVERTING},
+    _C.INSPECTING: {
+        Said.ALL: _C.PATCHING, Said.SOME: _C.SHOWING, Said.NONE: _C.DROPPING,
     },
-    Stage.DROPPING: {
-        Said.ALL: Stage.PATCHING, Said.SOME: Stage.UNDOING, Said.NONE: Stage.REVERTING,
+    _C.DROPPING: {
+        Said.ALL: _C.PATCHING, Said.SOME: _C.UNDOING, Said.NONE: _C.REVERTING,
     },
-    Stage.COMMITTED: {},
-    Stage.ABORTED: {},
+    _C.COMMITTED: {},
+    _C.ABORTED: {},
 }  # fmt: skip
 """From where a coordinator goes where, when all have answered or something else happens."""
 
-_ANEW: Mapping[Order | Said, Phase] = {
-    Order.PREPARE: Phase.PREPARING,
-    Order.REVERT: Phase.REVERTING,
+_ANEW: Mapping[SwitchOrder | Said, ParticipantState] = {
+    _O.PREPARE: _P.PREPARING,
+    _O.REVERT: _P.REVERTING,
 }
 
-PARTICIPANT: Mapping[Phase, Mapping[Order | Said, Phase]] = {
-    Phase.IDLE: {
-        **_ANEW, Order.LIFT: Phase.IDLE, Order.RESUME: Phase.IDLE, Order.GO: Phase.IDLE,
+PARTICIPANT: Mapping[ParticipantState, Mapping[SwitchOrder | Said, ParticipantState]] = {
+    _P.IDLE: {
+        **_ANEW, _O.LIFT: _P.IDLE, _O.RESUME: _P.IDLE, _O.GO: _P.IDLE,
     },
-    Phase.PREPARING: {Said.ALL: Phase.PREPARED, **_ANEW},
-    Phase.PREPARED: {Order.FENCE: Phase.FENCING, Order.LIFT: Phase.PREPARED, **_ANEW},
-    Phase.FENCING: {Said.ALL: Phase.FENCED, Order.LIFT: Phase.LIFTED, **_ANEW},
-    Phase.LIFTED: {Order.FENCE: Phase.FENCING, Order.LIFT: Phase.LIFTED, **_ANEW},
-    Phase.FENCED: {
-        Order.HALT: Phase.HALTING, Order.LIFT: Phase.LIFTED, Order.RESUME: Phase.FENCED, **_ANEW,
+    _P.PREPARING: {Said.ALL: _P.PREPARED, **_ANEW},
+    _P.PREPARED: {_O.FENCE: _P.FENCING, _O.LIFT: _P.PREPARED, **_ANEW},
+    _P.FENCING: {Said.ALL: _P.FENCED, _O.LIFT: _P.LIFTED, **_ANEW},
+    _P.LIFTED: {_O.FENCE: _P.FENCING, _O.LIFT: _P.LIFTED, **_ANEW},
+    _P.FENCED: {
+        _O.HALT: _P.HALTING, _O.LIFT: _P.LIFTED, _O.RESUME: _P.FENCED, **_ANEW,
     },
-    Phase.HALTING: {
-        Said.ALL: Phase.HALTED, Order.LIFT: Phase.LIFTED, Order.RESUME: Phase.FENCED, **_ANEW,
+    _P.HALTING: {
+        Said.ALL: _P.HALTED, _O.LIFT: _P.LIFTED, _O.RESUME: _P.FENCED, **_ANEW,
     },
-    Phase.HALTED: {
-        Order.PATCH: Phase.PATCHING, Order.LIFT: Phase.LIFTED, Order.RESUME: Phase.FENCED, **_ANEW,
+    _P.HALTED: {
+        _O.PATCH: _P.PATCHING, _O.LIFT: _P.LIFTED, _O.RESUME: _P.FENCED, **_ANEW,
     },
-    Phase.PATCHING: {Said.ALL: Phase.PATCHED, Order.PATCH: Phase.PATCHING, **_ANEW},
-    Phase.PATCHED: {
-        Order.GO: Phase.IDLE, Order.PATCH: Phase.PATCHING, Order.RESUME: Phase.FENCED, **_ANEW,
+    _P.PATCHING: {Said.ALL: _P.PATCHED, _O.PATCH: _P.PATCHING, **_ANEW},
+    _P.PATCHED: {
+        _O.GO: _P.IDLE, _O.PATCH: _P.PATCHING, _O.RESUME: _P.FENCED, **_ANEW,
     },
-    Phase.REVERTING: {Said.ALL: Phase.IDLE, Order.REVERT: Phase.REVERTING},
+    _P.REVERTING: {Said.ALL: _P.IDLE, _O.REVERT: _P.REVERTING},
 }  # fmt: skip
 """From where a participant goes where: when it is ordered to, and when it and its procs have done
 as they were told. After ``GO`` in ``PATCHED`` it runs the new code, after ``REVERT`` the old."""
 
-_S = TypeVar("_S", Stage, Phase)
-_E = TypeVar("_E", Said, "Order | Said")
+MAY_BE_SHOWN = (_P.HALTING, _P.HALTED, _P.PATCHING, _P.PATCHED)
+"""In these, hosts may show the new files already."""
+
+_S = TypeVar("_S", CoordinatorState, ParticipantState)
+_E = TypeVar("_E", Said, "SwitchOrder | Said")
 
 
 class IllegalEvent(Exception):
@@ -170,7 +176,7 @@ def next_of(table: Mapping[_S, Mapping[_E, _S]], state: _S, event: _E) -> _S:
     """The state that an event leads to. Raises ``IllegalEvent``."""
     following = table[state].get(event)
     if following is None:
-        raise IllegalEvent(f"a {type(state).__name__} of {state.value!r} has no {event.value!r}")
+        raise IllegalEvent(f"a party that is {state.value!r} has no {event.value!r}")
     return following
 
 
@@ -185,7 +191,7 @@ def as_markdown() -> str:
         for state, row in table.items():
             by_next: dict[Enum, list[str]] = {}
             for event, following in row.items():
-                kind = f"*{event.value}*" if isinstance(event, Order) else event.value
+                kind = f"*{event.value}*" if isinstance(event, SwitchOrder) else event.value
                 by_next.setdefault(following, []).append(kind)
             parts += [
                 f"| {state.value} | {'; '.join(events)} | {following.value} |"

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from monarch.config import settings
-from monarch.core.reassembly import Assembly, Order
+from monarch.core.reassembly import Assembly, SenderQueues
 from monarch.errors import WireError
 from monarch.net.segment import NUM_HOLDS, PAGE_BYTES, Segment, view_region
 from monarch.net.segment_door import SegmentDoor, door_path
@@ -72,7 +72,7 @@ class BulkReceiver:
         self._queued: deque[_Inbound] = deque()
         self._bytes_expected = 0
         self._limit = settings().max_message_bytes
-        self.order: Order[Envelope] = Order()
+        self.order: SenderQueues[Envelope] = SenderQueues()
         node.on_gone.append(self._forget_gone)
         node.handle(Parcel, self.on_parcel)
         node.handle(Consignment, self.on_consignment)

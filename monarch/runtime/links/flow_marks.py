@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from monarch.core.fanout import Place, proc_uid
+from monarch.core.fanout import TreePlace, proc_uid
 from monarch.errors import MeshFailure
 from monarch.runtime.links.network import Network
 from monarch.runtime.links.outbox import Outbox
@@ -35,7 +35,7 @@ def marks_to(node: Network, to: Uid, lane: str, deliver: Callable[[Envelope], No
     return send
 
 
-def marks_along(node: Network, route: TreeRoute, place: Place, actor: Uid) -> SendMark:
+def marks_along(node: Network, route: TreeRoute, place: TreePlace, actor: Uid) -> SendMark:
     """Sends marks behind what goes to the members of ``actor`` along a tree."""
     targets = [proc_uid(route.tree.mesh, member) for member in place.whole]
 

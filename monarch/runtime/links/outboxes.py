@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from monarch.config import settings
-from monarch.core.fanout import Members, Place
+from monarch.core.fanout import Members, TreePlace
 from monarch.core.flow import Window
 from monarch.net import cork
 from monarch.runtime.context import running
@@ -46,7 +46,7 @@ class Addressed(Protocol):
 
     uid: Uid
     procs: tuple[ProcAddress, ...]
-    place: Place | None
+    place: TreePlace | None
 
 
 class Outboxes:
@@ -120,7 +120,7 @@ class Outboxes:
     def _send_along(
         self,
         mesh: Addressed,
-        place: Place,
+        place: TreePlace,
         members: Members,
         call: Call,
         data: Bytes,
@@ -256,7 +256,7 @@ class Outboxes:
                 _forget_one(boxes)
             return boxes.setdefault(key, box)
 
-    def _tree_box(self, route: TreeRoute, actor: Uid, place: Place) -> Outbox:
+    def _tree_box(self, route: TreeRoute, actor: Uid, place: TreePlace) -> Outbox:
         try:
             return self._boxes[route.tree.mesh][actor]
         except KeyError:

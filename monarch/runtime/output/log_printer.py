@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from monarch.config import settings
-from monarch.core.log_aggregation import Source
+from monarch.core.log_aggregation import LineSource
 from monarch.core.log_lines import clean
 from monarch.core.log_text import Style, aggregate_text, drop_text, line_text
 from monarch.core.log_windows import Closed, LogWindows
@@ -129,7 +129,7 @@ class LogPrinter:
             self._write(2, lambda style: drop_text(log.label, log.num_dropped, where, style))
         if self._windows.is_aggregated(log.uid, log.host):
             name, _, rank = log.label.rpartition(" ")
-            source = Source(name.rstrip(), int(rank) if rank.isdigit() else 0)
+            source = LineSource(name.rstrip(), int(rank) if rank.isdigit() else 0)
             split = text[:-1].split("\n")
             self._windows.add(log.uid, log.host, log.stream, source, split, time.time())
         else:

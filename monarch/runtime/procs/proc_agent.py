@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from monarch.core.mailbox import Delivery, Reached
-from monarch.core.supervision import Fault
+from monarch.core.supervision import UnhandledFailure
 from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.cells.actor_cell import ActorCell
@@ -339,12 +339,12 @@ class ProcAgent:
         if cell is not None:
             cell.fail(Fail(failure, error))
 
-    def fault(self, fault: Fault) -> None:
+    def fault(self, fault: UnhandledFailure) -> None:
         _log.error("a failure was not handled: %s", fault.failure.report())
 
     def heard_of(self, keys: Collection[str], others: Collection[str] = ()) -> None:
         """Code outside of all actors was told of failures, by the error of a call, which was to
-        ``others`` too. Keys are those of ``core.supervision.Fault``."""
+        ``others`` too. Keys are those of ``core.supervision.UnhandledFailure``."""
 
     # Switching all actors between the same two messages.
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from monarch.core.supervision import (
     Effect,
     FailActor,
-    Fault,
     StopMesh,
     Supervise,
     Supervision,
+    UnhandledFailure,
 )
 from monarch.errors import MeshFailure
 from monarch.runtime.node import Node
@@ -33,7 +33,7 @@ class Supervised(Protocol):
         """An actor fails because of something that it owns."""
         ...
 
-    def fault(self, fault: Fault) -> None:
+    def fault(self, fault: UnhandledFailure) -> None:
         """A failure was not handled, and has reached the top."""
         ...
 
@@ -144,7 +144,7 @@ class Supervisor:
                 self._ask(effect)
             elif isinstance(effect, FailActor):
                 self._process.fail(effect.actor, effect.failure, effect.error)
-            elif isinstance(effect, Fault):
+            elif isinstance(effect, UnhandledFailure):
                 self._process.fault(effect)
             elif isinstance(effect, StopMesh):
                 stop = self._stops.pop(effect.mesh, None)

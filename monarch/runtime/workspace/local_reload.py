@@ -12,7 +12,7 @@ from monarch.config import settings
 from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.cells.reload_round import ReloadRound
 from monarch.runtime.procs.proc_agent import ProcAgent
-from monarch.runtime.workspace.preparing import Preparing, Step
+from monarch.runtime.workspace.preparing import Preparation, Preparing
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.runtime.workspace.reload_words import ReloadWords
 from monarch.wire.address import Uid
@@ -29,8 +29,8 @@ class LocalReload:
         self.label = label
         self._words = ReloadWords(agent, label)
         self._preparing = Preparing(agent, roots)
-        self._prepared: dict[int, Step] = {}
-        self._committed: dict[int, Step] = {}
+        self._prepared: dict[int, Preparation] = {}
+        self._committed: dict[int, Preparation] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class LocalReload:
             outcome.refused.append(RefusedFile(self.label, "nothing was prepared here"))
         return outcome
 
-    def _patch(self, step: Step, exempt: Collection[Uid]) -> None:
+    def _patch(self, step: Preparation, exempt: Collection[Uid]) -> None:
         """Under the lock. What the actors are told of, they hear on threads of their own."""
         if step.is_replaced:
             step.ready.abort()
@@ -118,7 +118,7 @@ class LocalReload:
         outcome = self._words.of_committed(step, report, time.perf_counter() - started)
         self._tell(step, outcome, exempt)
 
-    def _tell(self, step: Step, outcome: ReloadOutcome, exempt: Collection[Uid]) -> None:
+    def _tell(self, step: Preparation, outcome: ReloadOutcome, exempt: Collection[Uid]) -> None:
         """Have the actors hear of it; one that raises refuses the new code for all."""
         report = step.report
         assert report is not None

@@ -29,7 +29,7 @@ from monarch_reload import (
 )
 
 
-class Ready(Protocol):
+class PreparedReload(Protocol):
     """Code that can still go either way."""
 
     verdicts: dict[str, Verdict]
@@ -40,7 +40,7 @@ class Ready(Protocol):
 
 
 @dataclass
-class Step:
+class Preparation:
     """One change of code. ``modules`` were there when it was prepared.
 
     ``report`` is there once it was switched to, ``round`` tells the actors, ``said`` is what came
@@ -48,7 +48,7 @@ class Step:
     """
 
     plan: ReloadPlan
-    ready: Ready
+    ready: PreparedReload
     files: list[str]
     modules: set[str] = field(default_factory=set)
     is_replaced: bool = False
@@ -71,11 +71,11 @@ class Preparing:
     def close(self) -> None:
         self._reloader.close()
 
-    def step(self, plan: ReloadPlan) -> Step | None:
+    def step(self, plan: ReloadPlan) -> Preparation | None:
         """The step that a plan comes to here; nothing where it has nothing to change."""
         return self._upgrade(plan, plan.upgrade) if plan.upgrade else self._of_files(plan)
 
-    def has_missed(self, step: Step) -> bool:
+    def has_missed(self, step: Preparation) -> bool:
         """Whether something that the step changes was imported after it was prepared."""
         if step.plan.upgrade is not None or step.modules.issuperset(sys.modules):
             return False
@@ -91,7 +91,7 @@ class Preparing:
         local = plan.local if self._is_local(plan) else ()
         return [*plan.hosts.get(self._agent.host.uid, ()), *local]
 
-    def _of_files(self, plan: ReloadPlan) -> Step:
+    def _of_files(self, plan: ReloadPlan) -> Preparation:
         changes = self._changes(plan)
         local_paths = plan.local_paths if self._is_local(plan) else ()
         folders = [*plan.paths.get(self._agent.host.uid, ()), *local_paths]
@@ -117,7 +117,7 @@ class Preparing:
         )
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
-        step = Step(plan, ready, [change.path for change in changes], modules)
+        step = Preparation(plan, ready, [change.path for change in changes], modules)
         step.warnings = ready.report.warnings
         step.is_replaced = (
             not is_root and plan.mode in ("auto", "respawn") and bool(actions & unfit)
@@ -139,7 +139,7 @@ class Preparing:
             if change.path.endswith(CONFIG_SUFFIXES) or os.path.realpath(change.path) in loaded
         }
 
-    def _upgrade(self, plan: ReloadPlan, upgrade: Upgrade) -> Step | None:
+    def _upgrade(self, plan: ReloadPlan, upgrade: Upgrade) -> Preparation | None:
         """Nothing where no actor of the mesh lives."""
         cells = [cell for cell in self._agent.cells if cell.record.uid == upgrade.mesh]
         live = next((cell.cls for cell in cells if cell.cls is not None), None)
@@ -147,7 +147,7 @@ class Preparing:
 
     def of_class(
         self, plan: ReloadPlan, live: type, upgrade: Upgrade, *, adds_globals: bool
-    ) -> Step:
+    ) -> Preparation:
         """The exchange of a ``live`` class for the new one."""
         try:
             staged, number = load_afresh(upgrade.pickled)
@@ -155,7 +155,9 @@ class Preparing:
             raise ReloadError.of_exception(error, "run") from error
         # Whoever is sent the new class from now on is to find the live one in its place.
         also = (Action(lambda: stand_for(number, live)),) if adds_globals else ()
-        return Step(plan, ClassUpgrade(live, staged, adds_globals=adds_globals, also=also), [])
+        return Preparation(
+            plan, ClassUpgrade(live, staged, adds_globals=adds_globals, also=also), []
+        )
 
 
 def being_imported() -> set[str]:

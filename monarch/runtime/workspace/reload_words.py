@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.procs.proc_agent import ProcAgent
-from monarch.runtime.workspace.preparing import Step
+from monarch.runtime.workspace.preparing import Preparation
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
 from monarch_reload import NeedsRespawn, ReloadError, ReloadReport
 
@@ -18,7 +18,7 @@ class ReloadWords:
         self._agent = agent
         self._label = label
 
-    def of_prepared(self, step: Step | None) -> ReloadOutcome:
+    def of_prepared(self, step: Preparation | None) -> ReloadOutcome:
         """What a step would change here."""
         outcome = ReloadOutcome(num_procs=1)
         if step is None:
@@ -42,14 +42,16 @@ class ReloadWords:
             refused = [self.refusal(one) for one in error.errors or (error,)]
         return ReloadOutcome(num_procs=1, refused=refused)
 
-    def of_replaced(self, step: Step) -> ReloadOutcome:
+    def of_replaced(self, step: Preparation) -> ReloadOutcome:
         """That this process gives way to a new one."""
         return ReloadOutcome(
             num_procs=1, replaced=[self._label], replaced_actors=_count(self._agent.cells),
             warnings=step.warnings,
         )  # fmt: skip
 
-    def of_committed(self, step: Step, report: ReloadReport, seconds: float) -> ReloadOutcome:
+    def of_committed(
+        self, step: Preparation, report: ReloadReport, seconds: float
+    ) -> ReloadOutcome:
         """What a step has changed here."""
         for cell in self._agent.cells:
             for maker in _makers_of(cell.cls):
@@ -95,7 +97,7 @@ class ReloadWords:
         actors = ", ".join(_count(self._agent.cells)) or "none"
         return f'; reload="auto" or "respawn" makes its actors ({actors}) again in a new process'
 
-    def _patched_actors(self, step: Step, report: ReloadReport) -> dict[str, int]:
+    def _patched_actors(self, step: Preparation, report: ReloadReport) -> dict[str, int]:
         upgrade = step.plan.upgrade
         if upgrade is not None:
             return _count([c for c in self._agent.cells if c.record.uid == upgrade.mesh])

@@ -112,11 +112,11 @@ class WorkspaceSession:
         As ``rollback.roll_back``, which says what it raises. Blocks, also until whoever pushes at
         this moment has finished.
         """
-        from monarch.runtime.workspace.pushing.past import Past
+        from monarch.runtime.workspace.pushing.host_history import HostHistory
         from monarch.runtime.workspace.pushing.rollback import roll_back
 
         whole = self._surroundings_of(workspace)[0].whole()
-        past = Past(self._agent.node, {str(host.uid): host for host in hosts})
+        past = HostHistory(self._agent.node, {str(host.uid): host for host in hosts})
         with self.reload.pushing(), self.reload.alone:
             return roll_back(past, self._agent.node, whole, generation, hosts, owners=[self.reload])
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from monarch.core.code_switch.effects import (
-    Answer,
+    AnswerOrder,
     AskProcs,
     Do,
     Effect,
@@ -21,7 +21,7 @@ from monarch.core.code_switch.effects import (
     Work,
 )
 from monarch.core.code_switch.participant import Participant
-from monarch.core.code_switch.table import Order, Vote
+from monarch.core.code_switch.table import SwitchOrder, Vote
 from monarch.errors import format_remote
 from monarch.runtime.answers import Response
 from monarch.runtime.procs.kept_spawns import KEPT_BYTES
@@ -112,7 +112,7 @@ class Actions:
             with self._node.casting:
                 for uid in effect.procs:
                     self._node.send(self._known[uid], message(0))
-        elif isinstance(effect, Answer):
+        elif isinstance(effect, AnswerOrder):
             self._answer(effect)
         elif isinstance(effect, Look):
             self.fencing.look()
@@ -212,7 +212,7 @@ class Actions:
 
         self._feed(event)
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: AnswerOrder) -> None:
         order, switch = self.orders.pop(answer.token), self.switch
         order.answer(
             answer,
@@ -225,10 +225,10 @@ class Actions:
     def _ask_procs(self, effect: AskProcs) -> None:
         order, switch = effect.order, self.switch
         assert switch is not None
-        data = switch.plan.encode() if order is Order.PREPARE else b""
+        data = switch.plan.encode() if order is SwitchOrder.PREPARE else b""
         message = self._order(order, effect.attempt, effect.seconds)
         going = self._order(order, effect.attempt, gives_way=True)
-        replaced = self.machine.replaced if order is Order.FENCE else ()
+        replaced = self.machine.replaced if order is SwitchOrder.FENCE else ()
         self.fencing.keep(uid for _, uid in effect.asked if uid in replaced)
         answers = []
         # One cast: nothing that we send comes between the procs' fences.
@@ -244,7 +244,7 @@ class Actions:
             )
 
     def _order(
-        self, order: Order, attempt: int, seconds: float = 0.0, *, gives_way: bool = False
+        self, order: SwitchOrder, attempt: int, seconds: float = 0.0, *, gives_way: bool = False
     ) -> Callable[[int], AnyMessage]:
         switch = self.switch
         assert switch is not None
@@ -259,7 +259,7 @@ class Actions:
         )
 
     def _heard(
-        self, answer: Promise[Response], uid: Uid, *, number: int, token: int, order: Order
+        self, answer: Promise[Response], uid: Uid, *, number: int, token: int, order: SwitchOrder
     ) -> None:
         """A proc has answered, or is gone."""
         said = answer.value
@@ -274,14 +274,14 @@ class Actions:
 
         def event(now: float) -> Sequence[Effect]:
             machine, switch = self.machine, self.switch
-            gives_way = outcome.is_replaced and order is not Order.PATCH
+            gives_way = outcome.is_replaced and order is not SwitchOrder.PATCH
             if gives_way and uid not in machine.replaced:
                 outcome.refused += self._why_not_again(uid)
             vote = Vote.NO if outcome.refused else Vote.LATE if outcome.late else Vote.YES
             asked = self.orders.get(token)
-            if order is not Order.REVERT and asked is not None:
+            if order is not SwitchOrder.REVERT and asked is not None:
                 asked.outcome.add(outcome)
-            elif order is Order.PREPARE and switch is not None:
+            elif order is SwitchOrder.PREPARE and switch is not None:
                 switch.unheard += outcome.refused
             vote = Vote.GONE if said.is_down else vote
             return machine.voted(number, vote, now, gives_way=gives_way)
@@ -328,9 +328,9 @@ class Actions:
             problems = replace_procs(self._node, replaced, codes)
             if order is not None:
                 order.outcome.problems += problems
-                self._feed(lambda now: [Answer(token)])
+                self._feed(lambda now: [AnswerOrder(token)])
 
         if replaced:
             (in_background if order is None else order.work)(replace)
         elif order is not None:
-            self._answer(Answer(token))
+            self._answer(AnswerOrder(token))

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from monarch.core.code_switch.coordinator import HOSTS, AskParty, Coordinator, Effect, Pause
-from monarch.core.code_switch.table import Order, Said, Stage, Vote
+from monarch.core.code_switch.table import CoordinatorState, Said, SwitchOrder, Vote
 from monarch.errors import MonarchError
 from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan
@@ -20,7 +20,7 @@ class Purpose:
     """What a switch is for: what changes beside the code, and who hears of it. This one is for
     code alone, and nobody hears."""
 
-    def entered(self, stage: Stage) -> None:
+    def entered(self, stage: CoordinatorState) -> None:
         """The switch has come so far."""
 
     def prepared(self, outcome: ReloadOutcome) -> Said:
@@ -68,7 +68,7 @@ class Coordinating:
         self._plan = plan
         self._purpose = purpose
         self._machine = Coordinator(len(owners), lambda longest: random.uniform(0, longest))
-        self._stage = Stage.IDLE
+        self._state = CoordinatorState.IDLE
         self.outcome = ReloadOutcome()
         self.error: BaseException | None = None
 
@@ -95,14 +95,19 @@ class Coordinating:
                 more = self._go_on(effect)
             effects.extend(more)
         self._enter()
-        return machine.stage is Stage.COMMITTED
+        return machine.state is CoordinatorState.COMMITTED
 
     def _enter(self) -> None:
-        if self._stage is not self._machine.stage:
-            self._stage = self._machine.stage
-            if self._stage not in (Stage.COMMITTED, Stage.UNDOING, Stage.REVERTING, Stage.ABORTED):
+        if self._state is not self._machine.state:
+            self._state = self._machine.state
+            if self._state not in (
+                CoordinatorState.COMMITTED,
+                CoordinatorState.UNDOING,
+                CoordinatorState.REVERTING,
+                CoordinatorState.ABORTED,
+            ):
                 self.outcome = ReloadOutcome()
-            self._purpose.entered(self._stage)
+            self._purpose.entered(self._state)
 
     def _go_on(self, effect: Effect) -> Sequence[Effect]:
         """After something was raised: all go back, or, where it is decided, on."""
@@ -129,33 +134,33 @@ class Coordinating:
         vote = Vote.NO if said.refused else Vote.LATE if said.late else Vote.YES
         if not machine.is_last(effect.number):
             return machine.voted(effect.number, vote)
-        if self._stage is Stage.PREPARING and not self.outcome.refused:
+        if self._state is CoordinatorState.PREPARING and not self.outcome.refused:
             verdict = self._purpose.prepared(self.outcome)
             if verdict is not Said.ALL:
                 return machine.unchanged() if verdict is Said.UNCHANGED else machine.refused()
         effects = machine.voted(effect.number, vote)
-        if machine.stage is Stage.UNDOING and effect.order is not Order.REVERT:
+        if machine.state is CoordinatorState.UNDOING and effect.order is not SwitchOrder.REVERT:
             self.outcome.refused = self.outcome.refused or self.outcome.late
             self._purpose.refused(self.outcome)
-        elif effect.order is Order.PATCH:
+        elif effect.order is SwitchOrder.PATCH:
             self._purpose.patched(self.outcome)
-        elif effect.order is Order.GO:
+        elif effect.order is SwitchOrder.GO:
             self._purpose.gone(self.outcome)
         return effects
 
     def _ask(self, owner: Owner, asked: AskParty) -> ReloadOutcome:
         order, number = asked.order, self._plan.generation
-        if order is Order.PREPARE:
+        if order is SwitchOrder.PREPARE:
             return owner.prepare(self._plan)
-        if order is Order.FENCE:
+        if order is SwitchOrder.FENCE:
             return owner.fence(number, asked.attempt, asked.seconds, is_held=asked.is_held)
-        if order is Order.LIFT:
+        if order is SwitchOrder.LIFT:
             return owner.lift(number, asked.attempt, asked.seconds)
-        if order is Order.HALT:
+        if order is SwitchOrder.HALT:
             return owner.halt(number, asked.seconds)
-        if order is Order.PATCH:
+        if order is SwitchOrder.PATCH:
             return owner.patch(number, self._purpose.behind())
-        if order is Order.GO:
+        if order is SwitchOrder.GO:
             try:
                 return owner.go(number)
             except MonarchError as error:
@@ -164,13 +169,13 @@ class Coordinating:
             owner.revert(number)
         return ReloadOutcome()
 
-    def _ask_hosts(self, order: Order) -> Vote:
+    def _ask_hosts(self, order: SwitchOrder) -> Vote:
         purpose = self._purpose
-        if order is Order.SHOW_FILES:
+        if order is SwitchOrder.SHOW_FILES:
             return purpose.show()
-        if order is Order.INSPECT_FILES:
+        if order is SwitchOrder.INSPECT_FILES:
             return purpose.inspect()
-        if order is Order.DROP_FILES:
+        if order is SwitchOrder.DROP_FILES:
             return purpose.drop()
         purpose.take_back()
         return Vote.YES

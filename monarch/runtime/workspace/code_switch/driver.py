@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from monarch.core.code_switch.effects import Answer, Effect, TakeOver
-from monarch.core.code_switch.table import IllegalEvent, Phase
+from monarch.core.code_switch.effects import AnswerOrder, Effect, TakeOver
+from monarch.core.code_switch.table import IllegalEvent, ParticipantState
 from monarch.net.loop import Timer
 from monarch.runtime.context import running
 from monarch.runtime.procs.proc_agent import ProcAgent
@@ -66,7 +66,7 @@ class CodeSwitch:
     @property
     def is_idle(self) -> bool:
         """Whether no switch is under way here."""
-        return self._machine.phase is Phase.IDLE
+        return self._machine.state is ParticipantState.IDLE
 
     @property
     def num_lifted(self) -> int:
@@ -203,7 +203,7 @@ class CodeSwitch:
 
     def ordered_to_resume(self, generation: int, asker: Uid) -> None:
         self._obey(
-            lambda token, now: [*self._machine.resume(asker, generation), Answer(token)],
+            lambda token, now: [*self._machine.resume(asker, generation), AnswerOrder(token)],
             OpenOrder(lambda outcome: None),
         )
 
@@ -229,7 +229,7 @@ class CodeSwitch:
 
     def ordered_to_revert(self, generation: int, asker: Uid, order: OpenOrder) -> None:
         def event(token: int, now: float) -> Sequence[Effect]:
-            if self._machine.phase is Phase.IDLE:
+            if self._machine.state is ParticipantState.IDLE:
                 # What was switched to is taken back. An upgrade was for the procs of one mesh.
                 self._actions.switch = SwitchUnderWay(
                     ReloadPlan(generation, "", "off"),
@@ -290,7 +290,7 @@ class CodeSwitch:
                     _log.debug("an order of a switch was dropped: %s", error)
                     if token in orders:
                         order.refuse(self.here.label, "nothing was prepared here")
-                    return [Answer(token)]
+                    return [AnswerOrder(token)]
 
             self._feed(fed)
 

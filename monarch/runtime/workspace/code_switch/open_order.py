@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from monarch.core.code_switch.effects import Answer, Reason
+from monarch.core.code_switch.effects import AnswerOrder, Reason
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome
 
@@ -79,7 +79,7 @@ class OpenOrder:
 
     def answer(
         self,
-        answer: Answer,
+        answer: AnswerOrder,
         *,
         label: str,
         author: str,

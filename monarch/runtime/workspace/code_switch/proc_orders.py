@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from monarch.config import settings
-from monarch.core.code_switch.table import Order
+from monarch.core.code_switch.table import SwitchOrder
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
@@ -19,7 +19,7 @@ _UP_SECONDS = 120.0
 
 
 def order_to_procs(
-    order: Order,
+    order: SwitchOrder,
     plan: ReloadPlan,
     sender: Uid,
     *,
@@ -34,15 +34,15 @@ def order_to_procs(
     that ``gives_way`` does so to a new one: what comes after its fence is for that one.
     """
     number = plan.generation
-    if order is Order.PREPARE:
+    if order is SwitchOrder.PREPARE:
         return lambda port: Prepare(number, plan.digest, plan.mode, port, sender)
-    if order is Order.FENCE:
+    if order is SwitchOrder.FENCE:
         return lambda port: Switch(
             generation=number, port=port, sender=sender, holds=gives_way, attempt=attempt
         )
-    if order is Order.REVERT:
+    if order is SwitchOrder.REVERT:
         return lambda port: Revert(number, port, sender)
-    name, left = StepName(order.value), behind if order is Order.PATCH else ()
+    name, left = StepName(order.value), behind if order is SwitchOrder.PATCH else ()
     return lambda port: Step(
         generation=number,
         name=name,

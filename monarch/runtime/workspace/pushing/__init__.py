@@ -2,7 +2,7 @@
 
 What to open, by what is to be changed:
 
-- what `sync_workspace` does, step by step: `attempt.py`, `fleet.py`; what it tells:
+- what `sync_workspace` does, step by step: `workspace_push.py`, `hosts_in_push.py`; what it tells:
   `push_words.py`
 - whether a host keeps its copy inside the workspace: `sharing.py`
 - how content reaches many hosts: `spreading.py`

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.code_switch.owner import Owner
-from monarch.runtime.workspace.pushing.attempt import Attempt
 from monarch.runtime.workspace.pushing.memory import Memory
+from monarch.runtime.workspace.pushing.workspace_push import WorkspacePush
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import ProcDown
 from monarch_sync.report import SyncReport
@@ -65,7 +65,7 @@ class Author:
         Raises ``MovedUnderfoot`` where files have changed here since.
         """
         with self._lock:
-            return Attempt(self._memory, self._node, [], "off").run([host], (), max_rescans=1)
+            return WorkspacePush(self._memory, self._node, [], "off").run([host], (), max_rescans=1)
 
     def push(
         self,
@@ -96,7 +96,7 @@ class Author:
             if not self._knows_all:
                 touched = None  # What was touched before a push that broke off may be unseen.
             self._knows_all = False
-            attempt = Attempt(
+            attempt = WorkspacePush(
                 self._memory, self._node, owners, mode, best_effort=best_effort, silent=silent,
                 settle=self.watcher.settle, may_empty=allow_empty, local_roots=local_roots,
             )  # fmt: skip

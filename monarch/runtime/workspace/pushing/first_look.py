@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from monarch.runtime.answers import Response
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch.runtime.workspace.pushing.host_in_push import HostInPush
+from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.spreading import Spread
 from monarch.wire.address import ProcAddress
@@ -27,15 +27,17 @@ class FirstLook:
     has them drop it. None, where so many are to get so much that they had better pass it on to each
     other, once it is all known."""
 
-    def __init__(self, memory: Memory, fleet: Fleet, addresses: Sequence[ProcAddress]) -> None:
+    def __init__(
+        self, memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
+    ) -> None:
         self._memory = memory
-        self._fleet = fleet
+        self._in_push = in_push
         self._asked: list[tuple[HostInPush, Promise[Response], int]] = []
         views = dict(memory.views)  # a host that is lost meanwhile is taken out of these
         nothing_yet = Manifest()
         self.hosts = [
             host
-            for host in fleet.hosts(addresses, nothing_yet)
+            for host in in_push.hosts(addresses, nothing_yet)
             if host.push is not None and host.uid in views and views[host.uid].is_empty
         ]
         if Spread.is_worth_it(sys.maxsize, [host.address for host in self.hosts]):
@@ -56,7 +58,7 @@ class FirstLook:
         shown.step, shown.num_hosts = "stage", len(self.hosts)
         shown.bytes_to_send = sum(view.bytes_ahead for view in empty)
         for host, answer, num_bytes in self._asked:
-            body = self._fleet.body(host.address, answer, num_bytes)
+            body = self._in_push.body(host.address, answer, num_bytes)
             if body is not None:
                 with suppress(BadMessage):  # The stage, which it does not understand, says so.
                     instalments.answered(views[host.uid], decode(body["reply"]))
@@ -65,5 +67,5 @@ class FirstLook:
     def _send(self, out: PushMessage) -> None:
         num_bytes = sum(map(len, out.blobs))
         for host in self.hosts:
-            answer = self._fleet.send(host, out.message, out.blobs)
+            answer = self._in_push.send(host, out.message, out.blobs)
             self._asked.append((host, answer, num_bytes))

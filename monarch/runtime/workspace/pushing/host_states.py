@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from monarch.runtime.node import Node
-from monarch.runtime.workspace.pushing.fleet import Fleet
+from monarch.runtime.workspace.pushing.host_history import HostHistory
+from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
-from monarch.runtime.workspace.pushing.past import Past
 from monarch.wire.address import ProcAddress
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone
@@ -31,7 +31,7 @@ def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[Proc
 
 
 def host_states(
-    memory: Memory, fleet: Fleet, addresses: Sequence[ProcAddress]
+    memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
 ) -> Iterator[Manifest]:
     """What they have, each state once, without those that nothing was pushed to, or that do not
     say."""
@@ -39,7 +39,7 @@ def host_states(
     for host in writing_hosts(memory, addresses):
         view = memory.views[host.uid]
         if view.manifest is None and view.generation and memory.found.get(host.uid) not in told:
-            held = fleet.ask(host, AskState(0))
+            held = in_push.ask(host, AskState(0))
             if isinstance(held, StateReply):
                 view.manifest = Manifest.from_rows(held.rows, held.digest_name)
         if view.manifest is not None and view.manifest.digest.hex() not in told:
@@ -50,7 +50,7 @@ def host_states(
 def check_emptied(
     scan: Scan,
     memory: Memory,
-    fleet: Fleet,
+    in_push: HostsInPush,
     addresses: Sequence[ProcAddress],
     here: LocalReplicas,
 ) -> None:
@@ -63,12 +63,12 @@ def check_emptied(
     memory.inhabited.update(folder for folder in workspace.folders if folder not in bare)
     bare = [folder for folder in bare if folder not in memory.inhabited]
     if bare:
-        for held in (*host_states(memory, fleet, addresses), *here.held()):
+        for held in (*host_states(memory, in_push, addresses), *here.held()):
             refuse_emptied(workspace, bare, held)
 
 
 def with_unreadable(
-    scan: Scan, memory: Memory, fleet: Fleet, node: Node, addresses: Sequence[ProcAddress]
+    scan: Scan, memory: Memory, in_push: HostsInPush, node: Node, addresses: Sequence[ProcAddress]
 ) -> Scan:
     """The scan, with what could not be read as it is on the host that is furthest on. So it is one
     state for all, and a host that lacks something of it gets it from there.
@@ -77,11 +77,11 @@ def with_unreadable(
     """
     if scan.is_whole:
         return scan
-    base = next(host_states(memory, fleet, addresses), memory.last)
+    base = next(host_states(memory, in_push, addresses), memory.last)
     if base is None:
         return scan
     full = scan.over(base)
-    past = Past(node, {host.uid: host for host in writing_hosts(memory, addresses)})
+    past = HostHistory(node, {host.uid: host for host in writing_hosts(memory, addresses)})
     kept = full.manifest.changes(scan.manifest)
     lent = {change.now.digest for change in kept if change.now is not None}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch.runtime.workspace.pushing.host_in_push import HostInPush
+from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE
@@ -19,9 +19,9 @@ _MAX_NAMED = 4
 class PushWords:
     """Writes into the ``report`` of a push what hosts and processes have said."""
 
-    def __init__(self, memory: Memory, fleet: Fleet, report: SyncReport) -> None:
+    def __init__(self, memory: Memory, in_push: HostsInPush, report: SyncReport) -> None:
         self._memory = memory
-        self._fleet = fleet
+        self._in_push = in_push
         self._report = report
 
     def refused(self, outcome: ReloadOutcome) -> None:
@@ -57,19 +57,19 @@ class PushWords:
         push = host.push
         if push is None:
             is_here = host.writer == HERE and host.uid not in self._memory.host_names
-            report = HostReport("this host" if is_here else self._fleet.name(host.uid))
+            report = HostReport("this host" if is_here else self._in_push.name(host.uid))
             if is_here:
                 here.count_into(report)
             return report
-        report = HostReport(self._fleet.name(host.uid), bytes_sent=push.bytes_sent)
+        report = HostReport(self._in_push.name(host.uid), bytes_sent=push.bytes_sent)
         if not self._report.errors:
             push.tell(report)
-            report.kept = self._fleet.kept.get(host.uid, [])
+            report.kept = self._in_push.kept.get(host.uid, [])
         return report
 
     def _in_authors_words(self, text: str) -> str:
         """Paths on hosts, as the author knows them."""
-        for root in set(self._fleet.roots.values()):
+        for root in set(self._in_push.roots.values()):
             text = text.replace(f"{root}/", "")
         for folder in self._memory.workspace.folders:
             text = text.replace(f"{folder.local}/", f"{folder.remote}/" if folder.remote else "")

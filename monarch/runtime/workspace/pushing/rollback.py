@@ -8,9 +8,9 @@ from pathlib import Path
 from monarch.errors import MonarchError
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.code_switch.owner import Owner
-from monarch.runtime.workspace.pushing.attempt import Attempt
+from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.pushing.memory import Memory
-from monarch.runtime.workspace.pushing.past import Past
+from monarch.runtime.workspace.pushing.workspace_push import WorkspacePush
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone, PushRefused
@@ -45,7 +45,7 @@ class _Landing(Workspace):
 
 
 def roll_back(
-    past: Past,
+    past: HostHistory,
     node: Node,
     workspace: Workspace,
     generation: int,
@@ -77,7 +77,9 @@ def roll_back(
     memory.scanner = _PastScanner(landing, wanted.manifest, contents)
     memory.last = memory.run = _same_state(past.states().values())
     try:
-        attempt = Attempt(memory, node, owners, "auto", best_effort=best_effort, silent=silent)
+        attempt = WorkspacePush(
+            memory, node, owners, "auto", best_effort=best_effort, silent=silent
+        )
         return attempt.run(hosts, None)
     except PushRefused as error:
         raise MonarchError(str(error)) from None

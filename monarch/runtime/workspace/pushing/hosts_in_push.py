@@ -33,7 +33,7 @@ from monarch_sync.progress import progress
 from monarch_sync.push import HostView, Push, PushMessage
 
 
-class Fleet:
+class HostsInPush:
     """The author's end of all its conversations with host agents.
 
     ``failed`` says which hosts could not follow, and why. ``roots`` are their replicas, ``kept``

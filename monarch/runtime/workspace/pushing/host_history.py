@@ -64,7 +64,7 @@ class HeldChanges(msgspec.Struct, frozen=True):
         return cls(reply.digest, reply.age_seconds, changes)
 
 
-class Past:
+class HostHistory:
     """What the hosts of an allocation, by name, have and had. Calls block; a host that has not
     answered in ``patience`` seconds counts as one that does not."""
 

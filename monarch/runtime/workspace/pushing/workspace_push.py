@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from monarch.core.code_switch.table import Said, Stage, Vote
+from monarch.core.code_switch.table import CoordinatorState, Said, Vote
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.code_switch.coordinating import Coordinating, Purpose
 from monarch.runtime.workspace.code_switch.owner import Owner
 from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
 from monarch.runtime.workspace.pushing.first_look import FirstLook
-from monarch.runtime.workspace.pushing.fleet import Fleet
 from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale
 from monarch.runtime.workspace.pushing.host_states import check_emptied, with_unreadable
+from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.planning import plan_of
@@ -39,15 +39,23 @@ _BUSY_SECONDS = 30.0
 _MAX_PAUSE_SECONDS = 0.5
 
 _NAMES = {
-    Stage.PREPARING: "prepare",
-    **dict.fromkeys((Stage.FENCING, Stage.LIFTING, Stage.PAUSING, Stage.HALTING), "wait"),
-    Stage.SHOWING: "commit",
-    Stage.PATCHING: "switch",
-    Stage.RELEASING: "switch",
+    CoordinatorState.PREPARING: "prepare",
+    **dict.fromkeys(
+        (
+            CoordinatorState.FENCING,
+            CoordinatorState.LIFTING,
+            CoordinatorState.PAUSING,
+            CoordinatorState.HALTING,
+        ),
+        "wait",
+    ),
+    CoordinatorState.SHOWING: "commit",
+    CoordinatorState.PATCHING: "switch",
+    CoordinatorState.RELEASING: "switch",
 }
 
 
-class Attempt(Purpose):
+class WorkspacePush(Purpose):
     """One push. Its steps share what they find out. ``owners``, unless given, are the clients of
     the hosts.
 
@@ -74,7 +82,7 @@ class Attempt(Purpose):
         self._memory = memory
         self._here = LocalReplicas(memory.workspace, local_roots)
         self._node = node
-        self._fleet = Fleet(memory, node)
+        self._in_push = HostsInPush(memory, node)
         self._finds_owners = owners is None
         self._owners: Sequence[Owner] = owners or ()
         self._mode = mode
@@ -83,7 +91,7 @@ class Attempt(Purpose):
         self._settle = settle
         self._may_empty = may_empty
         self._report = SyncReport()
-        self._words = PushWords(memory, self._fleet, self._report)
+        self._words = PushWords(memory, self._in_push, self._report)
         self._mark = time.perf_counter()
         self._progress = progress()
 
@@ -127,8 +135,8 @@ class Attempt(Purpose):
         report.notes += self._here.notes
         if self._is_best_effort:
             report.hosts += [
-                HostReport(self._fleet.name(uid), error=why)
-                for uid, why in self._fleet.failed.items()
+                HostReport(self._in_push.name(uid), error=why)
+                for uid, why in self._in_push.failed.items()
             ]
         report.seconds = time.perf_counter() - started
         return report
@@ -136,31 +144,31 @@ class Attempt(Purpose):
     def _push(
         self, addresses: Sequence[ProcAddress], touched: Iterable[Path] | None
     ) -> list[HostInPush]:
-        memory, report, fleet = self._memory, self._report, self._fleet
+        memory, report, in_push = self._memory, self._report, self._in_push
         report.errors.clear()
         report.refusals.clear()
         report.was_taken_back = False
-        fleet.failed.clear()
-        fleet.failed.update(self._silent)
-        fleet.clients.clear()
-        fleet.meet(addresses)
+        in_push.failed.clear()
+        in_push.failed.update(self._silent)
+        in_push.clients.clear()
+        in_push.meet(addresses)
         report.generation = memory.generation
-        first = FirstLook(memory, fleet, addresses if touched is None else ())
+        first = FirstLook(memory, in_push, addresses if touched is None else ())
         hosts = first.hosts
         try:
             scan = first.scan() if touched is None else memory.scanner.rescan(touched)
-            scan = with_unreadable(scan, memory, fleet, self._node, addresses)
+            scan = with_unreadable(scan, memory, in_push, self._node, addresses)
             if not self._may_empty:
-                check_emptied(scan, memory, fleet, addresses, self._here)
+                check_emptied(scan, memory, in_push, addresses, self._here)
             report.problems = scan.problems
             report.digest = scan.manifest.digest.hex()
             self._time("scan")
-            hosts = fleet.hosts(addresses, scan.manifest)
-            fleet.stage(hosts, scan.manifest)
+            hosts = in_push.hosts(addresses, scan.manifest)
+            in_push.stage(hosts, scan.manifest)
             if self._finds_owners:
                 self._find_owners(hosts, scan.manifest)
         except BaseException:
-            fleet.abort(hosts)
+            in_push.abort(hosts)
             raise
         self._time("stage")
         hosts = self._without_failed(hosts)
@@ -168,25 +176,25 @@ class Attempt(Purpose):
             memory,
             scan.manifest,
             hosts,
-            fleet.roots,
-            fleet.packages,
-            list(fleet.failed),
+            in_push.roots,
+            in_push.packages,
+            list(in_push.failed),
             self._mode,
             self._here,
         )
         report.changed_files = changed
         if report.errors:
-            fleet.abort(hosts)
+            in_push.abort(hosts)
         elif self._has_news(hosts, plan, changed):
             self._carry_through(hosts, plan, scan)
         else:
-            fleet.look(hosts, scan.manifest, memory.generation)
+            in_push.look(hosts, scan.manifest, memory.generation)
             self._bring_here(scan)
         return self._without_failed(hosts)
 
     def _find_owners(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        self._fleet.hear_all(hosts, manifest)
-        clients = {client.uid: client for client in self._fleet.clients.values() if client}
+        self._in_push.hear_all(hosts, manifest)
+        clients = {client.uid: client for client in self._in_push.clients.values() if client}
         self._owners = [RemoteOwner(self._node, client) for client in clients.values()]
 
     def _has_news(
@@ -201,12 +209,12 @@ class Attempt(Purpose):
 
     def _without_failed(self, hosts: Sequence[HostInPush]) -> list[HostInPush]:
         """The hosts that follow; unless it is for the best effort, one that does not stops all."""
-        failed = self._fleet.failed
+        failed = self._in_push.failed
         if not self._is_best_effort:
             self._report.errors += [
                 text
                 for uid, why in failed.items()
-                if (text := f"{self._fleet.name(uid)}: {why}") not in self._report.errors
+                if (text := f"{self._in_push.name(uid)}: {why}") not in self._report.errors
             ]
         return [host for host in hosts if host.uid not in failed]
 
@@ -224,7 +232,7 @@ class Attempt(Purpose):
         if switch.error is not None:
             raise switch.error
 
-    def entered(self, stage: Stage) -> None:
+    def entered(self, stage: CoordinatorState) -> None:
         name = _NAMES.get(stage, "")
         if name != self._step:
             if self._step:
@@ -232,7 +240,7 @@ class Attempt(Purpose):
             self._step = name
             if name in ("prepare", "wait", "commit"):
                 self._progress.step = name
-        if stage is Stage.COMMITTED:
+        if stage is CoordinatorState.COMMITTED:
             self._came_to(self._hosts, self._scan.manifest)
             self._memory.generation = self._report.generation = self._plan.generation
 
@@ -251,14 +259,14 @@ class Attempt(Purpose):
         self._words.refused(outcome)
 
     def show(self) -> Vote:
-        self._fleet.commit(self._hosts, self._scan.manifest, self._plan.generation)
+        self._in_push.commit(self._hosts, self._scan.manifest, self._plan.generation)
         self._hosts = self._without_failed(self._hosts)
         if not self._report.errors:
             self._bring_here(self._scan)
         if self._report.errors:
             return Vote.NO
         if self._mode != "off":
-            self._behind = [u for u in self._fleet.failed if u not in self._plan.behind]
+            self._behind = [u for u in self._in_push.failed if u not in self._plan.behind]
             before = self._memory.last or Manifest(())
             self._memory.left.update(dict.fromkeys(self._behind, before))
         return Vote.YES
@@ -273,11 +281,11 @@ class Attempt(Purpose):
         self._report.problems += [Problem("respawn", problem) for problem in outcome.problems]
 
     def drop(self) -> Vote:
-        self._fleet.abort(self._hosts)
+        self._in_push.abort(self._hosts)
         return Vote.NO
 
     def take_back(self) -> None:
-        self._fleet.take_back(self._all_hosts)
+        self._in_push.take_back(self._all_hosts)
         if why := self._here.take_back():
             self._report.errors.append(why)
         # What was shown has a number that must not be used again, and going back another.
