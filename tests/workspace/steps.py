@@ -69,7 +69,7 @@ def ask(players):
 """
 """Calls all players, and says what they run, or why it may not call them."""
 
-STEPS = ["Stage", "Prepare", "Switch", "halt", "Commit", "patch"]
+STEPS = ["StageRequest", "Prepare", "Switch", "halt", "Commit", "patch"]
 """What the author of a push asks of hosts and procs, in order."""
 
 

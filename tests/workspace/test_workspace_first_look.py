@@ -61,18 +61,18 @@ def kill(pid: int) -> None:
 def test_content_goes_once_and_before_the_stage(
     project: Project, job: ProcessJob, hosts: HostMesh
 ) -> None:
-    with struck(Strike("Stage", lambda: None)) as steps:
+    with struck(Strike("StageRequest", lambda: None)) as steps:
         report = project.sync(hosts)
     assert report.ok, str(report)
     assert steps.count("Instalment") >= 2 * 4  # one and more of each of two hosts
-    assert "Instalment" not in steps[steps.index("Stage") :]
+    assert "Instalment" not in steps[steps.index("StageRequest") :]
     assert "Supply" not in steps
     content = sum(p.stat().st_size for p in project.root.rglob("*.*") if p.suffix != ".pyc")
     for index, host in enumerate(report.hosts):
         assert is_there(project, job, index)
         assert content < host.bytes_sent < 1.5 * content
     project.edit("player.py", "MARK = 0", "MARK = 1")
-    with struck(Strike("Stage", lambda: None)) as steps:
+    with struck(Strike("StageRequest", lambda: None)) as steps:
         assert project.sync(hosts).ok
     assert "Instalment" not in steps
     assert is_there(project, job)

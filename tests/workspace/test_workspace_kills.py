@@ -20,7 +20,7 @@ from tests.workspace.conftest import Project, replica_of
 from tests.workspace.steps import PLAYER, STEPS, Strike, struck
 
 MOMENTS = [(step, is_after) for step in STEPS for is_after in (False, True)]
-OF_PROCS = [(s, after) for s, after in MOMENTS if s not in ("Stage", "Commit")]
+OF_PROCS = [(s, after) for s, after in MOMENTS if s not in ("StageRequest", "Commit")]
 
 
 def _kill(pid: int) -> None:
@@ -90,7 +90,7 @@ def test_a_host_agent_killed_at_any_step(
     host = procs._procs[3]
     _edit(project, 1)
     # Steps of procs are sent to one of those on the host.
-    target = host.host_uid if step in ("Stage", "Commit") else host.uid
+    target = host.host_uid if step in ("StageRequest", "Commit") else host.uid
     with struck(Strike(step, lambda: _kill(job.hosts[1].pid), target, is_after)):
         outcome = _outcome(lambda: project.sync(procs))
     survivors = players.slice(hosts=0)

@@ -116,7 +116,7 @@ def test_best_effort_goes_on_without_a_host_and_its_ranks_refuse_by_name(
     stamps.close()
 
 
-@pytest.mark.parametrize("step", ["Stage", "Commit"])
+@pytest.mark.parametrize("step", ["StageRequest", "Commit"])
 def test_a_rank_that_is_left_behind_does_not_call_those_ahead_and_others(
     project: Project, job: ProcessJob, hosts: HostMesh, step: str
 ) -> None:
