@@ -4,7 +4,7 @@
 What to open, by what is to be changed:
 
 - float16 in ddp; what replica groups share: `precision.py`;
-  `monarch_recipes/replicas/averaging.py`
+  `monarch_recipes/replicas/membership.py`
 - which samples a rank sees: `samples.py`
 - what a titan run saves; what of its config is refused: `titan/checkpoints.py`;
   `titan/config.py`, `titan/machine.py`

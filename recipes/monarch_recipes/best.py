@@ -14,7 +14,7 @@ BEST = "best"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EvaluationVerdict:
     """Of the last evaluation. ``reason_to_stop`` is empty where the run is to go on."""
 
     is_best: bool
@@ -25,7 +25,7 @@ def judge(
     history: Sequence[Mapping[str, float]],
     extras: Extras,
     should_stop: Callable[[Sequence[Mapping[str, float]]], Any] | None = None,
-) -> Verdict:
+) -> EvaluationVerdict:
     """By the keys ``best_metric``, ``best_is`` and ``patience``, and by the task's
     own ``should_stop``, if it has one.
 
@@ -49,4 +49,4 @@ def judge(
         )
     elif should_stop is not None and (said := should_stop(history)):
         reason = said if isinstance(said, str) else "should_stop says so"
-    return Verdict(is_best=best == len(values) - 1, reason_to_stop=reason)
+    return EvaluationVerdict(is_best=best == len(values) - 1, reason_to_stop=reason)

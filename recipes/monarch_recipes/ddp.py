@@ -35,7 +35,7 @@ from monarch.runs.attempts import TrainingAttempt, with_attempts
 from monarch.runs.holding import Holding
 from monarch.runs.ranks import check_num_ranks, when_up
 from monarch.spmd import setup_torch_elastic_env
-from monarch_recipes.best import BEST, Verdict, judge
+from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
     check_optimizer,
@@ -61,7 +61,7 @@ from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.profiling import Profiler
 from monarch_recipes.rendezvous import meet_at, open_store, other_hosts
-from monarch_recipes.results import Outcome, Plan, StepResult, measured
+from monarch_recipes.results import DDPOutcome, StepResult, TrainingPlan, measured
 from monarch_recipes.samples import Data, ReadingAhead, SampleOrder, batches, reading_ahead
 from monarch_recipes.schedule import is_due, learning_rate_factor, split_batch
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
@@ -213,7 +213,7 @@ class DDPTrainer(Actor):
 
     @endpoint
     @at_start
-    def setup(self, store: tuple[str, int] | None = None) -> Plan:
+    def setup(self, store: tuple[str, int] | None = None) -> TrainingPlan:
         """Join the process group, build the model, resume. Call it first.
 
         Without `store`, the ranks meet where their environment says, as under torchrun.
@@ -250,7 +250,7 @@ class DDPTrainer(Actor):
         # Wrapped last, so that rank 0's weights reach everybody, resumed or fresh.
         self.wrap()
         self.buffers = Buffers(self.model)
-        return Plan(
+        return TrainingPlan(
             first_step=self.num_steps_done,
             num_steps=self.num_steps,
             num_steps_per_epoch=self.order.num_steps_per_epoch,
@@ -379,7 +379,7 @@ class DDPTrainer(Actor):
         return values
 
     @endpoint
-    def judge(self) -> Verdict:
+    def judge(self) -> EvaluationVerdict:
         """Whether the last evaluation was the best, and whether to go on after it."""
         return judge(self.history, self.config.extras, own_part(self.config.task, "should_stop"))
 
@@ -451,7 +451,7 @@ class DDPTrainer(Actor):
             dist.destroy_process_group()
 
 
-def run(config: DDPConfig, hosts: HostMesh, record: Record) -> Outcome:
+def run(config: DDPConfig, hosts: HostMesh, record: Record) -> DDPOutcome:
     """Train to the end on `hosts`, step by step, so that code can change between two steps.
 
     When a rank dies or hangs, all begin again in new procs, from the last checkpoint. When the
@@ -466,7 +466,7 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> Outcome:
     )  # fmt: skip
 
 
-def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> Outcome:
+def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOutcome:
     """Drive the ranks from the client, to the end or until the record is stopping."""
     procs, saving = attempt.procs, attempt.saving
     # Once this run has saved, it goes on from there, whatever it was to begin with.
@@ -486,7 +486,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> Outcom
         trainers.setup, store,
         doing="setting up", unless=lambda: record.is_stopping, in_place=False,
     )  # fmt: skip
-    plan: Plan = setting_up[0]
+    plan: TrainingPlan = setting_up[0]
     record.message(
         f"{plan.num_parameters:,} parameters on {counted(len(trainers), 'rank')}, "
         f"{plan.batch.num_micro_batches} x {plan.batch.micro_batch_size} samples each a step, "
@@ -500,10 +500,10 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> Outcom
     def tell(results: Sequence[StepResult]) -> None:
         record.metrics(step, plan.num_steps, measured(results))
 
-    def evaluate() -> tuple[dict[str, float], Verdict]:
+    def evaluate() -> tuple[dict[str, float], EvaluationVerdict]:
         found: dict[str, float] = ask(trainers.evaluate, doing="the evaluation")[0]
         record.metrics(step, plan.num_steps, held_out_names(found))
-        verdict: Verdict = ask(trainers.judge, doing="judging the evaluation")[0]
+        verdict: EvaluationVerdict = ask(trainers.judge, doing="judging the evaluation")[0]
         if verdict.is_best and config.extras.keep_best:
             doing = "saving the best checkpoint"
             saving.save_best(step, lambda: ask(trainers.save, True, doing=doing)[0])
@@ -548,7 +548,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> Outcom
         save(must=True)
     if held_out is not None:
         record.message(f"{told(held_out_names(held_out))} after step {step}")
-    return Outcome(step, held_out, saving.latest, attempt.num_restarts)
+    return DDPOutcome(step, held_out, saving.latest, attempt.num_restarts)
 
 
 def check(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:

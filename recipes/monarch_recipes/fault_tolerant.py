@@ -37,7 +37,7 @@ from torch.nn import functional
 from monarch.actor import Actor, HostMesh, context, endpoint
 from monarch.config_file import ConfigError, check_range, live
 from monarch.runs import Record
-from monarch_recipes.best import BEST, Verdict, judge
+from monarch_recipes.best import BEST, EvaluationVerdict, judge
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.checkpoint import (
     Checkpoint,
@@ -59,23 +59,22 @@ from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
 from monarch_recipes.profiling import Profiler
 from monarch_recipes.randomness import draw_from
 from monarch_recipes.rendezvous import open_store
-from monarch_recipes.replicas.averaging import Averaging
-from monarch_recipes.replicas.chaos import ChaosError, Fault, read_chaos, suffer
-from monarch_recipes.replicas.driving import train_groups
-from monarch_recipes.replicas.fingerprint import fingerprint_of
-from monarch_recipes.replicas.membership import Patience, become_member
+from monarch_recipes.replicas.chaos import ChaosError, InjectedFault, read_chaos, suffer
+from monarch_recipes.replicas.client import train_groups
+from monarch_recipes.replicas.event_log import fingerprint_of
+from monarch_recipes.replicas.membership import Averaging, MemberTimeouts, become_member
 from monarch_recipes.replicas.messages import (
-    Order,
-    Outcome,
-    Ready,
+    GroupsOutcome,
+    GroupStep,
     Rendezvous,
     Seat,
-    StepResult,
+    StepOrder,
+    TrainerReady,
     Unsaved,
     task_errors,
 )
+from monarch_recipes.replicas.placement import PRELOAD as PRELOAD
 from monarch_recipes.replicas.placement import place_groups
-from monarch_recipes.replicas.processes import PRELOAD as PRELOAD
 from monarch_recipes.replicas.torchft_cures import (
     CarefulManager,
     average_in_group,
@@ -188,7 +187,7 @@ class FaultTolerantConfig:
         except ChaosError as error:
             raise ConfigError(str(error), key="chaos", suggestion=error.suggestion) from None
 
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[InjectedFault]:
         """What `chaos` comes to."""
         return read_chaos(
             self.chaos,
@@ -274,12 +273,12 @@ class ReplicaTrainer(Actor):
         return Builders(config, at_start(model), at_start(optimizer))
 
     @endpoint
-    def setup(self, checkpoint: Path | None) -> Ready:
+    def setup(self, checkpoint: Path | None) -> TrainerReady:
         """Build the model anew, and load the checkpoint, or the one that the config asks for."""
         self.leave()
         with task_errors(f"{self.seat.name}, cannot be set up"):
             resumed_from, skipped = self.build(checkpoint)
-        return Ready(
+        return TrainerReady(
             step=self.progress["step"],
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             pid=os.getpid(),
@@ -336,7 +335,7 @@ class ReplicaTrainer(Actor):
     def join(self, meet: Rendezvous) -> None:
         """Become a member of the quorum; from now on the others wait for this group."""
         config = self.config
-        patience = Patience(
+        patience = MemberTimeouts(
             config.collective_timeout_seconds,
             config.quorum_timeout_seconds,
             config.step_timeout_seconds,
@@ -365,7 +364,7 @@ class ReplicaTrainer(Actor):
             dist.destroy_process_group()
 
     @endpoint
-    def step(self, order: Order) -> StepResult:
+    def step(self, order: StepOrder) -> GroupStep:
         """Learn from one batch of each group, with ddp; with the others from `sync_every`."""
         started = time.perf_counter()
         assert self.manager is not None
@@ -384,7 +383,7 @@ class ReplicaTrainer(Actor):
         num_batches = 1 if config.algorithm == "ddp" else config.sync_every
         num_samples = num_batches * config.batch_size * self.seat.num_ranks * num_groups
         is_compared = step >= order.last_step or is_due(step, config.fingerprint_every)
-        return StepResult(
+        return GroupStep(
             step=step,
             committed=committed,
             healed=manager.has_healed,
@@ -400,7 +399,7 @@ class ReplicaTrainer(Actor):
         )
 
     def averaged_step(
-        self, manager: CarefulManager, fault: Fault | None
+        self, manager: CarefulManager, fault: InjectedFault | None
     ) -> tuple[dict[str, float], float, float]:
         """One batch; its gradient is the mean over all groups that take part."""
         manager.start_quorum()
@@ -442,7 +441,7 @@ class ReplicaTrainer(Actor):
         return tally.means(totals), learning_rate, grad_norm
 
     def local_steps(
-        self, manager: CarefulManager, fault: Fault | None
+        self, manager: CarefulManager, fault: InjectedFault | None
     ) -> tuple[dict[str, float], float, float]:
         """`sync_every` batches of this group's own; the last optimizer step meets the others.
 
@@ -552,7 +551,7 @@ class ReplicaTrainer(Actor):
             )  # fmt: skip
 
     @endpoint
-    def judge(self, history: list[dict[str, float]], extras: Extras) -> Verdict:
+    def judge(self, history: list[dict[str, float]], extras: Extras) -> EvaluationVerdict:
         """Whether the last evaluation was the best, and whether to go on after it."""
         with task_errors(f"{self.seat.name}, cannot judge the evaluation"):
             return judge(history, extras, own_part(self.config.task, "should_stop"))
@@ -620,7 +619,7 @@ class ReplicaTrainer(Actor):
         return checkpoint.path, tuple(skipped)
 
 
-def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> Outcome:
+def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> GroupsOutcome:
     """Train to the end on `hosts`, `record.procs_per_host` procs on each, whoever dies.
 
     Ctrl-C lets the groups finish a step, and saves; the same command then goes on from there. A

@@ -11,7 +11,7 @@ from monarch_recipes.schedule import BatchSplit
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """What `setup` found: how long the run is, and where it goes on."""
 
     first_step: int  # steps done before, by the run that is resumed
@@ -39,7 +39,7 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DDPOutcome:
     """How a run ended."""
 
     step: int

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from monarch_recipes.ddp import DDPConfig, DDPTrainer, Plan
+from monarch_recipes.ddp import DDPConfig, DDPTrainer, TrainingPlan
 
 ports = iter(sys.argv[2:])
 folder = Path(sys.argv[1]) / "checkpoints"
-plans: list[Plan] = []
+plans: list[TrainingPlan] = []
 config = DDPConfig(num_channels=8, device="cpu", num_epochs=2)
 
 

@@ -21,7 +21,7 @@ from monarch.config_file import ConfigError, load_config, to_toml
 from monarch.runs import LineDisplay, LiveConfig, Record
 from monarch.runs.ranks import RunFailed
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
-from monarch_recipes.ddp import DDPConfig, Outcome, run
+from monarch_recipes.ddp import DDPConfig, DDPOutcome, run
 from tests.recipes.ddp_trouble import SPOILED
 
 CONFIG = DDPConfig(
@@ -66,7 +66,7 @@ def once(at: int, do: Callable[[], object]) -> Callable[[int], object]:
     return lambda step: left.pop()() if left and step == at else None
 
 
-def go(config: DDPConfig, record: Record) -> Outcome:
+def go(config: DDPConfig, record: Record) -> DDPOutcome:
     return run(config, this_host(), record)
 
 

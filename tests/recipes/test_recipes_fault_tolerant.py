@@ -25,10 +25,10 @@ from monarch.config_file import ConfigError, load_config
 from monarch.runs import LiveConfig, Record
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 from monarch_recipes.extras import Extras
-from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
+from monarch_recipes.fault_tolerant import FaultTolerantConfig, GroupsOutcome, run
 from monarch_recipes.replicas.controller import Controller
-from monarch_recipes.replicas.crew import GroupsError
 from monarch_recipes.replicas.group import Group
+from monarch_recipes.replicas.groups import GroupsError
 from monarch_recipes.replicas.lighthouse import LighthouseError
 from monarch_recipes.replicas.messages import TaskError
 from monarch_sync import Workspace
@@ -61,7 +61,7 @@ class Run:
         self.on_step = on_step
         self.record = Record(folder, self, procs_per_host=4)
 
-    def go(self, **settings: Any) -> Outcome:
+    def go(self, **settings: Any) -> GroupsOutcome:
         # On a machine under load a group may stay out for long without having died.
         patient = {"hang_timeout_seconds": 30.0, "max_restarts": 20}
         settings = {"hidden_size": 16, "num_steps": 60, "task": "slowly", **patient, **settings}
@@ -116,7 +116,7 @@ def at(wanted: int, act: Callable[[Run], None]) -> OnStep:
     return look
 
 
-def check_identical(outcome: Outcome, num_groups: int = 2) -> None:
+def check_identical(outcome: GroupsOutcome, num_groups: int = 2) -> None:
     assert len(outcome.fingerprints) == num_groups, outcome
     assert len(set(outcome.fingerprints.values())) == 1, outcome
 

@@ -16,7 +16,7 @@ pytest.importorskip("torchft", reason="torchft is not installed: pip install 'mo
 from monarch.job import ProcessJob
 from monarch.runs import Record
 from monarch_recipes.fault_tolerant import FaultTolerantConfig, run
-from monarch_recipes.replicas.crew import GroupsError
+from monarch_recipes.replicas.groups import GroupsError
 from tests.support import Program, is_running, wait_for
 
 pytestmark = pytest.mark.timeout(400)  # Libraries that are imported take long under load.

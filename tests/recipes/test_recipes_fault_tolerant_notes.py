@@ -16,17 +16,17 @@ from monarch.actor import Channel
 from monarch.runs import LineDisplay, Record
 from monarch.runs.record import METRICS
 from monarch.runs.rows import read_rows
-from monarch_recipes.replicas.chronicle import Chronicle
-from monarch_recipes.replicas.crew import Crew
-from monarch_recipes.replicas.driving import _next_news, _write_down
-from monarch_recipes.replicas.messages import Metrics
+from monarch_recipes.replicas.client import _next_news, _write_down
+from monarch_recipes.replicas.event_log import EventLog
+from monarch_recipes.replicas.groups import Groups
+from monarch_recipes.replicas.messages import StepMetrics
 
 
-class Saves(Crew):
+class Saves(Groups):
     """One whose groups save at once; what is there of the steps by then is in `noted`."""
 
-    def __init__(self, chronicle: Chronicle, metrics: Path) -> None:
-        self._chronicle, self.metrics = chronicle, metrics
+    def __init__(self, event_log: EventLog, metrics: Path) -> None:
+        self._event_log, self.metrics = event_log, metrics
         self.noted: list[int] | None = None
 
     async def ask(self, group: Any, call: Any) -> list[Any]:
@@ -38,19 +38,19 @@ def test_steps_are_written_down_before_they_are_saved(tmp_path: Path) -> None:
     """A client that is killed between the two would cost the rows: the next goes on after them."""
     record = Record(tmp_path, LineDisplay(io.StringIO()))
     port, news = Channel[Any].open()
-    chronicle = Chronicle(1, 10, port)
-    crew = Saves(chronicle, tmp_path / METRICS)
+    event_log = EventLog(1, 10, port)
+    groups = Saves(event_log, tmp_path / METRICS)
     first = SimpleNamespace(save=SimpleNamespace(call=lambda history: None))
     trainers = SimpleNamespace(slice=lambda ranks: first)
     group: Any = SimpleNamespace(number=0, step=2, trainers=trainers)
 
     async def save() -> None:
         for step in (1, 2):
-            chronicle.news.send(Metrics(step, 10, {"loss": 1.0}))
-        saving = asyncio.ensure_future(crew.save(group))
+            event_log.news.send(StepMetrics(step, 10, {"loss": 1.0}))
+        saving = asyncio.ensure_future(groups.save(group))
         while not saving.done():
             _write_down(await asyncio.to_thread(_next_news, news), record)
         assert await saving == Path("step-2")
 
     asyncio.run(save())
-    assert crew.noted == [1, 2]
+    assert groups.noted == [1, 2]

@@ -18,7 +18,7 @@ import torch
 from monarch.actor import this_host
 from monarch.runs import Record
 from monarch_recipes.checkpoint import load_checkpoint
-from monarch_recipes.fault_tolerant import FaultTolerantConfig, Outcome, run
+from monarch_recipes.fault_tolerant import FaultTolerantConfig, GroupsOutcome, run
 from monarch_recipes.samples import SampleOrder
 
 pytestmark = pytest.mark.timeout(300)  # Libraries that are imported take long under load.
@@ -72,7 +72,7 @@ class Display:
         self.rows.append({"step": step, **values})
 
 
-def train(folder: Path, **settings: Any) -> tuple[Outcome, Display, list[dict[str, Any]]]:
+def train(folder: Path, **settings: Any) -> tuple[GroupsOutcome, Display, list[dict[str, Any]]]:
     display = Display()
     # On a machine under load a group may stay out for long without having died.
     patient = {"hang_timeout_seconds": 30.0, "max_restarts": 20}

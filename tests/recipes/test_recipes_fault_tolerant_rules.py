@@ -10,21 +10,21 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'monarc
 
 import torch
 
-from monarch_recipes.replicas.chaos import KINDS, ChaosError, Fault, read_chaos
-from monarch_recipes.replicas.fingerprint import FingerprintBook, fingerprint
-from monarch_recipes.replicas.placement import Place, place_groups
+from monarch_recipes.replicas.chaos import KINDS, ChaosError, InjectedFault, read_chaos
+from monarch_recipes.replicas.event_log import FingerprintBook, fingerprint
+from monarch_recipes.replicas.placement import GroupPlace, place_groups
 from monarch_recipes.replicas.recovery import RecoveryBook
 
 
-def chaos(text: str, seed: int = 0) -> list[Fault]:
+def chaos(text: str, seed: int = 0) -> list[InjectedFault]:
     return read_chaos(text, num_steps=100, num_groups=2, procs_per_group=2, seed=seed)
 
 
 def test_faults_are_read_in_the_order_of_their_steps() -> None:
     faults = chaos("slow@60 seconds=0.5 rank=0 group=1; kill@40 group=0 rank=1 when=commit ;")
     assert faults == [
-        Fault("kill", 40, 0, 1, "commit", 2.0),
-        Fault("slow", 60, 1, 0, "inside", 0.5),
+        InjectedFault("kill", 40, 0, 1, "commit", 2.0),
+        InjectedFault("slow", 60, 1, 0, "inside", 0.5),
     ]
     assert str(faults[0]) == "kill@40 group=0 rank=1 when=commit"
     assert str(chaos("lighthouse@9")[0]) == "lighthouse@9"
@@ -79,11 +79,11 @@ def test_a_typo_is_told_with_its_place(
 
 
 def test_groups_lie_on_one_host_where_they_fit() -> None:
-    assert place_groups(2, 1, 1, 2) == [Place(0, 1, 1, 0), Place(0, 1, 1, 1)]
+    assert place_groups(2, 1, 1, 2) == [GroupPlace(0, 1, 1, 0), GroupPlace(0, 1, 1, 1)]
     # Over the hosts first, so that the loss of one costs as few as can be.
-    assert place_groups(2, 2, 2, 4) == [Place(0, 1, 2, 0), Place(1, 1, 2, 0)]
-    assert place_groups(3, 2, 2, 4)[2] == Place(0, 1, 2, 2)
-    assert place_groups(2, 4, 4, 2) == [Place(0, 2, 2, 0), Place(2, 2, 2, 0)]
+    assert place_groups(2, 2, 2, 4) == [GroupPlace(0, 1, 2, 0), GroupPlace(1, 1, 2, 0)]
+    assert place_groups(3, 2, 2, 4)[2] == GroupPlace(0, 1, 2, 2)
+    assert place_groups(2, 4, 4, 2) == [GroupPlace(0, 2, 2, 0), GroupPlace(2, 2, 2, 0)]
 
 
 @pytest.mark.parametrize(

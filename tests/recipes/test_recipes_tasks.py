@@ -21,7 +21,7 @@ from monarch.cli.main import cli
 from monarch.config_file import ConfigError, load_config
 from monarch.errors import JobError
 from monarch.runs import Record
-from monarch_recipes.best import Verdict, judge
+from monarch_recipes.best import EvaluationVerdict, judge
 from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint, save_checkpoint
 from monarch_recipes.ddp import DDPConfig, plan, run
 from monarch_recipes.export import export
@@ -207,8 +207,8 @@ def history(*losses: float) -> list[dict[str, float]]:
 
 def test_the_best_evaluation_and_when_to_stop() -> None:
     patient = Extras(patience=2)
-    assert judge(history(3.0, 2.0), patient) == Verdict(is_best=True)
-    assert judge(history(2.0, 3.0), patient) == Verdict(is_best=False)
+    assert judge(history(3.0, 2.0), patient) == EvaluationVerdict(is_best=True)
+    assert judge(history(2.0, 3.0), patient) == EvaluationVerdict(is_best=False)
     late = judge(history(2.0, 3.0, 2.5), patient)
     assert late.reason_to_stop.endswith("for 2 evaluations than 2 at step 10")
     assert not judge(history(2.0, 3.0, 2.5), Extras()).reason_to_stop

@@ -2,6 +2,6 @@
 
 What to open, by what is to be changed:
 
-- when a replica group counts as hung: `crew.py`
+- when a replica group counts as hung: `groups.py`
 - a bug of TorchFT: `torchft_cures.py`
 """

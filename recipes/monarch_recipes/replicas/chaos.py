@@ -26,8 +26,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KINDS", "ChaosError", "Fault", "read_chaos", "suffer"]
-
 KINDS = ("kill", "exit", "hang", "slow", "lighthouse")
 MOMENTS = ("before", "inside", "commit")
 _RANDOM = "random"
@@ -50,7 +48,7 @@ class ChaosError(ValueError):
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """What happens to one process while it makes ``step``; steps count from 1.
 
     ``kill`` is SIGKILL, ``exit`` a status that is not 0, ``hang`` SIGSTOP, ``slow`` a sleep of
@@ -82,10 +80,10 @@ class _Word:
 
 def read_chaos(
     text: str, *, num_steps: int, num_groups: int, procs_per_group: int, seed: int = 0
-) -> list[Fault]:
+) -> list[InjectedFault]:
     """The faults of a text, in the order of their steps; ChaosError where there is a mistake."""
     size = _Size(num_steps, num_groups, procs_per_group)
-    faults: list[Fault] = []
+    faults: list[InjectedFault] = []
     for words in _phrases(text):
         if words[0].text == _RANDOM:
             faults += _random_faults(words, size)
@@ -110,7 +108,7 @@ def _phrases(text: str) -> Iterator[list[_Word]]:
         start += len(part) + 1
 
 
-def _fault(words: list[_Word], size: _Size, dice: random.Random) -> Fault:
+def _fault(words: list[_Word], size: _Size, dice: random.Random) -> InjectedFault:
     first = words[0]
     kind, at, step_text = first.text.partition("@")
     if kind not in KINDS:
@@ -118,7 +116,7 @@ def _fault(words: list[_Word], size: _Size, dice: random.Random) -> Fault:
     if not at or not step_text.isdigit() or not 1 <= int(step_text) <= size.num_steps:
         raise first.error(f"expected {kind}@STEP, with a step from 1 to {size.num_steps}")
     given = _values(words[1:], _FAULT_KEYS)
-    return Fault(
+    return InjectedFault(
         kind,
         int(step_text),
         _within(given, "group", size.num_groups, dice),
@@ -128,7 +126,7 @@ def _fault(words: list[_Word], size: _Size, dice: random.Random) -> Fault:
     )
 
 
-def _random_faults(words: list[_Word], size: _Size) -> list[Fault]:
+def _random_faults(words: list[_Word], size: _Size) -> list[InjectedFault]:
     given = _values(words[1:], _RANDOM_KEYS)
     if "every" not in given:
         raise words[0].error("random needs every=, the number of steps that have one fault")
@@ -136,7 +134,7 @@ def _random_faults(words: list[_Word], size: _Size) -> list[Fault]:
     dice = random.Random(_integer(given["seed"], 0) if "seed" in given else 0)
     kinds = _kinds(given.get("kinds"))
     return [
-        Fault(
+        InjectedFault(
             dice.choice(kinds),
             dice.randint(first, min(first + every - 1, size.num_steps)),
             dice.randrange(size.num_groups),
@@ -202,7 +200,7 @@ def _kinds(word: _Word | None) -> Sequence[str]:
     return kinds
 
 
-def suffer(fault: Fault | None, rank: int, *moments: str) -> None:
+def suffer(fault: InjectedFault | None, rank: int, *moments: str) -> None:
     """Let this process, which is ``rank``, have a fault, if it is for it and now."""
     if fault is None or fault.rank != rank or fault.when not in moments:
         return

@@ -24,46 +24,36 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from monarch.actor import Actor, HostMesh, Port, endpoint
 from monarch.errors import MeshFailure
-from monarch.runs.edits import Edits, Failure
 from monarch.runtime import process
-from monarch.spmd.surroundings import hosts_beyond
 from monarch_recipes.extras import Extras
-from monarch_recipes.replicas.chaos import Fault
-from monarch_recipes.replicas.chronicle import Chronicle
-from monarch_recipes.replicas.crew import Crew, GroupsError, Limits
-from monarch_recipes.replicas.ending import conclude, save_the_end
-from monarch_recipes.replicas.evaluating import Evaluations
-from monarch_recipes.replicas.gathering import Gathering, gather
+from monarch_recipes.replicas.barrier import Barrier, meet_at_barrier, wait_for_all
+from monarch_recipes.replicas.chaos import InjectedFault
+from monarch_recipes.replicas.event_log import EventLog
+from monarch_recipes.replicas.finish import Evaluations, conclude, save_the_end
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLate, GroupLost
-from monarch_recipes.replicas.lighthouse import LighthouseError
-from monarch_recipes.replicas.lighthouse_keeper import LighthouseKeeper
+from monarch_recipes.replicas.groups import Groups, GroupsError, Limits
+from monarch_recipes.replicas.hold import EVALUATION, SETUP, STEP, GroupsHold
+from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseKeeper, peers_of
 from monarch_recipes.replicas.messages import (
     Failed,
     Finished,
-    Holds,
-    Order,
-    Outcome,
+    GroupsOutcome,
+    GroupStep,
     Rendezvous,
-    StepResult,
+    StepOrder,
     TaskError,
     Unsaved,
 )
 from monarch_recipes.schedule import is_due
 
-__all__ = ["Controller"]
-
 # All wait for it, so it is never away for long.
 _LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
-_LOOK_SECONDS = 0.05
 _AHEAD_SECONDS = 0.2  # beside a step that takes longer, what is saved is nothing
-_SETUP, _STEP = "setup", "step"  # activities
 
 
 class Controller(Actor):
@@ -81,29 +71,29 @@ class Controller(Actor):
     ) -> None:
         hosts = hosts.flatten("hosts")
         self.limits = limits
-        self.peers = _peers(hosts, limits.lighthouse)
+        self.peers = peers_of(hosts, limits.lighthouse)
         self.news = news
-        self.chronicle = Chronicle(limits.num_groups, limits.num_steps, news)
+        self.event_log = EventLog(limits.num_groups, limits.num_steps, news)
         self.keeper = LighthouseKeeper(
             hosts, limits.lighthouse, limits.lighthouse_port, limits.times,
-            limits.new_budget(_LONGEST_LIGHTHOUSE_DELAY_SECONDS), self.chronicle,
+            limits.new_budget(_LONGEST_LIGHTHOUSE_DELAY_SECONDS), self.event_log,
         )  # fmt: skip
-        self.crew = Crew(
+        self.groups = Groups(
             limits, trainer_class, config, hosts, procs_per_host, checkpoint_dir,
-            self.chronicle, self.keeper,
+            self.event_log, self.keeper,
         )  # fmt: skip
         self.evaluations = Evaluations(
-            self.crew, self.chronicle, limits.evaluate_every, limits.extras
+            self.groups, self.event_log, limits.evaluate_every, limits.extras
         )
         self.last_step = limits.num_steps
         self.learning_rate = limits.learning_rate
         self.checkpoint_every = limits.checkpoint_every
         self.faults = list(limits.faults)
         self.is_stopping = False
-        self.edits = Edits()
-        self.failure: Failure | None = None
-        self.has_held = False
-        self.is_local = getattr(config, "algorithm", "ddp") != "ddp"
+        self.hold = GroupsHold(
+            news, limits.step_timeout_seconds,
+            is_local=getattr(config, "algorithm", "ddp") != "ddp",
+        )  # fmt: skip
 
     # What the client asks.
 
@@ -118,8 +108,8 @@ class Controller(Actor):
         if not self.is_stopping:
             self.is_stopping = True
             # While the run holds, nobody can make another one.
-            left = 2 if self.failure is None else 0
-            self.last_step = min(self.last_step, self.crew.newest_step() + left)
+            left = 2 if self.hold.failure is None else 0
+            self.last_step = min(self.last_step, self.groups.newest_step() + left)
 
     @endpoint
     async def reconfigure(
@@ -141,23 +131,23 @@ class Controller(Actor):
         try:
             outcome = await self.train_to_the_end()
         except Exception as error:
-            self.chronicle.tell("failed", str(error))
+            self.event_log.tell("failed", str(error))
             # What led to it may not be fit to be sent.
             error.__cause__ = error.__context__ = None
             self.news.send(Failed(error))
         else:
             self.news.send(Finished(outcome))
 
-    async def train_to_the_end(self) -> Outcome:
+    async def train_to_the_end(self) -> GroupsOutcome:
         try:
             await self.keeper.begin()
             await self.train_until_saved()
             return await conclude(
-                self.crew, self.chronicle, self.evaluations, self.last_step, self.checkpoint,
+                self.groups, self.event_log, self.evaluations, self.last_step, self.checkpoint,
                 self.is_stopping,
             )  # fmt: skip
         finally:
-            await self.crew.end()
+            await self.groups.end()
             await self.keeper.end()
 
     async def train_until_saved(self) -> None:
@@ -166,41 +156,41 @@ class Controller(Actor):
         try:
             while True:
                 await self.train_groups(keeping)
-                checkpoint = await save_the_end(self.crew, self.chronicle, self.last_step)
+                checkpoint = await save_the_end(self.groups, self.event_log, self.last_step)
                 if checkpoint is not None:
                     self.checkpoint = checkpoint
                     return
         except LighthouseError as error:
             if not keeping.done():
                 raise
-            raise GroupsError(f"{error}. {self.crew.how_to_go_on()}") from None
+            raise GroupsError(f"{error}. {self.groups.how_to_go_on()}") from None
         finally:
             keeping.cancel()
 
     async def train_groups(self, keeping: asyncio.Future[None]) -> None:
         """Every group to the last step, or given up."""
-        groups = [group for group in self.crew.groups if not group.is_given_up]
-        self.set_up = Gathering(group.number for group in groups)
-        self.joined = Gathering(group.number for group in groups)
+        groups = [group for group in self.groups.all if not group.is_given_up]
+        self.set_up = Barrier(group.number for group in groups)
+        self.joined = Barrier(group.number for group in groups)
         tasks = [asyncio.ensure_future(self.keep_training(group)) for group in groups]
         try:
-            await _all_of(tasks, keeping)
+            await wait_for_all(tasks, keeping)
         finally:
             for task in tasks:
                 task.cancel()
-        if not self.crew.is_over():
+        if not self.groups.is_over():
             raise GroupsError(
-                "no group is left: each has used up its restarts. " + self.crew.how_to_go_on()
+                "no group is left: each has used up its restarts. " + self.groups.how_to_go_on()
             )
 
     async def keep_training(self, group: Group) -> None:
         """One group to the last step: start it, drive it, and start it again when it is lost."""
-        while not self.crew.is_over():
-            activity, generation, is_held = _SETUP, process.current().generation, False
+        while not self.groups.is_over():
+            activity, generation, is_held = SETUP, process.current().generation, False
             try:
-                await self.crew.start(group)
-                self.edits.went_well(_SETUP, generation, 0.0)
-                activity = _STEP
+                await self.groups.start(group)
+                self.hold.edits.went_well(SETUP, generation, 0.0)
+                activity = STEP
                 await self.drive(group)
                 return
             except GroupLate:
@@ -209,21 +199,20 @@ class Controller(Actor):
                 group.is_training = False
                 self.let_others_wait(group)
                 details = lost.details if isinstance(lost, GroupLost) else ""
-                await self.crew.lose(group, str(lost), details)
+                await self.groups.lose(group, str(lost), details)
                 if isinstance(lost, GroupLost):
-                    self.hold_after_loss(group, lost)
+                    are_left = any(other.is_training for other in self.groups.all)
+                    self.hold.begin_after_loss(group, lost, are_left=are_left)
             except TaskError as error:
-                doing = (
-                    f"step {group.step + 1}" if activity == _STEP else f"setting up {group.name}"
-                )
-                self.hold(activity, doing, error)
+                doing = f"step {group.step + 1}" if activity == STEP else f"setting up {group.name}"
+                self.hold.begin_after_error(activity, doing, error)
                 is_held = True
                 group.is_training = False
                 self.let_others_wait(group)
-                await self.crew.lose(group, str(error))
-            await self.mended()
+                await self.groups.lose(group, str(error))
+            await self.hold.mended(lambda: self.is_stopping)
             # What an edit did costs no restart.
-            if self.crew.is_over() or not (is_held or await self.crew.may_restart(group)):
+            if self.groups.is_over() or not (is_held or await self.groups.may_restart(group)):
                 self.set_up.lose(group.number)
                 self.joined.lose(group.number)
                 return
@@ -232,52 +221,52 @@ class Controller(Actor):
         """Nobody waits for a group that is lost, but where no other trains: all that was learned
         since the last checkpoint is lost then, and a group that went ahead alone would learn from
         its own share of the batches only."""
-        if any(group.is_training or group.has_finished for group in self.crew.groups):
+        if any(group.is_training or group.has_finished for group in self.groups.all):
             self.set_up.lose(lost.number)
             self.joined.lose(lost.number)
             return
-        everybody = [group.number for group in self.crew.groups if not group.is_given_up]
+        everybody = [group.number for group in self.groups.all if not group.is_given_up]
         before = self.set_up, self.joined
-        self.set_up, self.joined = Gathering(everybody), Gathering(everybody)
-        for gathering in before:
-            gathering.give_way()
+        self.set_up, self.joined = Barrier(everybody), Barrier(everybody)
+        for barrier in before:
+            barrier.give_way()
 
     # One group.
 
     async def drive(self, group: Group) -> None:
         """To the last step, through as many lighthouses as it takes."""
         # At first all begin together; a group that is lost while others train is not waited for.
-        await gather(lambda: self.set_up, group.number)
+        await meet_at_barrier(lambda: self.set_up, group.number)
         self.skip_faults(group.step)
         while group.step < self.last_step:
-            if self.crew.is_over():
+            if self.groups.is_over():
                 raise GroupLate
             try:
                 await self.join(group)
                 await self.make_steps(group)
             except Disconnected:
-                await self.crew.ask(group, group.trainers.leave.call())
+                await self.groups.ask(group, group.trainers.leave.call())
         group.has_finished, group.is_training = True, False
-        await self.crew.ask(group, group.trainers.leave.call())
+        await self.groups.ask(group, group.trainers.leave.call())
 
     async def join(self, group: Group) -> None:
         """Meet the others at the lighthouse. From here on they wait for this group."""
         await self.keeper.wait_until_up()
         group.lighthouse_number = self.keeper.number
         first = group.trainers.slice(ranks=0)
-        host, port = (await self.crew.ask(group, first.open_store.call(self.peers)))[0]
+        host, port = (await self.groups.ask(group, first.open_store.call(self.peers)))[0]
         meet = Rendezvous(host, port, self.keeper.url, self.peers)
-        await self.crew.ask(group, group.trainers.join.call(meet))
+        await self.groups.ask(group, group.trainers.join.call(meet))
         # Who asks for a quorum before all are known at the lighthouse might get one alone.
-        await gather(lambda: self.joined, group.number, self.limits.step_timeout_seconds)
+        await meet_at_barrier(lambda: self.joined, group.number, self.limits.step_timeout_seconds)
         if group.lighthouse_number != self.keeper.number:
             raise Disconnected("the lighthouse has died")
         group.is_training, group.num_met = True, len(self.joined.members)
 
     def join_anew(self) -> None:
         """The lighthouse has died: let go of all who wait for it, to meet again at the next."""
-        training = self.crew.training()
-        before, self.joined = self.joined, Gathering(group.number for group in training)
+        training = self.groups.training()
+        before, self.joined = self.joined, Barrier(group.number for group in training)
         before.give_way()
         for group in training:
             group.bells.lighthouse_is_gone.broadcast()
@@ -287,8 +276,8 @@ class Controller(Actor):
         committed_at, seconds = time.monotonic(), math.inf
         ahead: Any = None  # the answer to come of a step that the group is asked for already
         while group.step < self.last_step:
-            if self.failure is not None:
-                await self.mended()
+            if self.hold.failure is not None:
+                await self.hold.mended(lambda: self.is_stopping)
                 committed_at = time.monotonic()
                 continue
             met = group.num_met
@@ -299,34 +288,34 @@ class Controller(Actor):
                 started = time.monotonic()
                 if self.may_go_ahead(group, seconds):
                     ahead = self.order(group, group.step + 2)
-                results: list[StepResult] = await self.crew.ask(group, asked, self.patience)
+                results: list[GroupStep] = await self.groups.ask(group, asked, self.hold.patience)
                 seconds = time.monotonic() - started
             except TaskError as error:
                 if ahead is not None:
                     raise  # It is to make another, with the same code.
                 group.num_met = met
-                self.hold(_STEP, f"step {group.step + 1}", error)
+                self.hold.begin_after_error(STEP, f"step {group.step + 1}", error)
                 continue
             if group.accused_of is not None:
                 raise GroupLost(group.accused_of)
             if results[0].committed:
                 committed_at = time.monotonic()
                 group.step, group.discarded_at = results[0].step, None
-                self.went_well(results[0], seconds)
-                self.crew.accuse(self.chronicle.committed(group.number, results))
+                self.hold.step_went_well(results[0], seconds)
+                self.groups.accuse(self.event_log.committed(group.number, results))
                 if ahead is None:
                     await self.evaluate_if_due(group)
                     await self.save_if_due(group)
                 continue
             group.discarded_at = time.monotonic()
-            self.chronicle.discarded(group.number, group.step + 1, results)
+            self.event_log.discarded(group.number, group.step + 1, results)
             if time.monotonic() - committed_at > self.limits.step_timeout_seconds:
                 raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")
 
     def order(self, group: Group, step: int) -> Any:
         """Have a group make its next step, which is to be that one."""
-        order = Order(
-            least_step=self.crew.step_of_others(group),
+        order = StepOrder(
+            least_step=self.groups.step_of_others(group),
             last_step=self.last_step,
             learning_rate=self.learning_rate,
             fault=self.take_fault(group, step),
@@ -340,7 +329,7 @@ class Controller(Actor):
         not wait for us in between: where steps are short, with the code that the run began with,
         and where nothing else comes between them."""
         step, agent = group.step + 1, process.current()
-        is_edited = self.edits.is_edited(agent.generation)
+        is_edited = self.hold.edits.is_edited(agent.generation)
         if last_seconds > _AHEAD_SECONDS or is_edited or self.is_stopping:
             return False
         if agent.code_states.coming > agent.generation:
@@ -349,82 +338,6 @@ class Controller(Actor):
         is_faulty = any(fault.step <= step + 1 for fault in self.faults)
         return step < self.last_step and not (is_faulty or any(is_due(step, n) for n in every))
 
-    # New code that fails.
-
-    def hold(self, activity: str, doing: str, error: TaskError) -> None:
-        """All groups wait for newer code from here on; nothing of a step was committed. Raises
-        the error where the code is no newer than that with which the run began."""
-        generation = process.current().generation
-        if not self.edits.is_edited(generation):
-            raise error
-        good = max(self.edits.good_before(activity, generation), error.good_generation or 0)
-        if activity == _SETUP:
-            state = "the group is started again after the mend, and the others wait"
-        elif self.is_local:
-            state = "all groups wait, and what one has made of it by itself is made again"
-        else:
-            state = "nothing of it was committed, and all groups wait"
-        told = f"{error.reason} ({error.where})"
-        failure = self.failure_of(activity, doing, told, good, error.file, error.line)
-        self.begin_hold(failure, state)
-
-    def hold_after_loss(self, group: Group, lost: GroupLost) -> None:
-        """A first death may be chance; what hangs, or dies again, on new code does so for that."""
-        edits, generation, doing = (
-            self.edits,
-            process.current().generation,
-            f"step {group.step + 1}",
-        )
-        is_again = edits.is_lost_again(_STEP, f"{doing} of {group.name}", generation)
-        if not is_again and not (lost.details and edits.is_new(_STEP, generation)):
-            return
-        are_left = any(other.is_training for other in self.crew.groups)
-        if are_left:
-            state = f"{group.name} is ended; after the mend it heals from the others, which wait"
-        else:
-            state = "no group is left: after the mend all go on from the last checkpoint"
-        told, good = f"{group.name} was lost: {lost}", edits.good_before(_STEP, generation)
-        self.begin_hold(self.failure_of(_STEP, doing, told, good), state, in_place=are_left)
-
-    def failure_of(
-        self, activity: str, doing: str, told: str, good: int, file: str = "", line: int = 0
-    ) -> Failure:
-        edits, generation = self.edits, process.current().generation
-        return Failure(
-            doing, told, generation, good, (), file, line,
-            is_first=edits.is_new(activity, generation), older=edits.older(generation),
-        )  # fmt: skip
-
-    def begin_hold(self, failure: Failure, state: str, *, in_place: bool = True) -> None:
-        if self.failure is not None:
-            return  # Another group has said so.
-        self.failure = failure
-        self.has_held = True
-        self.news.send(Holds(failure.doing, failure.generation, failure, state, in_place))
-
-    def patience(self) -> float | None:
-        """How long a step may take on new code."""
-        agent, most = process.current(), self.limits.step_timeout_seconds
-        generation = agent.generation
-        if not self.edits.is_new(_STEP, generation):
-            return None
-        waits = agent.code_states.coming > generation
-        return self.edits.patience_seconds(_STEP, generation, most, mend_waits=waits)
-
-    async def mended(self) -> None:
-        """Wait as long as the run holds; not where it is to stop."""
-        while (failure := self.failure) is not None and not self.is_stopping:
-            if process.current().generation > failure.generation:
-                self.failure = None
-            else:
-                await asyncio.sleep(_LOOK_SECONDS)
-
-    def went_well(self, result: StepResult, seconds: float) -> None:
-        self.edits.went_well(_STEP, result.generation, seconds)
-        if self.has_held and self.failure is None:
-            self.has_held = False
-            self.news.send(Holds(f"step {result.step}", result.generation))
-
     async def evaluate_if_due(self, group: Group) -> None:
         """By the first group that has committed the step; the others wait. All end with this step
         where that says so."""
@@ -432,36 +345,37 @@ class Controller(Actor):
             return
 
         async def hold(error: TaskError) -> bool:
-            self.hold("evaluation", f"the evaluation after step {group.step}", error)
-            await self.mended()
+            doing = f"the evaluation after step {group.step}"
+            self.hold.begin_after_error(EVALUATION, doing, error)
+            await self.hold.mended(lambda: self.is_stopping)
             return not self.is_stopping
 
         generation = process.current().generation
         verdict = await self.evaluations.if_due(group, hold)
         if verdict is None:
             return
-        self.edits.went_well("evaluation", generation, 0.0)
+        self.hold.edits.went_well(EVALUATION, generation, 0.0)
         if verdict.reason_to_stop:
             self.last_step = group.step
-            self.chronicle.tell("stopped_early", verdict.reason_to_stop, step=group.step)
+            self.event_log.tell("stopped_early", verdict.reason_to_stop, step=group.step)
 
     async def save_if_due(self, group: Group) -> None:
         """One group saves: the first that has committed the step."""
-        every, step, crew = self.checkpoint_every, group.step, self.crew
-        if not is_due(step, every) or step <= crew.saved_step or step >= self.last_step:
+        every, step, groups = self.checkpoint_every, group.step, self.groups
+        if not is_due(step, every) or step <= groups.saved_step or step >= self.last_step:
             return
-        before, crew.saved_step = crew.saved_step, step
+        before, groups.saved_step = groups.saved_step, step
         try:
-            await crew.save(group)
+            await groups.save(group)
         except BaseException as error:
-            crew.saved_step = before
+            groups.saved_step = before
             if not isinstance(error, Unsaved):
                 raise
-            crew.tell_unsaved(group, error)
+            groups.tell_unsaved(group, error)
 
     # Faults on purpose.
 
-    def take_fault(self, group: Group, step: int) -> Fault | None:
+    def take_fault(self, group: Group, step: int) -> InjectedFault | None:
         """The fault that is due in this group's next step, which is that one."""
         for fault in self.faults:
             if fault.step > step:
@@ -469,35 +383,16 @@ class Controller(Actor):
             if fault.kind != "lighthouse" and fault.group != group.number:
                 continue
             self.faults.remove(fault)
-            self.chronicle.tell("chaos", f"chaos: {fault}", step=step, fault=str(fault))
+            self.event_log.tell("chaos", f"chaos: {fault}", step=step, fault=str(fault))
             if fault.kind == "lighthouse":
                 self.keeper.crash()
                 return None
             if fault.kind != "slow":
-                self.chronicle.recovery.ordered(group.name, time.monotonic())
+                self.event_log.recovery.ordered(group.name, time.monotonic())
             return fault
         return None
 
     def skip_faults(self, step: int) -> None:
         """Those of a run before this one, which has got as far as ``step``."""
-        if not self.crew.training():
+        if not self.groups.training():
             self.faults = [fault for fault in self.faults if fault.step > step]
-
-
-async def _all_of(tasks: Iterable[asyncio.Future[None]], beside: asyncio.Future[None]) -> None:
-    """Wait for all ``tasks``; raises what one of them, or ``beside``, raises first."""
-    waiting = set(tasks)
-    while waiting:
-        done, _ = await asyncio.wait({*waiting, beside}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-        waiting -= done
-
-
-def _peers(hosts: HostMesh, lighthouse: str) -> tuple[str, ...]:
-    """Who is to reach the groups' processes; nobody where one machine has all of them.
-
-    Who shares a lighthouse of somebody else's may have groups anywhere, as far as that is reached.
-    """
-    found = urlsplit(lighthouse).hostname
-    return hosts_beyond(hosts) + ((found,) if found else ())

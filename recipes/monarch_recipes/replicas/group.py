@@ -12,11 +12,8 @@ from monarch.runs.restarts import Restarts
 from monarch.runs.trial import Trial
 from monarch.runs.witness import Witness
 from monarch_recipes.replicas.messages import Seat
-from monarch_recipes.replicas.placement import Place
-from monarch_recipes.replicas.processes import ENVIRONMENT, PRELOAD
+from monarch_recipes.replicas.placement import ENVIRONMENT, PRELOAD, GroupPlace
 from monarch_recipes.replicas.torchft_cures import Bell
-
-__all__ = ["Disconnected", "Group", "GroupLate", "GroupLost", "first_cause"]
 
 
 class GroupLost(Exception):
@@ -50,7 +47,7 @@ class Group:
     """
 
     number: int
-    place: Place
+    place: GroupPlace
     restarts: Restarts
     procs: ProcMesh | None = None
     trainers: Any = None

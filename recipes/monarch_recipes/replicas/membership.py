@@ -1,4 +1,6 @@
-"""How a process becomes a member: of its group, and of the quorum of all groups."""
+"""How a process becomes a member: of its group, and of the quorum of all groups; and what it shares
+with them from then on: the gradient of each batch, or now and then what each has learnt.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,25 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torchft import ProcessGroupGloo, ProcessGroupNCCL
+from torchft.local_sgd import DiLoCo, LocalSGD
 
 from monarch.spmd.surroundings import use_interface
 from monarch.tools.network import address_for
 from monarch_recipes.replicas.lighthouse import check_reachable
 from monarch_recipes.replicas.messages import Rendezvous, Seat
-from monarch_recipes.replicas.torchft_cures import CarefulManager, ReachableTransport
-
-__all__ = ["Patience", "become_member"]
+from monarch_recipes.replicas.torchft_cures import (
+    CarefulManager,
+    DistributedDataParallel,
+    ReachableTransport,
+)
 
 _QUORUM_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Patience:
+class MemberTimeouts:
     """How long a member waits for others: in a collective, for a quorum, in a whole step."""
 
     collective_seconds: float
@@ -35,7 +41,7 @@ def become_member(
     seat: Seat,
     meet: Rendezvous,
     device: torch.device,
-    patience: Patience,
+    patience: MemberTimeouts,
     state: Callable[[], dict[str, Any]],
     load_state: Callable[[dict[str, Any]], None],
 ) -> CarefulManager:
@@ -83,3 +89,40 @@ def become_member(
         heartbeat_interval=timedelta(milliseconds=100),
         checkpoint_transport=ReachableTransport(timeout, address),
     )
+
+
+class Averaging:
+    """From the time a group joins until it leaves. Train `model`, which is the group's own one,
+    or around it; `num_ranks` is how many the group has, and shares the batches of."""
+
+    def __init__(
+        self,
+        algorithm: str,
+        manager: CarefulManager,
+        model: nn.Module,
+        inner: torch.optim.Optimizer,
+        outer: torch.optim.Optimizer,
+        sync_every: int,
+        num_ranks: int,
+    ) -> None:
+        self._algorithm: LocalSGD | DiLoCo | None = None
+        if algorithm == "ddp":
+            self.model: nn.Module = DistributedDataParallel(manager, model)
+            return
+        self.model = model
+        if num_ranks > 1:
+            self.model = nn.parallel.DistributedDataParallel(model)
+            self.model.broadcast_buffers = False  # They are averaged with those of other groups.
+        self._algorithm = (
+            LocalSGD(manager, model, inner, sync_every)
+            if algorithm == "localsgd"
+            else DiLoCo(manager, [model], inner, outer, sync_every)
+        )
+        self._algorithm.__enter__()
+
+    def end(self) -> None:
+        if isinstance(self._algorithm, DiLoCo):
+            # What this group has learnt since the last step that all shared is its own.
+            self._algorithm._restore_parameters()
+        if self._algorithm is not None:
+            self._algorithm.__exit__(None, None, None)

@@ -13,27 +13,8 @@ from monarch.errors import MonarchError
 from monarch.runs.edits import Failure
 from monarch.runs.error_text import in_words
 from monarch.runs.trial import place_of
-from monarch_recipes.replicas.chaos import Fault
+from monarch_recipes.replicas.chaos import InjectedFault
 from monarch_recipes.replicas.recovery import RecoveryReport
-
-__all__ = [
-    "Event",
-    "Failed",
-    "Finished",
-    "Holds",
-    "Mark",
-    "Message",
-    "Metrics",
-    "Order",
-    "Outcome",
-    "Ready",
-    "Rendezvous",
-    "Seat",
-    "StepResult",
-    "TaskError",
-    "Unsaved",
-    "task_errors",
-]
 
 
 @dataclass(frozen=True)
@@ -53,7 +34,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Ready:
+class TrainerReady:
     """A process that has built its model.
 
     ``resumed_from`` is the checkpoint that it loaded; ``skipped`` says of newer ones what is wrong,
@@ -84,7 +65,7 @@ class Rendezvous:
 
 
 @dataclass(frozen=True)
-class Order:
+class StepOrder:
     """Make one step.
 
     ``least_step`` is what others have committed: a group that is behind that and does not heal
@@ -96,12 +77,12 @@ class Order:
     least_step: int
     last_step: int
     learning_rate: float
-    fault: Fault | None = None
+    fault: InjectedFault | None = None
     least_groups: int = 1
 
 
 @dataclass(frozen=True)
-class StepResult:
+class GroupStep:
     """One step of one rank. ``step`` is how many are committed now, this one included if it was.
 
     ``error`` is why it was not, as far as this rank knows. ``samples_per_second`` is of all groups
@@ -123,7 +104,7 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GroupsOutcome:
     """How a run ended. ``fingerprints`` are of the parameters at its end, by group."""
 
     step: int
@@ -134,7 +115,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Event:
+class RunEvent:
     """For ``Record.event``."""
 
     kind: str
@@ -143,14 +124,14 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Message:
+class RunMessage:
     """For ``Record.message``."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Metrics:
+class StepMetrics:
     """For ``Record.metrics``."""
 
     step: int
@@ -172,8 +153,8 @@ class Holds:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """To be answered once all that was told before is written down."""
+class FlushRequest:
+    """To be answered once all that was told before it is written down."""
 
     port: Port[None]
 
@@ -182,7 +163,7 @@ class Mark:
 class Finished:
     """The last of a run that has come to its end."""
 
-    outcome: Outcome
+    outcome: GroupsOutcome
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,18 @@
-"""Which hosts a replica group gets: one, where it fits on one."""
+"""Which hosts a replica group gets, one where it fits on one; the processes of groups and of the
+lighthouse: what they begin with, and their end.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
-__all__ = ["Place", "place_groups"]
+from monarch.actor import ProcMesh
+from monarch.config import configured
 
 
 @dataclass(frozen=True)
-class Place:
+class GroupPlace:
     """Consecutive hosts, with as many procs of the group on each.
 
     ``first_slot`` counts the procs of other groups on its first host.
@@ -22,7 +26,7 @@ class Place:
 
 def place_groups(
     num_groups: int, procs_per_group: int, num_hosts: int, procs_per_host: int
-) -> list[Place]:
+) -> list[GroupPlace]:
     """A place for every group; ValueError when there is too little of it.
 
     A group that fits on a host is never split, so that the loss of a host costs as few groups as
@@ -31,7 +35,7 @@ def place_groups(
     if procs_per_group <= procs_per_host:
         on_each = procs_per_host // procs_per_group
         places = [
-            Place(host, 1, procs_per_group, number * procs_per_group)
+            GroupPlace(host, 1, procs_per_group, number * procs_per_group)
             for number in range(on_each)
             for host in range(num_hosts)
         ]
@@ -43,7 +47,7 @@ def place_groups(
                 f"{procs_per_host} procs each"
             )
         places = [
-            Place(first, span, procs_per_group // span, 0)
+            GroupPlace(first, span, procs_per_group // span, 0)
             for first in range(0, num_hosts - span + 1, span)
         ]
     if len(places) < num_groups:
@@ -57,3 +61,23 @@ def place_groups(
 
 def _procs(number: int) -> str:
     return f"{number} proc{'s' * (number > 1)}"
+
+
+PRELOAD = ("monarch_recipes.replicas.preload",)
+ENVIRONMENT = {"RUST_LOG": "warn"}
+_STOP_SECONDS = 5.0
+
+
+async def end_procs(*meshes: ProcMesh | None) -> None:
+    """Kill procs, and wait a little for that: a host that is gone does not answer."""
+    ends = []
+    # What is worth saving has been saved, and what hangs has no last words.
+    with configured(stop_timeout_seconds=0.0):
+        for mesh in meshes:
+            if mesh is not None:
+                ends.append(mesh.stop().as_asyncio())
+    if ends:
+        await asyncio.wait(ends, timeout=_STOP_SECONDS)
+    for one in ends:
+        if one.done() and not one.cancelled():
+            one.exception()

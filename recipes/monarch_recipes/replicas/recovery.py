@@ -10,8 +10,6 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Incident", "RecoveryBook", "RecoveryReport"]
-
 _Gap = tuple[float, float]  # in which nobody committed a step: from one commit to the next
 
 

@@ -24,24 +24,13 @@ from torchft.coordination import ManagerServer
 
 from monarch.actor import Actor, endpoint
 
-__all__ = [
-    "Bell",
-    "CarefulManager",
-    "DistributedDataParallel",
-    "LeftBehind",
-    "LighthouseGone",
-    "ReachableTransport",
-    "average_in_group",
-    "silence_logs",
-]
-
 _PAUSE_SECONDS = 0.1
 # A lighthouse hears of a member ten times a second. Counted, so that all ranks of a group give up
 # in the same try: a quorum is had by all of them together.
 _NUM_TRIES = 20
 
 
-class LeftBehind(RuntimeError):
+class BehindOthers(RuntimeError):
     """This group is behind what others have committed, and there is nobody to heal from.
 
     It must not train: it would end with parameters of its own.
@@ -73,7 +62,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
     - A quorum that fails for another reason is asked for again for ``patience_seconds``. As it is,
       the manager would raise that first error for ever.
     - A group that comes back when all others have finished would train alone from where it
-      is. Here the quorum raises LeftBehind.
+      is. Here the quorum raises BehindOthers.
     - A quorum of fewer than ``least_groups`` is asked for again, a few times: a lighthouse that has
       not heard of the others yet would let one go ahead without them.
     - Its server listens at ``hostname`` alone. As it is, it lets in whoever connects to any of this
@@ -95,7 +84,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
         self.has_healed = False
         self.has_committed = False
         self.is_given_up = False
-        _Current.manager = self
+        _CurrentManager.manager = self
 
     def give_up(self) -> None:
         """The lighthouse is gone; whoever waits for a quorum is let go."""
@@ -122,7 +111,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
                     raise
             time.sleep(_PAUSE_SECONDS)
         if self.errored() is None and self.current_step() < self.least_step:
-            raise LeftBehind(
+            raise BehindOthers(
                 f"alone at step {self.current_step()}, where others had committed {self.least_step}"
             )
 
@@ -172,7 +161,7 @@ def _nothing() -> None:
     """What there is to wait for after an error."""
 
 
-class _Current:
+class _CurrentManager:
     """The manager that this process has now."""
 
     manager: CarefulManager | None = None
@@ -184,8 +173,8 @@ class Bell(Actor):
     @endpoint
     def lighthouse_is_gone(self) -> None:
         """Let go of whatever waits for it."""
-        if _Current.manager is not None:
-            _Current.manager.give_up()
+        if _CurrentManager.manager is not None:
+            _CurrentManager.manager.give_up()
 
 
 class ReachableTransport(HTTPTransport):  # type: ignore[misc]

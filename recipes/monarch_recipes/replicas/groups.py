@@ -1,4 +1,4 @@
-"""The groups together: starting one, asking it, losing it, and who is how far."""
+"""All groups of a run: starting one, asking it, losing it, and how far each is."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from monarch.runs.restarts import Restarts
 from monarch.runs.saving import shown
 from monarch.runs.witness import stacks_of, tell_stacks
 from monarch_recipes.extras import Extras
-from monarch_recipes.replicas.chaos import Fault
-from monarch_recipes.replicas.chronicle import Chronicle
+from monarch_recipes.replicas.chaos import InjectedFault
+from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.group import (
     Disconnected,
     Group,
@@ -25,14 +25,10 @@ from monarch_recipes.replicas.group import (
     GroupLost,
     first_cause,
 )
-from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseTimes
-from monarch_recipes.replicas.lighthouse_keeper import LighthouseKeeper
-from monarch_recipes.replicas.messages import Ready, TaskError, Unsaved
-from monarch_recipes.replicas.placement import place_groups
-from monarch_recipes.replicas.processes import end_procs
-from monarch_recipes.replicas.torchft_cures import LeftBehind
-
-__all__ = ["Crew", "GroupsError", "Limits"]
+from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseKeeper, LighthouseTimes
+from monarch_recipes.replicas.messages import TaskError, TrainerReady, Unsaved
+from monarch_recipes.replicas.placement import end_procs, place_groups
+from monarch_recipes.replicas.torchft_cures import BehindOthers
 
 _LOOK_SECONDS = 0.2
 _STACK_SECONDS = 1.0
@@ -64,7 +60,7 @@ class Limits:
     step_timeout_seconds: float
     max_restarts: int
     restart_window_seconds: float
-    faults: tuple[Fault, ...]
+    faults: tuple[InjectedFault, ...]
 
     @classmethod
     def of(cls, config: Any) -> Limits:
@@ -81,7 +77,7 @@ class Limits:
         return Restarts(self.max_restarts, self.restart_window_seconds, longest_wait_seconds)
 
 
-class Crew:
+class Groups:
     """Groups on ``hosts``, with trainers of one class, which get ``config``."""
 
     def __init__(
@@ -92,13 +88,13 @@ class Crew:
         hosts: HostMesh,
         procs_per_host: int,
         checkpoint_dir: Path,
-        chronicle: Chronicle,
+        event_log: EventLog,
         keeper: LighthouseKeeper,
     ) -> None:
         places = place_groups(
             limits.num_groups, limits.procs_per_group, hosts.size(), procs_per_host
         )
-        self.groups = [
+        self.all = [
             Group(number, place, limits.new_budget()) for number, place in enumerate(places)
         ]
         self.saved_step = 0
@@ -108,18 +104,18 @@ class Crew:
         self._config = config
         self._hosts = hosts
         self._checkpoint_dir = checkpoint_dir
-        self._chronicle = chronicle
+        self._event_log = event_log
         self._keeper = keeper
 
     # Who is how far.
 
     def is_over(self) -> bool:
         """Whether somebody has finished: from then on nobody may begin."""
-        return any(group.has_finished for group in self.groups)
+        return any(group.has_finished for group in self.all)
 
     def training(self) -> list[Group]:
         """Those that take part, or are to as soon as there is a lighthouse."""
-        return [group for group in self.groups if group.is_training]
+        return [group for group in self.all if group.is_training]
 
     def newest_step(self) -> int:
         """The last step that anybody alive has committed, or that is on disk."""
@@ -129,7 +125,7 @@ class Crew:
         """What the living have committed, but for this one."""
         others = (
             other.step
-            for other in self.groups
+            for other in self.all
             if other is not group and (other.is_training or other.has_finished)
         )
         return max(others, default=0)
@@ -143,23 +139,25 @@ class Crew:
         """
         group.lighthouse_number = self._keeper.number
         group.spawn(
-            self._hosts, len(self.groups), self._trainer_class, self._config, self._checkpoint_dir
+            self._hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir
         )
         await self.ask(group, group.trials.report.call())  # It is to see what comes now.
-        ready: list[Ready] = await self.ask(group, group.trainers.setup.call(self.saved_path))
+        ready: list[TrainerReady] = await self.ask(
+            group, group.trainers.setup.call(self.saved_path)
+        )
         first = ready[0]
         group.step = first.step
         if self.saved_path is None:
             self.saved_step, self.saved_path = first.step, first.resumed_from
-            self._chronicle.history = self._chronicle.history or first.history
-        self._chronicle.recovery.ready(group.name, time.monotonic())
+            self._event_log.history = self._event_log.history or first.history
+        self._event_log.recovery.ready(group.name, time.monotonic())
         for text in first.skipped:
-            self._chronicle.tell("skipped", text)
+            self._event_log.tell("skipped", text)
         is_new = group.num_starts == 1
         text = f"{group.name} is {'there' if is_new else 'there again'}"
         if first.resumed_from is not None:
             text += f", with {shown(first.resumed_from)}, after step {first.step}"
-        self._chronicle.tell(
+        self._event_log.tell(
             "started" if is_new else "respawned", text, group=group.number, step=first.step,
             pids=[one.pid for one in ready], hosts=[one.hostname for one in ready],
             num_parameters=first.num_parameters,
@@ -167,20 +165,20 @@ class Crew:
 
     async def lose(self, group: Group, why: str, details: str = "") -> None:
         """End what is left of a group."""
-        self._chronicle.died(group.name, group.step, why, details, group=group.number)
-        self._chronicle.fingerprints.forget(group.number)
+        self._event_log.died(group.name, group.step, why, details, group=group.number)
+        self._event_log.fingerprints.forget(group.number)
         await end_procs(group.let_go())
         # The client may have to bring its host up again.
-        await self._chronicle.written()
-        if not any(other.is_training or other.has_finished for other in self.groups):
-            self._chronicle.rolled_back(self.saved_step)
+        await self._event_log.written()
+        if not any(other.is_training or other.has_finished for other in self.all):
+            self._event_log.rolled_back(self.saved_step)
 
     async def may_restart(self, group: Group) -> bool:
         """Wait for a group's turn to be started again; false if it has none left."""
         delay = group.restarts.next_wait_seconds(time.monotonic())
         if delay is None:
             group.is_given_up = True
-            self._chronicle.tell(
+            self._event_log.tell(
                 "given_up",
                 f"{group.name} is given up after {group.restarts.most} restarts within "
                 f"{group.restarts.window_seconds:g} s",
@@ -193,11 +191,11 @@ class Crew:
     async def save(self, group: Group) -> Path:
         """Have a group write a checkpoint, once its steps are written down: who goes on from it,
         as after the client's death, does not make them again."""
-        await self._chronicle.written()
+        await self._event_log.written()
         first = group.trainers.slice(ranks=0)
-        path: Path = (await self.ask(group, first.save.call(self._chronicle.history)))[0]
+        path: Path = (await self.ask(group, first.save.call(self._event_log.history)))[0]
         self.saved_step, self.saved_path = group.step, path
-        self._chronicle.tell(
+        self._event_log.tell(
             "saved", f"saved {shown(path)}", step=group.step, path=str(path), group=group.number
         )
         return path
@@ -205,7 +203,7 @@ class Crew:
     def accuse(self, complaints: dict[int, str]) -> None:
         """Have groups started again whose parameters are not the others'."""
         for number, what in complaints.items():
-            self.groups[number].accused_of = f"its parameters have come apart: {what}"
+            self.all[number].accused_of = f"its parameters have come apart: {what}"
 
     def tell_unsaved(self, group: Group, error: Unsaved) -> str:
         """A full disk is no reason to end a run that goes on; the text, for one that cannot."""
@@ -215,7 +213,7 @@ class Crew:
             else "there is none yet"
         )
         text = f"{error}; {kept}"
-        self._chronicle.tell("unsaved", text, step=group.step, group=group.number)
+        self._event_log.tell("unsaved", text, step=group.step, group=group.number)
         return text
 
     def how_to_go_on(self) -> str:
@@ -225,7 +223,7 @@ class Crew:
 
     async def end(self) -> None:
         """End all of them."""
-        await end_procs(*(group.let_go() for group in self.groups))
+        await end_procs(*(group.let_go() for group in self.all))
 
     # Asking one.
 
@@ -287,7 +285,7 @@ class Crew:
             return error
         if group.lighthouse_number != self._keeper.number:
             return Disconnected("the lighthouse has died")
-        if isinstance(error, LeftBehind) and self.is_over():
+        if isinstance(error, BehindOthers) and self.is_over():
             return GroupLate()
         return GroupLost(f"{type(error).__name__}: {error}")
 

@@ -10,26 +10,24 @@ from monarch.actor import Actor, Channel, HostMesh, PortReceiver, this_proc
 from monarch.runs import Record
 from monarch.runs.hold_report import HoldReport
 from monarch_recipes.replicas.controller import Controller
-from monarch_recipes.replicas.crew import Limits
+from monarch_recipes.replicas.groups import Limits
 from monarch_recipes.replicas.messages import (
-    Event,
     Failed,
     Finished,
+    FlushRequest,
+    GroupsOutcome,
     Holds,
-    Mark,
-    Message,
-    Metrics,
-    Outcome,
+    RunEvent,
+    RunMessage,
+    StepMetrics,
 )
-
-__all__ = ["train_groups"]
 
 _LOOK_SECONDS = 0.5
 
 
 def train_groups(
     trainer_class: type[Actor], config: Any, hosts: HostMesh, record: Record
-) -> Outcome:
+) -> GroupsOutcome:
     """Train to the end, whoever dies; ``config`` has what `Limits` names.
 
     Ctrl-C lets the groups finish a step, and saves. A second one ends all at once.
@@ -49,7 +47,9 @@ class _Moved(Exception):
         self.hosts = hosts
 
 
-def _train_on(hosts: HostMesh, trainer_class: type[Actor], config: Any, record: Record) -> Outcome:
+def _train_on(
+    hosts: HostMesh, trainer_class: type[Actor], config: Any, record: Record
+) -> GroupsOutcome:
     port, news = Channel[Any].open()
     controller = this_proc().spawn(
         "controller", Controller, Limits.of(config), trainer_class, config, hosts,
@@ -75,7 +75,7 @@ def _train_on(hosts: HostMesh, trainer_class: type[Actor], config: Any, record: 
                         )
                     else:
                         held.over(said.doing, said.generation)
-                if isinstance(said, Event) and said.kind == "died":
+                if isinstance(said, RunEvent) and said.kind == "died":
                     # Before its restart, which waits until this is written down.
                     _look_after(hosts, record)
                 if record.is_stopping and not asked_to_stop:
@@ -115,12 +115,14 @@ def _next_news(news: PortReceiver[Any]) -> Any:
         return None
 
 
-def _write_down(said: Metrics | Event | Message | Mark | Holds | None, record: Record) -> None:
-    if isinstance(said, Metrics):
+def _write_down(
+    said: StepMetrics | RunEvent | RunMessage | FlushRequest | Holds | None, record: Record
+) -> None:
+    if isinstance(said, StepMetrics):
         record.metrics(said.step, said.num_steps, said.values)
-    elif isinstance(said, Event):
+    elif isinstance(said, RunEvent):
         record.event(said.kind, said.text, **said.data)
-    elif isinstance(said, Message):
+    elif isinstance(said, RunMessage):
         record.message(said.text)
-    elif isinstance(said, Mark):
+    elif isinstance(said, FlushRequest):
         said.port.send(None)

@@ -1,15 +1,13 @@
-"""A place where several tasks wait for each other."""
+"""A barrier for tasks: each waits until all have arrived."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
 
-__all__ = ["Gathering", "gather"]
 
-
-class Gathering:
-    """Lets those who arrive, its ``members``, go on together; who is lost is not waited for."""
+class Barrier:
+    """Groups that arrive, its ``members``, go on together; a lost one is not waited for."""
 
     def __init__(self, expected: Iterable[int]) -> None:
         self.members: set[int] = set()
@@ -34,7 +32,7 @@ class Gathering:
             self._all_there.set()
 
     def give_way(self) -> None:
-        """Another one takes its place, where those who wait here go on waiting: see ``gather``."""
+        """Another barrier takes its place: what waits here waits there, by ``meet_at_barrier``."""
         self._all_there.set()
 
     async def wait(self, timeout: float | None = None) -> None:
@@ -45,13 +43,23 @@ class Gathering:
             self._all_there.set()
 
 
-async def gather(
-    current: Callable[[], Gathering], number: int, timeout: float | None = None
+async def meet_at_barrier(
+    current: Callable[[], Barrier], number: int, timeout: float | None = None
 ) -> None:
-    """Arrive at the gathering that there is now, and wait for the others: there, or at those that
-    take its place meanwhile."""
-    here: Gathering | None = None
+    """Arrive at the barrier that is current, and wait for the others: there, or at the barriers
+    that take its place meanwhile."""
+    here: Barrier | None = None
     while here is not current():
         here = current()
         here.arrive(number)
         await here.wait(timeout)
+
+
+async def wait_for_all(tasks: Iterable[asyncio.Future[None]], beside: asyncio.Future[None]) -> None:
+    """Wait for all ``tasks``; raises what one of them, or ``beside``, raises first."""
+    waiting = set(tasks)
+    while waiting:
+        done, _ = await asyncio.wait({*waiting, beside}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        waiting -= done

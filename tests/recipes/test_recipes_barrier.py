@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from monarch_recipes.replicas.gathering import Gathering, gather
+from monarch_recipes.replicas.barrier import Barrier, meet_at_barrier
 
 
 class Meeting:
-    """A place whose gathering may be another one meanwhile, and who has come through it."""
+    """A place whose barrier may be another one meanwhile, and who has come through it."""
 
     def __init__(self, *expected: int) -> None:
-        self.gathering = Gathering(expected)
+        self.barrier = Barrier(expected)
         self.through: list[int] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -22,7 +22,7 @@ class Meeting:
         await self.settle()
 
     async def _come(self, number: int) -> None:
-        await gather(lambda: self.gathering, number)
+        await meet_at_barrier(lambda: self.barrier, number)
         self.through.append(number)
 
     async def settle(self) -> None:
@@ -30,7 +30,7 @@ class Meeting:
             await asyncio.sleep(0)
 
     def replace(self, expected: Iterable[int]) -> None:
-        before, self.gathering = self.gathering, Gathering(expected)
+        before, self.barrier = self.barrier, Barrier(expected)
         before.give_way()
 
 
@@ -45,7 +45,7 @@ def test_all_go_on_when_the_last_has_come() -> None:
         assert meeting.through == []
         await meeting.come(1)
         assert sorted(meeting.through) == [0, 1]
-        assert meeting.gathering.members == {0, 1}
+        assert meeting.barrier.members == {0, 1}
         await meeting.come(2)  # Who comes late is not held up.
         assert meeting.through[-1] == 2
 
@@ -56,11 +56,11 @@ def test_who_is_lost_is_not_waited_for_and_no_member() -> None:
     async def story() -> None:
         meeting = Meeting(0, 1)
         await meeting.come(0)
-        meeting.gathering.lose(1)
+        meeting.barrier.lose(1)
         await meeting.settle()
         assert meeting.through == [0]
-        meeting.gathering.lose(0)
-        assert meeting.gathering.members == set()
+        meeting.barrier.lose(0)
+        assert meeting.barrier.members == set()
 
     meet(story)
 
@@ -74,7 +74,7 @@ def test_who_waits_goes_on_waiting_where_all_begin_anew() -> None:
         meeting.replace([0, 1])
         await meeting.settle()
         assert meeting.through == []
-        assert meeting.gathering.members == {0}
+        assert meeting.barrier.members == {0}
         await meeting.come(1)
         assert sorted(meeting.through) == [0, 1]
 
@@ -83,8 +83,8 @@ def test_who_waits_goes_on_waiting_where_all_begin_anew() -> None:
 
 def test_patience_ends() -> None:
     async def story() -> None:
-        gathering = Gathering([0, 1])
-        await gather(lambda: gathering, 0, timeout=0.01)
-        await gather(lambda: gathering, 2)  # Nobody waits for 1 any more.
+        barrier = Barrier([0, 1])
+        await meet_at_barrier(lambda: barrier, 0, timeout=0.01)
+        await meet_at_barrier(lambda: barrier, 2)  # Nobody waits for 1 any more.
 
     meet(story)

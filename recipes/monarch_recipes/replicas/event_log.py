@@ -1,22 +1,28 @@
-"""What is told of a run, and what is remembered of it to tell: metrics, faults, fingerprints."""
+"""What is told of a run, and what is remembered of it to tell: metrics, faults, and fingerprints.
+
+A fingerprint is a digest of parameters and buffers: whether replicas still have the same ones. Two
+groups that went on alone, each taking the other for dead, look healthy: their losses fall, their
+steps are equal. So does a group that learns at another rate. Only their parameters differ.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from monarch.actor import Channel, Port
-from monarch_recipes.replicas.fingerprint import FingerprintBook
-from monarch_recipes.replicas.messages import Event, Mark, Metrics, StepResult
-from monarch_recipes.replicas.recovery import RecoveryBook
+import torch
+from torch import nn
 
-__all__ = ["LIGHTHOUSE", "Chronicle"]
+from monarch.actor import Channel, Port
+from monarch_recipes.replicas.messages import FlushRequest, GroupStep, RunEvent, StepMetrics
+from monarch_recipes.replicas.recovery import RecoveryBook
 
 LIGHTHOUSE = "lighthouse"
 
 
-class Chronicle:
+class EventLog:
     """``news`` is where the client listens. ``newest_step`` is the last that was reported."""
 
     def __init__(self, num_groups: int, num_steps: int, news: Port[Any]) -> None:
@@ -29,12 +35,12 @@ class Chronicle:
 
     def tell(self, kind: str, text: str, **data: Any) -> None:
         """An event of the run."""
-        self.news.send(Event(kind, text, data))
+        self.news.send(RunEvent(kind, text, data))
 
     async def written(self) -> None:
         """Wait until all that was told is written down."""
         port, answer = Channel[None].open(once=True)
-        self.news.send(Mark(port))
+        self.news.send(FlushRequest(port))
         await answer.recv()
 
     def died(self, victim: str, step: int, why: str, details: str = "", **data: Any) -> None:
@@ -47,7 +53,7 @@ class Chronicle:
             step=step, reason=why, detection_seconds=detection, **data,
         )  # fmt: skip
 
-    def committed(self, group: int, results: Sequence[StepResult]) -> dict[int, str]:
+    def committed(self, group: int, results: Sequence[GroupStep]) -> dict[int, str]:
         """A group has committed a step; tells what is wrong with whose parameters, if anything."""
         result, name, now = results[0], f"group {group}", time.monotonic()
         healed = self.recovery.committed(name, result.step, result.participants, now)
@@ -77,7 +83,7 @@ class Chronicle:
             )  # fmt: skip
         return complaints
 
-    def discarded(self, group: int, step: int, results: Sequence[StepResult]) -> None:
+    def discarded(self, group: int, step: int, results: Sequence[GroupStep]) -> None:
         """A group has made a step in vain."""
         self.recovery.wasted()
         why = next((one.error for one in results if one.error), "").strip().partition("\n")[0]
@@ -107,7 +113,7 @@ class Chronicle:
                 return {name: value for name, value in row.items() if name != "step"}
         return None
 
-    def _report(self, result: StepResult) -> None:
+    def _report(self, result: GroupStep) -> None:
         values = {
             "loss": result.loss,
             **result.metrics,
@@ -117,4 +123,75 @@ class Chronicle:
             "participants": float(result.participants),
             "generation": float(result.generation),
         }
-        self.news.send(Metrics(result.step, self.num_steps, values))
+        self.news.send(StepMetrics(result.step, self.num_steps, values))
+
+
+def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
+    """A digest of the tensors' bits, in their order; equal on every machine."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def fingerprint_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> str:
+    """A digest of parameters and buffers, and of what the optimizer remembers, if given."""
+    tensors: list[torch.Tensor] = list(model.state_dict().values())
+    if optimizer is not None:
+        tensors += [
+            value
+            for _, state in sorted(optimizer.state_dict()["state"].items())
+            for _, value in sorted(state.items())
+            if isinstance(value, torch.Tensor)
+        ]
+    return fingerprint(tensors)
+
+
+class FingerprintBook:
+    """What each group had at a step; the first to tell is right, until there are more of another.
+
+    ``agreed_step`` is the last step at which two groups were found equal.
+    """
+
+    def __init__(self) -> None:
+        self.agreed_step = 0
+        self._told: dict[int, dict[int, str]] = {}
+
+    def add(self, step: int, group: int, digests: Sequence[str]) -> dict[int, str]:
+        """What is wrong, by the group that it is wrong with; ``digests`` has one of each rank."""
+        told = self._told.setdefault(step, {})
+        self._forget_all_but_the_newest()
+        if len(set(digests)) > 1:
+            return {group: f"its ranks differ at step {step}: {', '.join(digests)}"}
+        told[group] = digests[0]
+        if len(told) > 1 and len(set(told.values())) == 1:
+            self.agreed_step = max(self.agreed_step, step)
+        right = self.reference(step)
+        return {
+            other: f"it has {digest} at step {step}, where group {right} has {told[right]}"
+            for other, digest in told.items()
+            if digest != told[right]
+        }
+
+    def reference(self, step: int) -> int:
+        """The group that the others are to agree with at a step: the first of the most."""
+        told = list(self._told[step].values())
+        return max(self._told[step], key=lambda group: told.count(self._told[step][group]))
+
+    def of(self, step: int) -> dict[int, str]:
+        """The digests of a step, by group."""
+        return dict(self._told.get(step, {}))
+
+    def forget(self, group: int) -> None:
+        """A group is made anew: what it had does not count any more."""
+        for told in self._told.values():
+            told.pop(group, None)
+
+    def roll_back(self) -> None:
+        """The run goes on from a checkpoint: its steps are made once more."""
+        self._told.clear()
+
+    def _forget_all_but_the_newest(self, num_kept: int = 4) -> None:
+        for step in sorted(self._told)[:-num_kept]:
+            del self._told[step]

@@ -1,0 +1,198 @@
+"""Evaluations while groups train, and the finish of a run: one saves, late groups take that over.
+
+Groups have the same parameters after a step, so what one finds is good for all. No group begins the
+next step before it is known, so that all end in the same one where there will be no better.
+
+At the finish no group trains any more. A group that comes late gets the checkpoint, and is compared
+with the rest like any other; so it also proves that the checkpoint is good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from monarch.runs.saving import shown
+from monarch_recipes.best import EvaluationVerdict
+from monarch_recipes.evaluation import held_out_names, means_of, told
+from monarch_recipes.extras import Extras
+from monarch_recipes.replicas.event_log import EventLog
+from monarch_recipes.replicas.group import Disconnected, Group, GroupLost
+from monarch_recipes.replicas.groups import Groups, GroupsError
+from monarch_recipes.replicas.messages import (
+    GroupsOutcome,
+    RunMessage,
+    StepMetrics,
+    TaskError,
+    Unsaved,
+)
+from monarch_recipes.schedule import is_due
+
+
+class Evaluations:
+    """``every`` and ``extras`` are live keys of the run's config."""
+
+    def __init__(self, groups: Groups, event_log: EventLog, every: int, extras: Extras) -> None:
+        self.every = every
+        self.extras = extras
+        self._groups = groups
+        self._event_log = event_log
+        self._one_at_a_time = asyncio.Lock()
+
+    async def if_due(
+        self, group: Group, hold: Callable[[TaskError], Awaitable[bool]]
+    ) -> EvaluationVerdict | None:
+        """Evaluate after this group's step, if nobody has; whoever comes meanwhile waits here.
+
+        ``hold`` is called where the code for it fails, and says whether to try again; or raises.
+        A group that is lost leaves it to the next one.
+        """
+        if not is_due(group.step, self.every):
+            return None
+        async with self._one_at_a_time:
+            while self._event_log.evaluated(group.step) is None:
+                try:
+                    return await self.make(group)
+                except TaskError as error:
+                    if not await hold(error):
+                        break
+        return None
+
+    async def make(self, group: Group) -> EvaluationVerdict:
+        """What a group finds on the held-out samples is told, and remembered; the best is kept."""
+        groups, event_log, step = self._groups, self._event_log, group.step
+        values = await self.values(group)
+        history = [*event_log.history, {**values, "step": float(step)}]
+        first = group.trainers.slice(ranks=0)
+        verdict: EvaluationVerdict = (
+            await groups.ask(group, first.judge.call(history, self.extras))
+        )[0]
+        event_log.history = history
+        named = held_out_names(values)
+        if named:
+            event_log.news.send(StepMetrics(step, event_log.num_steps, named))
+        if verdict.is_best and self.extras.keep_best:
+            try:
+                path = (await groups.ask(group, first.save.call(history, True)))[0]
+            except Unsaved as error:
+                groups.tell_unsaved(group, error)
+            else:
+                text = f"the best so far: {shown(path)}"
+                event_log.tell("best", text, step=step, path=str(path), group=group.number)
+        return verdict
+
+    async def values(self, group: Group) -> dict[str, float]:
+        """Loss and metrics on the held-out samples, of which each rank looks at its share."""
+        return means_of(await self._groups.ask(group, group.trainers.evaluate.call()))
+
+
+async def save_the_end(groups: Groups, event_log: EventLog, last_step: int) -> Path | None:
+    """A checkpoint by one of the most groups that agree; ``None`` when all died meanwhile."""
+    book = event_log.fingerprints
+    while True:
+        for group in groups.all:
+            await _compare(groups, event_log, group, last_step)
+        finished = [group for group in groups.all if group.has_finished]
+        if not finished:
+            return None
+        saver = groups.all[book.reference(last_step)] if book.of(last_step) else finished[0]
+        try:
+            return await groups.save(saver)
+        except Unsaved as error:
+            raise GroupsError(groups.tell_unsaved(saver, error)) from None
+        except (GroupLost, Disconnected) as lost:
+            await groups.lose(saver, str(lost))
+
+
+async def conclude(
+    groups: Groups,
+    event_log: EventLog,
+    evaluations: Evaluations,
+    last_step: int,
+    checkpoint: Path,
+    is_stopping: bool,
+) -> GroupsOutcome:
+    """Bring the late to the end, unless the run was stopped; evaluate; tell what came of it."""
+    if not is_stopping:
+        late = (group for group in groups.all if _is_late(group))
+        await asyncio.gather(*(_adopt(groups, event_log, group, checkpoint) for group in late))
+    held_out = await _evaluate(groups, event_log, evaluations, last_step)
+    named = held_out_names(held_out)
+    fingerprints = event_log.fingerprints.of(last_step)
+    report = event_log.recovery.report(time.monotonic())
+    are_equal = len(set(fingerprints.values())) == 1
+    event_log.tell(
+        "stopped" if is_stopping else "finished",
+        f"{len(fingerprints)} of {len(groups.all)} groups are at step {last_step}, "
+        f"{'with identical parameters' if are_equal else 'with DIFFERENT parameters'}; "
+        f"{told(named)}; saved {shown(checkpoint)}",
+        step=last_step, fingerprints=fingerprints, **named,
+        checkpoint=str(checkpoint), details="\n".join(report.lines()), **report.data(),
+    )  # fmt: skip
+    for line in report.lines():
+        event_log.news.send(RunMessage(line))
+    if not are_equal:
+        raise GroupsError(
+            f"the groups ended with different parameters: {fingerprints}; they agreed until "
+            f"step {event_log.fingerprints.agreed_step}"
+        )
+    return GroupsOutcome(last_step, held_out, checkpoint, fingerprints, report)
+
+
+async def _compare(groups: Groups, event_log: EventLog, group: Group, last_step: int) -> None:
+    """Where the run ends sooner than was known in its last step, nobody was compared there."""
+    if not group.has_finished or group.number in event_log.fingerprints.of(last_step):
+        return
+    try:
+        digests = await groups.ask(group, group.trainers.fingerprint.call())
+        groups.accuse(event_log.compare(group.number, last_step, digests))
+    except (GroupLost, Disconnected) as lost:
+        await groups.lose(group, str(lost))
+
+
+def _is_late(group: Group) -> bool:
+    return not group.is_given_up and (not group.has_finished or group.accused_of is not None)
+
+
+async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: Path) -> None:
+    """A late group takes over what the others have arrived at."""
+    if group.accused_of is not None:
+        await groups.lose(group, group.accused_of)
+    while True:
+        try:
+            if group.trainers is not None:
+                await groups.ask(group, group.trainers.setup.call(checkpoint))
+            elif await groups.may_restart(group):
+                await groups.start(group)
+            else:
+                return
+            digests = await groups.ask(group, group.trainers.fingerprint.call())
+            break
+        except (GroupLost, Disconnected) as lost:
+            await groups.lose(group, str(lost))
+    group.step, group.has_finished, group.is_training = groups.saved_step, True, False
+    event_log.compare(group.number, group.step, digests)
+    event_log.recovery.committed(group.name, group.step, 0, time.monotonic())
+    event_log.tell(
+        "adopted",
+        f"{group.name} came when the others had finished: it did not train, and has taken over "
+        f"{shown(checkpoint)}",
+        group=group.number, step=group.step,
+    )  # fmt: skip
+
+
+async def _evaluate(
+    groups: Groups, event_log: EventLog, evaluations: Evaluations, last_step: int
+) -> dict[str, float]:
+    """Loss and metrics on the held-out samples, by the first group that can tell."""
+    for group in groups.all:
+        if event_log.evaluated(last_step) is not None:
+            break
+        if not group.has_finished or group.trainers is None:
+            continue
+        with contextlib.suppress(GroupLost, Disconnected):
+            await evaluations.make(group)
+    return event_log.evaluated(last_step) or {}

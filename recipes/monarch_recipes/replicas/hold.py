@@ -1,0 +1,103 @@
+"""The hold of a run: code that is newer than that with which it began has failed, and all groups
+wait for newer code. Nothing of a step is committed meanwhile; the step is made again then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from monarch.actor import Port
+from monarch.runs.edits import Edits, Failure
+from monarch.runtime import process
+from monarch_recipes.replicas.group import Group, GroupLost
+from monarch_recipes.replicas.messages import GroupStep, Holds, TaskError
+
+SETUP, STEP, EVALUATION = "setup", "step", "evaluation"  # activities
+_LOOK_SECONDS = 0.05
+
+
+class GroupsHold:
+    """Of one run. ``is_local`` where groups do not share each step; ``step_seconds`` is how long
+    a step may take; what happens is told to ``news``."""
+
+    def __init__(self, news: Port[Any], step_seconds: float, *, is_local: bool) -> None:
+        self.edits = Edits()
+        self.failure: Failure | None = None
+        self._has_held = False
+        self._news = news
+        self._step_seconds = step_seconds
+        self._is_local = is_local
+
+    def begin_after_error(self, activity: str, doing: str, error: TaskError) -> None:
+        """All groups wait for newer code from here on; nothing of a step was committed. Raises
+        the error where the code is no newer than that with which the run began."""
+        generation = process.current().generation
+        if not self.edits.is_edited(generation):
+            raise error
+        good = max(self.edits.good_before(activity, generation), error.good_generation or 0)
+        if activity == SETUP:
+            state = "the group is started again after the mend, and the others wait"
+        elif self._is_local:
+            state = "all groups wait, and what one has made of it by itself is made again"
+        else:
+            state = "nothing of it was committed, and all groups wait"
+        told = f"{error.reason} ({error.where})"
+        failure = self._failure_of(activity, doing, told, good, error.file, error.line)
+        self._begin(failure, state)
+
+    def begin_after_loss(self, group: Group, lost: GroupLost, *, are_left: bool) -> None:
+        """Hold where the code must be why a group was lost. A first death may be chance; what
+        hangs, or dies again, on new code does so for that. ``are_left`` where others train on."""
+        edits, generation = self.edits, process.current().generation
+        doing = f"step {group.step + 1}"
+        is_again = edits.is_lost_again(STEP, f"{doing} of {group.name}", generation)
+        if not is_again and not (lost.details and edits.is_new(STEP, generation)):
+            return
+        if are_left:
+            state = f"{group.name} is ended; after the mend it heals from the others, which wait"
+        else:
+            state = "no group is left: after the mend all go on from the last checkpoint"
+        told, good = f"{group.name} was lost: {lost}", edits.good_before(STEP, generation)
+        self._begin(self._failure_of(STEP, doing, told, good), state, in_place=are_left)
+
+    def patience(self) -> float | None:
+        """How many seconds a step may take on new code; None on code that has proved itself."""
+        agent = process.current()
+        generation = agent.generation
+        if not self.edits.is_new(STEP, generation):
+            return None
+        waits = agent.code_states.coming > generation
+        return self.edits.patience_seconds(STEP, generation, self._step_seconds, mend_waits=waits)
+
+    async def mended(self, unless: Callable[[], bool]) -> None:
+        """Wait as long as the run holds, ``unless`` that becomes true."""
+        while (failure := self.failure) is not None and not unless():
+            if process.current().generation > failure.generation:
+                self.failure = None
+            else:
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    def step_went_well(self, result: GroupStep, seconds: float) -> None:
+        """A group has committed a step: where the run has held, it is over."""
+        self.edits.went_well(STEP, result.generation, seconds)
+        if self._has_held and self.failure is None:
+            self._has_held = False
+            self._news.send(Holds(f"step {result.step}", result.generation))
+
+    def _failure_of(
+        self, activity: str, doing: str, told: str, good: int, file: str = "", line: int = 0
+    ) -> Failure:
+        edits, generation = self.edits, process.current().generation
+        return Failure(
+            doing, told, generation, good, (), file, line,
+            is_first=edits.is_new(activity, generation), older=edits.older(generation),
+        )  # fmt: skip
+
+    def _begin(self, failure: Failure, state: str, *, in_place: bool = True) -> None:
+        if self.failure is not None:
+            return  # Another group has said so.
+        self.failure = failure
+        self._has_held = True
+        self._news.send(Holds(failure.doing, failure.generation, failure, state, in_place))
