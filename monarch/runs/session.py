@@ -28,6 +28,7 @@ from monarch.runs.ranks import RunLost
 from monarch.runs.record import Display, Record
 from monarch.runs.report import write_report
 from monarch.runtime.ends.process_start import process_start
+from monarch.runtime.uninterrupted import Uninterrupted
 
 _GIT_SECONDS = 5.0
 
@@ -40,11 +41,13 @@ class RunLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = os.open(folder, os.O_RDONLY)
+        self._file: int | None = None
+        with Uninterrupted():  # Ctrl-C just after it was opened would leave it open.
+            self._file = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._file)
+            self.close()
             raise JobError(
                 f"{folder} is being run by another program; --new begins another run"
             ) from None
@@ -53,7 +56,12 @@ class RunLock:
 
     def close(self) -> None:
         """Let others have it."""
-        os.close(self._file)
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def __del__(self) -> None:
+        self.close()  # Where Ctrl-C came before the maker of it could keep it.
 
 
 @dataclass

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from monarch.errors import MonarchError
+from monarch.runtime.uninterrupted import Uninterrupted
 
 _NAME = re.compile(r"step-(\d{8,})\.pt")
 _UNFINISHED = ".unfinished"
@@ -264,8 +265,9 @@ def _be_newest(path: Path, others: Sequence[Path]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with Uninterrupted():  # Ctrl-C just after it was opened would leave it open.
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from monarch_recipes.checkpoint import (
     load_latest_checkpoint,
     save_checkpoint,
 )
+from tests.support import open_files
 
 
 def state(step: int) -> dict[str, Any]:
@@ -220,3 +222,20 @@ def test_a_clock_that_was_set_back_costs_no_checkpoint(two: Path) -> None:
     assert latest is not None
     assert latest.step == 40
     assert names(two.parent) == ["step-00000040.pt"]
+
+
+def test_a_save_that_is_interrupted_leaves_no_descriptor_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open = os.open
+
+    def open_interrupted(path: Any, *arguments: Any, **named: Any) -> int:
+        descriptor = really_open(path, *arguments, **named)
+        if path == tmp_path:
+            signal.raise_signal(signal.SIGINT)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, 1, {"step": 1}, 3)
+    assert str(tmp_path) not in open_files()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,8 @@ from monarch.runs.loggers import check_loggers, open_loggers
 from monarch.runs.record import EVENTS, METRICS, LineDisplay, Record
 from monarch.runs.report import worth_telling
 from monarch.runs.rows import RowFile, read_rows
-from monarch.runs.session import RunSession
+from monarch.runs.session import RunLock, RunSession
+from tests.support import open_files
 
 
 def test_rows_are_whole_behind_half_of_one(tmp_path: Path) -> None:
@@ -170,3 +173,21 @@ def test_wandb_gets_each_step_offline_beside_other_runs_and_says_nothing(
     logger.close()
     begun = ("monarch", tmp_path.name, str(tmp_path), "offline", "create_new", ("silent", True))
     assert calls == [begun, (3, {"loss": 0.5}), ("finish",)]
+
+
+def test_a_lock_that_is_interrupted_as_it_is_taken_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open = os.open
+
+    def open_interrupted(*arguments: Any) -> int:
+        descriptor = really_open(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        RunLock(tmp_path)
+    monkeypatch.undo()
+    RunLock(tmp_path).close()  # What was left open would hold it still.
+    assert str(tmp_path) not in open_files()
