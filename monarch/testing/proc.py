@@ -116,6 +116,7 @@ class InProcessProc:
         machine: str,
         world: ProcWorld,
         output: dict[int, int],
+        *,
         exited: Callable[[int], None],
         setup: bytes = b"",
     ) -> None:
@@ -232,6 +233,7 @@ class InProcessLauncher:
         on_forked: OnForked,
         on_exited: OnExited,
         machine: str,
+        *,
         world: ProcWorld,
     ) -> None:
         self._loop = loop
@@ -253,7 +255,7 @@ class InProcessLauncher:
         if not self.is_alive:
             raise OSError("this host has ended")
         output = {1: os.dup(out), 2: os.dup(err)}
-        proc = InProcessProc(config, self._machine, self._world, output, exited, setup)
+        proc = InProcessProc(config, self._machine, self._world, output, exited=exited, setup=setup)
         self._procs[config.uid] = proc
         self._loop.call_soon(lambda: self._on_forked(config.uid, proc.pid, 0))
 

@@ -190,7 +190,7 @@ class World:
         def start(
             loop: Loop, on_forked: OnForked, on_exited: OnExited, command: Command | None
         ) -> InProcessLauncher:
-            return InProcessLauncher(loop, on_forked, on_exited, machine, self)
+            return InProcessLauncher(loop, on_forked, on_exited, machine, world=self)
 
         return start
 

@@ -226,7 +226,11 @@ class DDPTrainer(Actor):
             config.global_batch_size, self.world_size, config.max_micro_batch_size
         )
         self.order = SampleOrder(
-            len(self.data.train), self.batch.per_rank, self.rank, self.world_size, config.data_seed
+            len(self.data.train),
+            self.batch.per_rank,
+            self.rank,
+            self.world_size,
+            seed=config.data_seed,
         )
         self.num_steps = self.order.num_steps_per_epoch * config.num_epochs
         self.ahead = reading_ahead(
@@ -565,7 +569,7 @@ def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, An
     num_ranks = config.num_ranks or num_hosts * procs_per_host
     batch = split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
     data: Data = part(config.task, load_data)(config)
-    order = SampleOrder(len(data.train), batch.per_rank, 0, num_ranks, config.data_seed)
+    order = SampleOrder(len(data.train), batch.per_rank, 0, num_ranks, seed=config.data_seed)
     build = functools.partial(part(config.task, build_model), config)
     loss = part(config.task, compute_loss)
     memory = memory_of_step(

@@ -345,8 +345,9 @@ class ReplicaTrainer(Actor):
         )
         manager.load_state_dict(self.progress)
         self.averaging = averaging = Averaging(
-            config.algorithm, manager, self.model, self.optimizer, self.outer_optimizer,
-            config.sync_every, self.seat.num_ranks,
+            config.algorithm, manager, self.model,
+            inner=self.optimizer, outer=self.outer_optimizer,
+            sync_every=config.sync_every, num_ranks=self.seat.num_ranks,
         )  # fmt: skip
         self.parallel_model = averaging.model
 
@@ -644,7 +645,9 @@ def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> di
     build = functools.partial(part(config.task, build_model), config)
     loss = part(config.task, compute_loss)
     num_procs = config.num_groups * config.procs_per_group
-    SampleOrder(len(data.train), config.batch_size, 0, num_procs, config.data_seed)  # if enough
+    SampleOrder(
+        len(data.train), config.batch_size, 0, num_procs, seed=config.data_seed
+    )  # if enough
     memory = memory_of_step(
         build, loss, data.train[0], config.batch_size, own_part(config.task, "collate")
     )

@@ -48,7 +48,7 @@ class SampleOrder:
     """
 
     def __init__(
-        self, num_samples: int, per_rank: int, rank: int, world_size: int, seed: int
+        self, num_samples: int, per_rank: int, rank: int, world_size: int, *, seed: int
     ) -> None:
         self.num_steps_per_epoch = num_samples // (per_rank * world_size)
         if not self.num_steps_per_epoch:

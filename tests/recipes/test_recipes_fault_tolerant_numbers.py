@@ -94,7 +94,7 @@ def test_masked_labels_weigh_the_same_in_all_groups(
     rows = [row for row in display.rows if "grad_norm" in row]
     assert [(row["step"], row["participants"]) for row in rows] == [(1, 2), (2, 2), (3, 2)]
     texts = task.Texts(96)
-    order = SampleOrder(len(texts), 8, 0, 1, FaultTolerantConfig.data_seed)
+    order = SampleOrder(len(texts), 8, 0, 1, seed=FaultTolerantConfig.data_seed)
     torch.manual_seed(FaultTolerantConfig.seed)
     model = task.build_model(None)
     for step, row in enumerate(rows):

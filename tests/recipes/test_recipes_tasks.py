@@ -142,7 +142,7 @@ class Squares:
 
 
 def ahead(data: Any, *, seed: int = 1) -> ReadingAhead:
-    order = SampleOrder(20, 4, 0, 1, seed)
+    order = SampleOrder(20, 4, 0, 1, seed=seed)
     return ReadingAhead(data, order, 2, num_workers=1, place=(0, 0))
 
 
@@ -151,7 +151,7 @@ def test_workers_read_what_the_step_would_and_draw_the_same_again(child_signals:
         def __getitem__(self, index: int) -> tuple[torch.Tensor, float]:
             return torch.rand(2), float(index)
 
-    order, reading = SampleOrder(20, 4, 0, 1, 1), ahead(Whole())
+    order, reading = SampleOrder(20, 4, 0, 1, seed=1), ahead(Whole())
     steps = [list(reading.of(step, CPU, "rank 0")) for step in range(7)]
     for step, found in enumerate(steps):
         assert [len(labels) for _, labels in found] == [2, 2]

@@ -37,7 +37,7 @@ def masked_task(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def whole_batch(task: Any, seed: int, batch: int, *, step: int = 0) -> dict[str, Any]:
     """What one process finds that sees all of a batch at once."""
-    order = SampleOrder(len(task.load_data(None).train), batch, 0, 1, DDPConfig.data_seed)
+    order = SampleOrder(len(task.load_data(None).train), batch, 0, 1, seed=DDPConfig.data_seed)
     texts = task.load_data(None).train
     indices = order.of(step)
     torch.manual_seed(seed)

@@ -53,7 +53,8 @@ def _train_on(
     port, news = Channel[Any].open()
     controller = this_proc().spawn(
         "controller", Controller, Limits.of(config), trainer_class, config, hosts,
-        record.procs_per_host, record.checkpoint_dir.resolve(), port,
+        procs_per_host=record.procs_per_host, checkpoint_dir=record.checkpoint_dir.resolve(),
+        news=port,
     )  # fmt: skip
     controller.begin.call_one().get()
     asked_to_stop = is_interrupted = False

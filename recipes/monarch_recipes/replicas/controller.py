@@ -65,6 +65,7 @@ class Controller(Actor):
         trainer_class: type[Actor],
         config: Any,
         hosts: HostMesh,
+        *,
         procs_per_host: int,
         checkpoint_dir: Path,
         news: Port[Any],
@@ -75,12 +76,14 @@ class Controller(Actor):
         self.news = news
         self.event_log = EventLog(limits.num_groups, limits.num_steps, news)
         self.keeper = LighthouseKeeper(
-            hosts, limits.lighthouse, limits.lighthouse_port, limits.times,
-            limits.new_budget(_LONGEST_LIGHTHOUSE_DELAY_SECONDS), self.event_log,
+            hosts, self.event_log,
+            url=limits.lighthouse, port=limits.lighthouse_port, times=limits.times,
+            restarts=limits.new_budget(_LONGEST_LIGHTHOUSE_DELAY_SECONDS),
         )  # fmt: skip
         self.groups = Groups(
-            limits, trainer_class, config, hosts, procs_per_host, checkpoint_dir,
-            self.event_log, self.keeper,
+            limits, trainer_class, config, hosts,
+            procs_per_host=procs_per_host, checkpoint_dir=checkpoint_dir,
+            event_log=self.event_log, keeper=self.keeper,
         )  # fmt: skip
         self.evaluations = Evaluations(
             self.groups, self.event_log, limits.evaluate_every, limits.extras
@@ -90,10 +93,8 @@ class Controller(Actor):
         self.checkpoint_every = limits.checkpoint_every
         self.faults = list(limits.faults)
         self.is_stopping = False
-        self.hold = GroupsHold(
-            news, limits.step_timeout_seconds,
-            is_local=getattr(config, "algorithm", "ddp") != "ddp",
-        )  # fmt: skip
+        is_local = getattr(config, "algorithm", "ddp") != "ddp"
+        self.hold = GroupsHold(news, limits.step_timeout_seconds, is_local=is_local)
 
     # What the client asks.
 

@@ -86,6 +86,7 @@ class Groups:
         trainer_class: type[Actor],
         config: Any,
         hosts: HostMesh,
+        *,
         procs_per_host: int,
         checkpoint_dir: Path,
         event_log: EventLog,

@@ -129,11 +129,12 @@ class LighthouseKeeper:
     def __init__(
         self,
         hosts: HostMesh,
+        event_log: EventLog,
+        *,
         url: str,
         port: int,
         times: LighthouseTimes,
         restarts: Restarts,
-        event_log: EventLog,
     ) -> None:
         self.url = url
         self.number = 0

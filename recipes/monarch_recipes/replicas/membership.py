@@ -100,6 +100,7 @@ class Averaging:
         algorithm: str,
         manager: CarefulManager,
         model: nn.Module,
+        *,
         inner: torch.optim.Optimizer,
         outer: torch.optim.Optimizer,
         sync_every: int,
