@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from monarch.cli.commands import cli
+from monarch.cli.interrupts import at_once_from_here
 from monarch.cli.streams import Told, open_missing
-from monarch.cli.sync.ending import at_once_from_here
-from monarch.cli.sync.terminal import Terminal
+from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_verbose
 from monarch.errors import MonarchError
 

@@ -129,8 +129,8 @@ def _copies(source: Path, target: Path) -> list[tuple[Path, Path]]:
 
 def recipe_here(name: str) -> Recipe:
     """A recipe as ``monarch run`` finds it, with the workspace's folders to import from."""
+    from monarch.cli.interrupts import interrupt_kept
     from monarch.cli.phases import phase
-    from monarch.cli.stopping import interrupt_kept
     from monarch.runs.recipe import find_recipe
 
     _import_from_workspace()

@@ -14,11 +14,11 @@ import click
 
 from monarch.actor import HostMesh, this_host
 from monarch.cli.display import run_display
+from monarch.cli.interrupts import stop_on_interrupt
 from monarch.cli.place import Place, find_place
 from monarch.cli.plan import plan_text
 from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import outline_here, preload_here, recipe_here
-from monarch.cli.stopping import stop_on_interrupt
 from monarch.cli.users import check_free, in_use_text
 from monarch.cli.volume import say
 from monarch.config import configured, settings

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from monarch.cli.sync.terminal import Terminal
+from monarch.cli.terminal import Terminal
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run
 from monarch.runs.logs import Line, PrintedLines

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, get_origin, get_type_hints
 import click
 
 from monarch.actor import HostMesh
+from monarch.cli.interrupts import stop_on_interrupt
 from monarch.cli.place import Place, count, find_place
 from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import recipe_here
 from monarch.cli.runs import comparison
-from monarch.cli.stopping import stop_on_interrupt
 from monarch.cli.sweep_display import SweepDisplay, sweep_display
 from monarch.cli.tables import in_columns, terminal_width
 from monarch.cli.users import check_free

@@ -25,8 +25,8 @@ HEAVY = ("torch", "numpy", "monarch_recipes.ddp", "rich", *RUNTIME, *RELOAD)
 # What `monarch --help` imports of ours.
 DECLARING = {
     "monarch", "monarch.cli", "monarch.cli.commands", "monarch.cli.main", "monarch.cli.streams",
-    "monarch.cli.sync", "monarch.cli.sync.ending", "monarch.cli.sync.keys",
-    "monarch.cli.sync.options", "monarch.cli.sync.terminal", "monarch.cli.volume",
+    "monarch.cli.sync", "monarch.cli.interrupts", "monarch.cli.keys",
+    "monarch.cli.sync.options", "monarch.cli.terminal", "monarch.cli.volume",
     "monarch.compat", "monarch.compat.finder", "monarch.errors", "monarch_sync",
     "monarch_sync.words",
 }  # fmt: skip

@@ -11,9 +11,9 @@ from datetime import datetime
 import pytest
 
 from monarch.cli.sync.meter import Meter, bar_line
-from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import Row, timeline_lines
 from monarch.cli.sync.voice import Lines
+from monarch.cli.terminal import Terminal
 from monarch_sync import HostReport, Problem, PushRefused, Refusal, SyncReport
 from monarch_sync.messages import ToldGeneration
 from monarch_sync.progress import Progress

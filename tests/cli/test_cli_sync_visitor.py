@@ -13,9 +13,9 @@ from monarch.actor import shutdown_context
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up
 from monarch.cli.sync import visitor
-from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.visitor import Visitor
 from monarch.cli.sync.voice import Lines
+from monarch.cli.terminal import Terminal
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, ProcessJob
 from monarch.runtime.answers import Response

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from monarch.cli.interrupts import asked_to_end
+from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import OWN_RUNS
-from monarch.cli.sync.ending import asked_to_end
-from monarch.cli.sync.keys import Keys
 from monarch.cli.sync.options import SyncOptions
 from monarch.cli.sync.preview import (
     Preview,
@@ -20,10 +20,10 @@ from monarch.cli.sync.preview import (
     why_refused,
 )
 from monarch.cli.sync.setting import find_project, whole_of, workspace_of
-from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.visitor import Visitor, find_visitor, interruptions, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice, errors
 from monarch.cli.sync.watching import Watching
+from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet
 from monarch_sync import Scanner
 from monarch_sync.report import Problem

@@ -12,10 +12,10 @@ from monarch.cli.sync.difference import differences
 from monarch.cli.sync.options import SyncOptions
 from monarch.cli.sync.setting import find_project, whole_of
 from monarch.cli.sync.status import standings, status_lines
-from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import goal, timeline, timeline_lines
 from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor, interruptions, visit
 from monarch.cli.sync.voice import JsonLines, Lines, Voice, errors, tell
+from monarch.cli.terminal import Terminal
 from monarch_sync import Scanner, Workspace
 from monarch_sync.entry import Entry
 from monarch_sync.errors import ContentGone

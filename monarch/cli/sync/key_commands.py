@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from monarch.cli.keys import Keys
 from monarch.cli.sync.generations import compared, go_back, show_differences
-from monarch.cli.sync.keys import Keys
 from monarch.cli.sync.others import Others
-from monarch.cli.sync.terminal import Terminal
 from monarch.cli.sync.timeline import goal, timeline
 from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor
 from monarch.cli.sync.voice import Voice
+from monarch.cli.terminal import Terminal
 from monarch.errors import MonarchError
 from monarch.runtime.workspace.packages.surroundings import Surroundings
 from monarch_sync import SyncError, Workspace

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from monarch.cli.interrupts import asked_to_end, push_taken_back
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up, no_allocation, noted_job
-from monarch.cli.sync.ending import asked_to_end
-from monarch.cli.sync.keys import restore_terminal
 from monarch.cli.sync.timeline import like_now, others_line, timeline
 from monarch.cli.sync.unread import faults_in
 from monarch.cli.sync.voice import Voice
@@ -100,7 +96,7 @@ class Visitor:
         addresses = list(self.addresses().values())
 
         def push() -> SyncReport:
-            with self._followed(voice, addresses), _patiently():
+            with self._followed(voice, addresses), push_taken_back():
                 return session.push(
                     addresses,
                     workspace,
@@ -127,7 +123,7 @@ class Visitor:
         found, silent = self._split(best_effort=best_effort)
         past = self.past(found)
         addresses = list(self.addresses().values())
-        with self._followed(voice, addresses), _patiently():
+        with self._followed(voice, addresses), push_taken_back():
             return roll_back(
                 past, self._agent.node, workspace, generation, addresses,
                 best_effort=best_effort, silent=silent, names=self._names_by_uid(),
@@ -313,28 +309,3 @@ def interruptions(visitor: Visitor, voice: Voice) -> Iterator[None]:
         except KeyboardInterrupt:
             voice.note("interrupted", f"interrupted; {visitor.generations()}", ok=False)
             sys.exit(130)
-
-
-@contextmanager
-def _patiently() -> Iterator[None]:
-    """Ctrl-C ends a push, which then puts all back; a second one does not disturb that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    num_pressed = 0
-
-    def pressed(number: int, frame: object) -> None:
-        nonlocal num_pressed
-        num_pressed += 1
-        if num_pressed == 1:
-            raise KeyboardInterrupt
-        if num_pressed > 2:
-            restore_terminal()
-            os._exit(130)
-        os.write(2, b"\nputting everything back; once more leaves it half-done\n")
-
-    before = signal.signal(signal.SIGINT, pressed)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TextIO
 
 from monarch.cli.sync.meter import Meter, Source
-from monarch.cli.sync.terminal import Terminal
+from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet, is_verbose
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from monarch.cli.interrupts import at_once_from_here
+from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles, NotSent
 from monarch.cli.project import Project, find_job, noted_job
-from monarch.cli.sync.ending import at_once_from_here
 from monarch.cli.sync.following import Following
 from monarch.cli.sync.key_commands import KEYS_HINT, KeyCommands
-from monarch.cli.sync.keys import Keys
 from monarch.cli.sync.news import News
 from monarch.cli.sync.others import Others
 from monarch.cli.sync.project_edits import SETTLE_SECONDS, ProjectEdits
