@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import click
 
 from monarch.cli.keys import Keys
-from monarch.cli.sync.setting import find_project, workspace_of
+from monarch.cli.sync.project_workspace import find_project, workspace_of
 from monarch.cli.volume import louder, say
 from monarch.errors import JobError
 

@@ -10,7 +10,7 @@ import click
 
 from monarch.cli.commands import cli
 from monarch.cli.interrupts import at_once_from_here
-from monarch.cli.streams import Told, open_missing
+from monarch.cli.streams import WatchedStdout, open_missing
 from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_verbose
 from monarch.errors import MonarchError
@@ -21,7 +21,7 @@ _OUR_FOLDER = ".monarch"
 def main() -> None:
     """The entry point. Errors of ours end with one message and status 1, not a traceback."""
     open_missing()
-    with Told() as told:
+    with WatchedStdout() as told:
         try:
             _run()
             status: str | int | None = 0

@@ -75,9 +75,11 @@ def validate(
     """Check a recipe and its config, without running it."""
     found = outline_here(name) or recipe_here(name)
     loaded = load_config(found.config_class, config_file, overrides, os.environ)
-    from monarch.cli.place import find_place  # Takes a while, which a mistake need not wait for.
+    from monarch.cli.run_target import (
+        find_target,  # Takes a while, which a mistake need not wait for.
+    )
 
-    place = find_place(procs, None)
+    place = find_target(procs, None)
     found.check(loaded, place.num_hosts, place.procs_per_host)
     say(f"{name} can run on {place.text}")
 

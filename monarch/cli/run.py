@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -15,10 +15,9 @@ import click
 from monarch.actor import HostMesh, this_host
 from monarch.cli.display import run_display
 from monarch.cli.interrupts import stop_on_interrupt
-from monarch.cli.place import Place, find_place
-from monarch.cli.plan import plan_text
 from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import outline_here, preload_here, recipe_here
+from monarch.cli.run_target import RunTarget, find_target
 from monarch.cli.users import check_free, in_use_text
 from monarch.cli.volume import say
 from monarch.config import configured, settings
@@ -77,39 +76,39 @@ def run(
         overrides = (recipe, *overrides)
         recipe = None
     left = find_run(resume) if resume else None
-    order = Order.given(recipe, config_file, overrides, procs, left)
-    outline = outline_here(order.recipe)
+    request = RunRequest.given(recipe, config_file, overrides, procs, left)
+    outline = outline_here(request.recipe)
     if outline is not None:
         try:
-            order.load(outline, left)  # What is wrong with it is told before torch is imported.
+            request.load(outline, left)  # What is wrong with it is told before torch is imported.
         finally:
             outline.forget()
     if not (plan or show_origin):
         # Before the recipe and all that it needs is imported, which takes much longer.
         job = noted_job() if attach is not False else None
-        check_free(job, order.command)
-        preload = preload_here(order.recipe) if job is None else ()
+        check_free(job, request.command)
+        preload = preload_here(request.recipe) if job is None else ()
         if preload:
             # This machine's procs are forked from a process that imports it while this one imports
             # the recipe. What cannot be imported is told there.
             this_host().preload(preload)
-    found = recipe_here(order.recipe)
-    loaded = order.load(found, left)
+    found = recipe_here(request.recipe)
+    loaded = request.load(found, left)
     if show_origin:
         _show_origins(loaded)
         return
-    place = find_place(order.procs, attach)
-    found.check(loaded, place.num_hosts, place.procs_per_host)
+    target = find_target(request.procs, attach)
+    found.check(loaded, target.num_hosts, target.procs_per_host)
     if plan:
-        click.echo(plan_text(found, loaded.config, place))
+        click.echo(_plan_text(found, loaded.config, target))
         return
     if left is None and not new:
-        left, loaded = _unfinished(found, order, loaded)
+        left, loaded = _unfinished(found, request, loaded)
     project = load_project(None)
     try:
-        hosts, code, generation = place.attach(project, is_agreed=yes, may_ask=True)
+        hosts, code, generation = target.attach(project, is_agreed=yes, may_ask=True)
     except HostBusy as busy:
-        raise JobError(in_use_text([busy.holder], order.command)) from None
+        raise JobError(in_use_text([busy.holder], request.command)) from None
     folder = None
     try:
         with run_display() as display:
@@ -117,20 +116,20 @@ def run(
                 was = "had" if left.status == "failed" else "was"
                 display.message(f"going on with {left.path}, which {was} {left.status}")
             session = RunSession(
-                left or new_run(found.name), display, loaded, order.command, order.config_path,
-                overrides, os.environ, place.procs_per_host, code, generation,
+                left or new_run(found.name), display, loaded, request.command, request.config_path,
+                overrides, os.environ, target.procs_per_host, code, generation,
             )  # fmt: skip
             record = session.record
             if on_edit_error is not None:
                 record.edits.policy = on_edit_error
             # Beside a spinner or a table, not through them.
             session_of(client()).reload.on_waiting = record.message
-            record.allocation = place.allocation(project, record.message)
-            display.message(f"{order.recipe} on {place.text}")
+            record.allocation = target.allocation(project, record.message)
+            display.message(f"{request.recipe} on {target.text}")
             with session, _logs_of(session.folder, found.name):
                 folder = session.folder
                 record.phase(f"starting {found.name}")
-                session.outcome = run_recipe(found, loaded.config, hosts, place, record)
+                session.outcome = run_recipe(found, loaded.config, hosts, target, record)
     except (Exception, KeyboardInterrupt) as error:
         if folder is None:
             raise
@@ -173,7 +172,7 @@ class RunEnded(MonarchError):
 
 
 @dataclass(frozen=True)
-class Order:
+class RunRequest:
     """What a person asked for; two of the same words are the same run, if the first was left."""
 
     recipe: str
@@ -189,7 +188,7 @@ class Order:
         overrides: Sequence[str],
         procs: int | None,
         left: RunFolder | None,
-    ) -> Order:
+    ) -> RunRequest:
         """With what is not said taken from the command of the run that is to go on."""
         if recipe is None:
             if left is None or not left.command[2:]:
@@ -218,10 +217,10 @@ class Order:
 
 
 def _unfinished(
-    recipe: Recipe, order: Order, loaded: LoadedConfig[Any]
+    recipe: Recipe, request: RunRequest, loaded: LoadedConfig[Any]
 ) -> tuple[RunFolder | None, LoadedConfig[Any]]:
     """The run that the same command left, if it can go on, and the config for it."""
-    left = find_unfinished(RUNS, recipe.name, order.command)
+    left = find_unfinished(RUNS, recipe.name, request.command)
     if left is None:
         return None, loaded
     changed = what_changed(left, loaded.config)
@@ -239,11 +238,11 @@ def _unfinished(
 
 
 def run_recipe(
-    recipe: Recipe, config: Any, hosts: HostMesh, place: Place, record: Record
+    recipe: Recipe, config: Any, hosts: HostMesh, target: RunTarget, record: Record
 ) -> object:
     """Run it on ``hosts``, with Ctrl-C meaning what the recipe can make of it."""
     grace_seconds = settings().stop_timeout_seconds
-    mesh = None if recipe.takes_hosts else place.spawn(hosts, recipe)
+    mesh = None if recipe.takes_hosts else target.spawn(hosts, recipe)
     try:
         with stop_on_interrupt([record] if recipe.is_cooperative else []):
             return recipe.run(config, hosts if mesh is None else mesh, record)
@@ -275,3 +274,23 @@ class _logs_of:
 def _show_origins(loaded: LoadedConfig[Any]) -> None:
     shown: dict[str, Origin] = loaded.origins
     click.echo(to_toml(loaded.config, shown), nl=False)
+
+
+def _plan_text(recipe: Recipe, config: Any, target: RunTarget) -> str:
+    """Meshes and ranks, and what the recipe's own ``plan`` adds: parameters, memory."""
+    num_ranks = target.num_hosts * target.procs_per_host
+    rows: dict[str, Any] = {
+        "recipe": f"{recipe.wanted}, {recipe.summary}".rstrip(", "),
+        "where": target.text,
+        "mesh": f"hosts: {target.num_hosts}, procs: {target.procs_per_host}",
+        "ranks": num_ranks,
+    }
+    plan = recipe.function("plan")
+    told = plan(config, target.num_hosts, target.procs_per_host) if plan else None
+    if isinstance(told, Mapping):
+        rows |= {str(name): value for name, value in told.items()}
+    width = max(map(len, rows))
+    lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+    if told is not None and not isinstance(told, Mapping):
+        lines.append(str(told).rstrip())
+    return "\n".join(lines)

@@ -32,14 +32,14 @@ def open_missing() -> None:
             setattr(sys, name, open(number, "w" if number else "r"))  # noqa: SIM115  as they are
 
 
-class Told:
+class WatchedStdout:
     """What is printed within it, and whether it gets out. ``fault``: why not, else ""."""
 
     def __init__(self) -> None:
         self.fault = ""
         self._out = sys.stdout
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> WatchedStdout:
         with contextlib.suppress(AttributeError):  # Not everything that takes text can be told.
             for name in _WAYS_OUT:
                 setattr(self._out, name, self._noting(getattr(self._out, name)))

@@ -16,9 +16,9 @@ import click
 
 from monarch.actor import HostMesh
 from monarch.cli.interrupts import stop_on_interrupt
-from monarch.cli.place import Place, count, find_place
 from monarch.cli.project import load_project, noted_job
 from monarch.cli.recipe import recipe_here
+from monarch.cli.run_target import RunTarget, count, find_target
 from monarch.cli.runs import comparison
 from monarch.cli.sweep_display import SweepDisplay, sweep_display
 from monarch.cli.tables import in_columns, terminal_width
@@ -47,7 +47,7 @@ def sweep(
     check_free(noted_job())
     recipe = recipe_here(name)
     choices = choices_of(recipe.config_class, overrides)
-    place = find_place(procs, None)
+    place = find_target(procs, None)
     slots = slots_of(place, min(slices or place.num_hosts, len(choices)))
     trials = []
     for given in choices:
@@ -97,7 +97,7 @@ class Slot:
         return hosts.flatten("hosts").slice(hosts=slice(self.first_host, last))
 
 
-def slots_of(place: Place, wanted: int) -> list[Slot]:
+def slots_of(place: RunTarget, wanted: int) -> list[Slot]:
     """``wanted`` parts of equal size; raises ``JobError`` where there are not enough procs."""
     if wanted <= place.num_hosts:
         size = place.num_hosts // wanted
@@ -208,7 +208,7 @@ def _run_one(recipe: Recipe, session: RunSession, hosts: HostMesh, slot: Slot) -
         if recipe.takes_hosts:
             session.outcome = recipe.run(session.loaded.config, hosts, session.record)
             return
-        place = Place(None, "", slot.num_hosts, slot.procs_per_host)
+        place = RunTarget(None, "", slot.num_hosts, slot.procs_per_host)
         procs = place.spawn(hosts, recipe)
         try:
             session.outcome = recipe.run(session.loaded.config, procs, session.record)

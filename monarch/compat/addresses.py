@@ -129,7 +129,7 @@ _SRC: dict[str, Address] = {
     "job.telemetry_config": Address(("monarch.job: TelemetryConfig",)),
     "spmd": Address((_SPMD,)),
     "spmd.actor": Address((_SPMD,)),
-    "spmd.host_mesh": Address((_SPMD, "monarch.spmd.store: StoreLike=Store")),
+    "spmd.host_mesh": Address((_SPMD, "monarch.spmd.store: StoreLike")),
     "tools": Address(),
     "tools.commands": Address(same_as="monarch.compat.commands"),
 }

@@ -94,7 +94,7 @@ def _file_of(module: ModuleType) -> str | None:
     return None
 
 
-class _Look(NamedTuple):
+class _FileStamp(NamedTuple):
     """A file as it was. ``text`` where it was just written: clocks of file systems tick slowly,
     so that it may change and look the same."""
 
@@ -102,7 +102,7 @@ class _Look(NamedTuple):
     text: bytes | None
 
     @classmethod
-    def at(cls, file: str) -> _Look:
+    def at(cls, file: str) -> _FileStamp:
         stat = stat_of(file)
         is_young = stat is not None and time.time() - max(stat[:2]) / 1e9 < _YOUNG_SECONDS
         return cls(stat, _text_of(file) if is_young else None)
@@ -130,7 +130,7 @@ class AutoReloader:
 
     def __init__(self, reload: Callable[[ModuleType], ModuleType] = importlib.reload) -> None:
         self._reload = reload
-        self._looks: dict[str, tuple[str, _Look]] = {}
+        self._looks: dict[str, tuple[str, _FileStamp]] = {}
         installed = [Path(path) for path in site.getsitepackages()]
         self._installed = [path for path in installed if path.is_relative_to(sys.prefix)]
         for name, module in list(sys.modules.items()):
@@ -140,7 +140,7 @@ class AutoReloader:
         """Follow a module, as its file is now."""
         file = _file_of(module)
         if file and os.path.isabs(file) and not self._is_standard(Path(file)):
-            self._looks[name] = (file, _Look.at(file))
+            self._looks[name] = (file, _FileStamp.at(file))
 
     def _is_standard(self, file: Path) -> bool:
         is_below = file.is_relative_to(sys.prefix) or file.is_relative_to(sys.base_prefix)
@@ -157,7 +157,7 @@ class AutoReloader:
             module = sys.modules.get(name)
             if module is None or not before.differs(file):
                 continue
-            now = _Look.at(file)
+            now = _FileStamp.at(file)
             if now.stat is None:
                 continue
             if file.endswith(".py"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,3 +67,26 @@ def located(error: ConfigError, above: str, origins: Mapping[str, Origin]) -> Co
         return error
     key = f"{above}{error.key}"
     return origins.get(key, DEFAULT).error(f"'{key}' {error}", key, error.suggestion)
+
+
+def check_range(
+    config: Any,
+    *keys: str,
+    least: float | None = None,
+    more_than: float | None = None,
+    less_than: float | None = None,
+    most: float | None = None,
+) -> None:
+    """Raise ConfigError for the first of ``keys`` whose value lies outside; None lies nowhere."""
+    bounds = [
+        (operator.ge, "at least", least),
+        (operator.gt, "more than", more_than),
+        (operator.lt, "less than", less_than),
+        (operator.le, "at most", most),
+    ]
+    given = [(holds, words, bound) for holds, words, bound in bounds if bound is not None]
+    for key in keys:
+        value = getattr(config, key)
+        if value is not None and not all(holds(value, bound) for holds, _, bound in given):
+            wanted = " and ".join(f"{words} {bound}" for _, words, bound in given)
+            raise ConfigError(f"must be {wanted}, and is {value}", key=key)

@@ -19,7 +19,7 @@ from monarch.wire.address import new_uid
 _workers: list[subprocess.Popen[bytes]] = []
 
 
-class Store(Protocol):
+class StoreLike(Protocol):
     """What is needed of a ``torch.distributed.Store``: ``get`` waits until a key is there."""
 
     def set(self, key: str, value: str) -> None: ...
@@ -28,7 +28,7 @@ class Store(Protocol):
 
 
 def host_mesh_from_store(
-    store: Store | Any,
+    store: StoreLike | Any,
     *,
     monarch_port: int = 0,
     name: str = "monarch_worker",

@@ -13,7 +13,7 @@ from monarch.cli import display
 from monarch.cli.display import LiveDisplay
 from monarch.cli.main import cli
 from monarch.cli.sync.key_commands import KEYS_HINT
-from monarch.cli.sync.voice import Lines
+from monarch.cli.sync.output import Lines
 from monarch.cli.terminal import Terminal
 from monarch_sync import HostReport, Refusal, SyncReport
 

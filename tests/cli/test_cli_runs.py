@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from monarch.cli.place import Place
+from monarch.cli.run_target import RunTarget
 from monarch.cli.sweep import Slot, best_of, choices_of, label_of, slots_of
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, find_run, new_run, runs_in, steps_of
@@ -203,12 +203,12 @@ def test_values_are_combined_and_lists_are_left_alone() -> None:
 
 
 def test_slices_are_hosts_or_else_procs_of_hosts() -> None:
-    four_hosts = Place(None, "hosts", 4, 2)
+    four_hosts = RunTarget(None, "hosts", 4, 2)
     assert slots_of(four_hosts, 2) == [Slot(0, 2, 2), Slot(2, 2, 2)]
     assert slots_of(four_hosts, 8) == [Slot(index // 2, 1, 1) for index in range(8)]
-    assert slots_of(Place(None, "hosts", 1, 4), 2) == [Slot(0, 1, 2), Slot(0, 1, 2)]
+    assert slots_of(RunTarget(None, "hosts", 1, 4), 2) == [Slot(0, 1, 2), Slot(0, 1, 2)]
     with pytest.raises(JobError, match="3 slices need 3 procs on each host, and there are 2"):
-        slots_of(Place(None, "hosts", 1, 2), 3)
+        slots_of(RunTarget(None, "hosts", 1, 2), 3)
 
 
 def test_a_sweep_makes_a_run_of_each_choice_and_compares_them(folder: RunsFolder) -> None:

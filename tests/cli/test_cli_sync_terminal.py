@@ -10,9 +10,9 @@ from datetime import datetime
 
 import pytest
 
-from monarch.cli.sync.meter import Meter, bar_line
+from monarch.cli.sync.output import Lines
+from monarch.cli.sync.progress_bar import ProgressBar, bar_line
 from monarch.cli.sync.timeline import Row, timeline_lines
-from monarch.cli.sync.voice import Lines
 from monarch.cli.terminal import Terminal
 from monarch_sync import HostReport, Problem, PushRefused, Refusal, SyncReport
 from monarch_sync.messages import ToldGeneration
@@ -269,7 +269,7 @@ def test_a_bar_before_and_after_the_sending() -> None:
 
 
 def test_a_long_push_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monarch.cli.sync.meter._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("monarch.cli.sync.progress_bar._PATIENCE_SECONDS", 0.0)
     screen = Screen()
     terminal = Terminal(screen, {"TERM": "xterm"})
     asked = threading.Event()
@@ -299,8 +299,8 @@ def test_no_bar_where_nobody_sees_it(environ: dict[str, str]) -> None:
 
 def test_a_quick_push_has_no_bar() -> None:
     screen = Screen()
-    meter = Meter(Terminal(screen, {"TERM": "xterm"}), lambda: (SENDING, 0))
-    meter.close()
+    progress_bar = ProgressBar(Terminal(screen, {"TERM": "xterm"}), lambda: (SENDING, 0))
+    progress_bar.close()
     assert screen.text == ""
 
 

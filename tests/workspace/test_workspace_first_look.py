@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import HostMesh
-from monarch.cli.sync.meter import bar_line
+from monarch.cli.sync.progress_bar import bar_line
 from monarch.job import ProcessJob
 from monarch.runtime.workspace.pushing import workspace_push
 from monarch.runtime.workspace.pushing.host_in_push import HostInPush

@@ -11,6 +11,7 @@ from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import OWN_RUNS
 from monarch.cli.sync.options import SyncOptions
+from monarch.cli.sync.output import JsonLines, Lines, Output, errors
 from monarch.cli.sync.preview import (
     Preview,
     first_sync,
@@ -19,9 +20,8 @@ from monarch.cli.sync.preview import (
     previews,
     why_refused,
 )
-from monarch.cli.sync.setting import find_project, whole_of, workspace_of
-from monarch.cli.sync.visitor import Visitor, find_visitor, interruptions, visit
-from monarch.cli.sync.voice import JsonLines, Lines, Voice, errors
+from monarch.cli.sync.project_workspace import find_project, whole_of, workspace_of
+from monarch.cli.sync.pusher import Pusher, find_pusher, interruptions, pusher_here
 from monarch.cli.sync.watching import Watching
 from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet
@@ -38,9 +38,9 @@ def sync(
     allow_empty: bool, env: bool, has_keys: bool, yes: bool,
 ) -> None:  # fmt: skip
     """Push the workspace once or at every save, or only tell what would be pushed."""
-    voice: Voice = JsonLines() if options.is_json else Lines(Terminal())
+    output: Output = JsonLines() if options.is_json else Lines(Terminal())
     large = LargeFiles(
-        lambda text, files: voice.note("large-files", text, files=files),
+        lambda text, files: output.note("large-files", text, files=files),
         is_agreed=yes, may_ask=not (options.is_json or is_quiet()),
     )  # fmt: skip
     how: Any = {
@@ -54,28 +54,28 @@ def sync(
         elif watch:
             project = find_project(options.file)
             workspace_of(project)
-            visitor = visit(partly=best_effort)
+            pusher = pusher_here(partly=best_effort)
             # Who gives us keys by a pipe shows the run in the same terminal, and all about it.
             keys, tells_runs = Keys(is_piped=has_keys), not has_keys
-            watching = Watching(project, visitor, voice, keys=keys, tells_runs=tells_runs, **how)
+            watching = Watching(project, pusher, output, keys=keys, tells_runs=tells_runs, **how)
             with asked_to_end():
                 watching.run()
         else:
-            _push(options, voice, **how)
+            _push(options, output, **how)
 
 
 def _push(
-    options: SyncOptions, voice: Voice, *, large: LargeFiles,
+    options: SyncOptions, output: Output, *, large: LargeFiles,
     best_effort: bool, allow_empty: bool, env: bool,
 ) -> NoReturn:  # fmt: skip
     workspace = workspace_of(find_project(options.file))
-    visitor = visit(partly=best_effort)
-    with interruptions(visitor, voice):
-        report = visitor.push(
-            workspace, None, voice, large=large,
+    pusher = pusher_here(partly=best_effort)
+    with interruptions(pusher, output):
+        report = pusher.push(
+            workspace, None, output, large=large,
             best_effort=best_effort, allow_empty=allow_empty, env=env,
         )  # fmt: skip
-    voice.pushed(report)
+    output.pushed(report)
     sys.exit(1 if not report.ok else 0 if report.is_whole else _NOT_WHOLE)
 
 
@@ -100,12 +100,12 @@ def _explain(options: SyncOptions, path: str) -> NoReturn:
 
 def _preview(options: SyncOptions, *, allow_empty: bool) -> NoReturn:
     workspace = whole_of(find_project(options.file))
-    visitor = find_visitor(partly=True)
+    pusher = find_pusher(partly=True)
     scan = Scanner(workspace).scan()
-    answers = visitor.answering() if visitor is not None else {}
+    answers = pusher.answering() if pusher is not None else {}
     refused = ""
-    if visitor and answers:
-        past = visitor.past(answers)
+    if pusher and answers:
+        past = pusher.past(answers)
         states = past.states()
         scan = over_hosts(states, scan)
         found = previews(past, states, scan)
@@ -117,14 +117,14 @@ def _preview(options: SyncOptions, *, allow_empty: bool) -> NoReturn:
         data = {"hosts": [one.to_dict() for one in found], "problems": problems, "refused": refused}
         JsonLines().say("dry-run", data)
     else:
-        _show_previews(found, scan.problems, visitor)
+        _show_previews(found, scan.problems, pusher)
         if refused:
             Terminal().prose(f"it would be refused: {refused}", "red")
     sys.exit(1 if refused else 0 if scan.is_whole else _NOT_WHOLE)
 
 
 def _show_previews(
-    found: Iterable[Preview], problems: Iterable[Problem], visitor: Visitor | None
+    found: Iterable[Preview], problems: Iterable[Problem], pusher: Pusher | None
 ) -> None:
     terminal = Terminal()
     for preview in found:
@@ -132,5 +132,5 @@ def _show_previews(
             terminal.prose(line)
     for problem in problems:
         terminal.prose(problem.line(), "yellow")
-    for line in visitor.silence() if visitor is not None else ():
+    for line in pusher.silence() if pusher is not None else ():
         terminal.prose(line, "yellow")

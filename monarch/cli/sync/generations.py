@@ -10,11 +10,11 @@ import click
 
 from monarch.cli.sync.difference import differences
 from monarch.cli.sync.options import SyncOptions
-from monarch.cli.sync.setting import find_project, whole_of
+from monarch.cli.sync.output import JsonLines, Lines, Output, errors, tell
+from monarch.cli.sync.project_workspace import find_project, whole_of
+from monarch.cli.sync.pusher import WHOLE_HISTORY, Pusher, interruptions, pusher_here
 from monarch.cli.sync.status import standings, status_lines
 from monarch.cli.sync.timeline import goal, timeline, timeline_lines
-from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor, interruptions, visit
-from monarch.cli.sync.voice import JsonLines, Lines, Voice, errors, tell
 from monarch.cli.terminal import Terminal
 from monarch_sync import Scanner, Workspace
 from monarch_sync.entry import Entry
@@ -25,10 +25,10 @@ from monarch_sync.scanning.scanner import Scan
 def status(options: SyncOptions) -> None:
     """Print which host and which proc runs which generation."""
     with errors(is_json=options.is_json):
-        visitor = visit(partly=True)
-        found = visitor.ask()
-        procs, like_now = visitor.proc_generations(found), visitor.like_now(found)
-        standing = standings(found, procs, like_now, visitor.name_of)
+        pusher = pusher_here(partly=True)
+        found = pusher.ask()
+        procs, like_now = pusher.proc_generations(found), pusher.like_now(found)
+        standing = standings(found, procs, like_now, pusher.name_of)
     if options.is_json:
         hosts = [
             {
@@ -50,8 +50,8 @@ def status(options: SyncOptions) -> None:
 def history(options: SyncOptions, limit: int) -> None:
     """Print the generations that hosts remember, at most ``limit``."""
     with errors(is_json=options.is_json):
-        visitor = visit(partly=True)
-        past = visitor.past(visitor.answering())
+        pusher = pusher_here(partly=True)
+        past = pusher.past(pusher.answering())
         rows = timeline(past.histories(limit))[:limit]
     now = datetime.now().astimezone()
     if options.is_json:
@@ -60,36 +60,36 @@ def history(options: SyncOptions, limit: int) -> None:
     if not rows:
         tell(["nothing was pushed yet: `monarch sync` brings your files to the hosts"])
         return
-    tell([*timeline_lines(rows, now, len(past.hosts), Terminal().width), *visitor.silence()])
+    tell([*timeline_lines(rows, now, len(past.hosts), Terminal().width), *pusher.silence()])
 
 
 def rollback(options: SyncOptions, generation: int | None, best_effort: bool) -> None:
     """Have all hosts go back to ``generation``, or to the one before theirs."""
-    voice: Voice = JsonLines() if options.is_json else Lines(Terminal())
+    output: Output = JsonLines() if options.is_json else Lines(Terminal())
     with errors(is_json=options.is_json):
         workspace = whole_of(find_project(options.file))
-        visitor = visit(partly=best_effort)
-        with interruptions(visitor, voice):
-            made = go_back(visitor, workspace, generation, voice, best_effort=best_effort)
+        pusher = pusher_here(partly=best_effort)
+        with interruptions(pusher, output):
+            made = go_back(pusher, workspace, generation, output, best_effort=best_effort)
     sys.exit(0 if made else 1)
 
 
 def go_back(
-    visitor: Visitor, workspace: Workspace, generation: int | None, voice: Voice,
+    pusher: Pusher, workspace: Workspace, generation: int | None, output: Output,
     *, best_effort: bool = False,
 ) -> int:  # fmt: skip
     """Roll back, and tell of it; the generation that all have then, 0 where they have not followed.
     Raises ``JobError`` where there is
     nothing to go back to."""
-    found = visitor.answering() if best_effort else visitor.inspect()
-    rows = timeline(visitor.past(found).histories(WHOLE_HISTORY))
+    found = pusher.answering() if best_effort else pusher.inspect()
+    rows = timeline(pusher.past(found).histories(WHOLE_HISTORY))
     current = next((row for row in rows if row.is_current), None)
     wanted = goal(rows, generation)
-    report = visitor.roll_back(workspace, wanted, voice, best_effort=best_effort)
-    voice.pushed(report)
+    report = pusher.roll_back(workspace, wanted, output, best_effort=best_effort)
+    output.pushed(report)
     if report.ok and report.is_change:
         was = current.told.generation if current else report.generation - 1
-        voice.note(
+        output.note(
             "rolled-back",
             f"generation {report.generation} is what {wanted} was; your own files stay as they "
             "are.\n`monarch sync` brings them to the hosts again (so does a `--watch`, at the "
@@ -97,7 +97,9 @@ def go_back(
             generation=wanted, before=was,
         )  # fmt: skip
     elif report.ok:
-        voice.note("rolled-back", f"the hosts have what generation {wanted} was", generation=wanted)
+        output.note(
+            "rolled-back", f"the hosts have what generation {wanted} was", generation=wanted
+        )
     return report.generation if report.ok else 0
 
 
@@ -105,8 +107,8 @@ def diff(options: SyncOptions, generation: int | None, exit_code: bool) -> None:
     """Print how the author's files differ from ``generation``, or from what hosts have."""
     with errors(is_json=options.is_json):
         workspace = whole_of(find_project(options.file))
-        visitor = visit(partly=True)
-        scan, held_generation, found = compared(visitor, workspace, generation or 0)
+        pusher = pusher_here(partly=True)
+        scan, held_generation, found = compared(pusher, workspace, generation or 0)
         if options.is_json:
             text = "\n".join(found)
             unread = [problem.__dict__ for problem in scan.problems if problem.is_unreadable]
@@ -120,16 +122,16 @@ def diff(options: SyncOptions, generation: int | None, exit_code: bool) -> None:
     for problem in scan.problems:
         if problem.is_unreadable:
             click.echo(f"not compared: {problem}", err=True)
-    for line in visitor.silence():
+    for line in pusher.silence():
         click.echo(line, err=True)  # The rest can be given to `patch`.
     sys.exit(1 if exit_code and any_found else 0)
 
 
 def compared(
-    visitor: Visitor, workspace: Workspace, generation: int
+    pusher: Pusher, workspace: Workspace, generation: int
 ) -> tuple[Scan, int, Iterator[str]]:
     """What is here, which generation it is compared with (0: what hosts have), and the lines."""
-    past = visitor.past(visitor.answering())
+    past = pusher.past(pusher.answering())
     held = past.state(generation)
     scanner = Scanner(workspace)
     scan = scanner.scan().over(held.manifest)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from monarch.cli.keys import Keys
 from monarch.cli.sync.generations import compared, go_back, show_differences
-from monarch.cli.sync.others import Others
+from monarch.cli.sync.other_users import OtherUsers
+from monarch.cli.sync.output import Output
+from monarch.cli.sync.pusher import WHOLE_HISTORY, Pusher
 from monarch.cli.sync.timeline import goal, timeline
-from monarch.cli.sync.visitor import WHOLE_HISTORY, Visitor
-from monarch.cli.sync.voice import Voice
 from monarch.cli.terminal import Terminal
 from monarch.errors import MonarchError
 from monarch.runtime.workspace.packages.surroundings import Surroundings
@@ -27,47 +27,47 @@ class KeyCommands:
     """Of one watch, whose ``push`` brings all of the workspace."""
 
     def __init__(
-        self, keys: Keys, voice: Voice, others: Others, push: Callable[[], object], *,
+        self, keys: Keys, output: Output, others: OtherUsers, push: Callable[[], object], *,
         best_effort: bool,
     ) -> None:  # fmt: skip
         self._keys = keys
-        self._voice = voice
+        self._output = output
         self._others = others
         self._push = push
         self._is_best_effort = best_effort
         self.is_quitting = False
 
-    def do_all(self, visitor: Visitor | None, workspace: Workspace) -> None:
+    def do_all(self, pusher: Pusher | None, workspace: Workspace) -> None:
         """What was pressed since the last time."""
         while not self.is_quitting and (key := self._keys.take()):
-            self._do(key, visitor, workspace)
+            self._do(key, pusher, workspace)
 
-    def _do(self, key: str, visitor: Visitor | None, workspace: Workspace) -> None:
+    def _do(self, key: str, pusher: Pusher | None, workspace: Workspace) -> None:
         if key == "q":
             self.is_quitting = True
         elif key in "h?":
-            self._voice.note("help", _HELP)
+            self._output.note("help", _HELP)
         elif key not in "rbd":
-            self._voice.note("keys", KEYS_HINT)
-        elif visitor is None:
-            self._voice.note("keys", "there is no allocation: `monarch apply` brings one up")
+            self._output.note("keys", KEYS_HINT)
+        elif pusher is None:
+            self._output.note("keys", "there is no allocation: `monarch apply` brings one up")
         elif key == "r":
             self._push()
         else:
-            self._look_back(visitor, workspace, undo=key == "b")
+            self._look_back(pusher, workspace, undo=key == "b")
 
-    def _look_back(self, visitor: Visitor, workspace: Workspace, *, undo: bool) -> None:
+    def _look_back(self, pusher: Pusher, workspace: Workspace, *, undo: bool) -> None:
         """Go back to the generation before, or only show how we differ from it."""
         whole = Surroundings(workspace).whole()
         try:
             if undo:
                 effort = self._is_best_effort
-                came_to = go_back(visitor, whole, None, self._voice, best_effort=effort)
+                came_to = go_back(pusher, whole, None, self._output, best_effort=effort)
                 self._others.came_to = came_to
                 return
-            rows = timeline(visitor.past(visitor.answering()).histories(WHOLE_HISTORY))
-            _, _, found = compared(visitor, whole, goal(rows, None))
+            rows = timeline(pusher.past(pusher.answering()).histories(WHOLE_HISTORY))
+            _, _, found = compared(pusher, whole, goal(rows, None))
             if not show_differences(found, Terminal()):
-                self._voice.note("diff", "your files are what they were then")
+                self._output.note("diff", "your files are what they were then")
         except (MonarchError, SyncError) as error:
-            self._voice.failed(str(error))
+            self._output.failed(str(error))

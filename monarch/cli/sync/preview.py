@@ -13,7 +13,7 @@ from monarch_sync.scanning.emptied import bare_folders, refuse_emptied
 from monarch_sync.words import byte_size, counted, printable, some
 
 
-class Change(NamedTuple):
+class PathChange(NamedTuple):
     """One path that a push would change. ``num_bytes`` that would travel, before compression."""
 
     action: str
@@ -34,7 +34,7 @@ class Preview(NamedTuple):
 
     hosts: list[str]
     generation: int
-    changes: list[Change]
+    changes: list[PathChange]
 
     @property
     def num_bytes(self) -> int:
@@ -90,34 +90,34 @@ def why_refused(workspace: Workspace, states: Mapping[str, StateReply], scan: Sc
     return ""
 
 
-def _changes(before: Manifest, after: Manifest, here: Mapping[bytes, int]) -> Iterator[Change]:
+def _changes(before: Manifest, after: Manifest, here: Mapping[bytes, int]) -> Iterator[PathChange]:
     """In the order of paths. ``here``: contents that need not travel."""
     plan = diff(before, after)
-    found = [Change("rename", new, source=old) for old, new in plan.folders_moved]
+    found = [PathChange("rename", new, source=old) for old, new in plan.folders_moved]
     counted_once: set[bytes] = set()
     moved_away: set[str] = set()
     for entry in plan.files:
         source = plan.moved.get(entry.path)
         if source is not None and source not in after and source not in moved_away:
             moved_away.add(source)
-            found.append(Change("rename", entry.path, source=source))
+            found.append(PathChange("rename", entry.path, source=source))
             continue
         travels = source is None and entry.digest not in here and entry.digest not in counted_once
         counted_once.add(entry.digest)
         old = before.get(entry.path)
         action = "write" if old is not None and old.is_file else "new"
-        found.append(Change(action, entry.path, entry.size if travels else 0))
+        found.append(PathChange(action, entry.path, entry.size if travels else 0))
     for entry in plan.folders:
         if not after.below(entry.path):  # others are seen by what is in them
-            found.append(Change("folder", entry.path))
+            found.append(PathChange("folder", entry.path))
     for entry in plan.links:
-        found.append(Change("link", entry.path, source=entry.target))
+        found.append(PathChange("link", entry.path, source=entry.target))
     for entry in plan.modes:
-        found.append(Change("mode", entry.path, mode=f"{entry.mode:03o}"))
+        found.append(PathChange("mode", entry.path, mode=f"{entry.mode:03o}"))
     for entry in plan.removes:
         is_seen = entry.is_dir and before.below(entry.path)
         if not is_seen and entry.path not in moved_away and entry.path not in after:
-            found.append(Change("delete", entry.path))
+            found.append(PathChange("delete", entry.path))
     yield from sorted(found, key=lambda change: change.path)
 
 

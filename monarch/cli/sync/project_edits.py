@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from monarch.cli.project import PROJECT_FILE, Project, load_project
-from monarch.cli.sync.setting import workspace_of
-from monarch.cli.sync.voice import Voice
+from monarch.cli.sync.output import Output
+from monarch.cli.sync.project_workspace import workspace_of
 from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch_sync import Workspace
@@ -20,11 +20,11 @@ class ProjectEdits:
     ``workspace`` is the one that it named last, without mistakes.
     """
 
-    def __init__(self, project: Project, voice: Voice) -> None:
+    def __init__(self, project: Project, output: Output) -> None:
         self.workspace: Workspace = workspace_of(project)
         self._project = project
         self._job = project.file.job
-        self._voice = voice
+        self._output = output
         self._file = project.directory / PROJECT_FILE
         self._mark = _mark(self._file)
         self._unsettled = self._mark, 0.0  # what it was last seen to be, and since when
@@ -47,18 +47,18 @@ class ProjectEdits:
             return False
         self._mark = mark
         if mark is None:
-            self._voice.note("project", f"{PROJECT_FILE} is gone; going on with what it said")
+            self._output.note("project", f"{PROJECT_FILE} is gone; going on with what it said")
             return False
         try:
             project = load_project(str(self._file))
             workspace = workspace_of(project)
         except (ConfigError, MonarchError) as error:
-            self._voice.failed(f"{error}\n  going on with what {PROJECT_FILE} said before")
+            self._output.failed(f"{error}\n  going on with what {PROJECT_FILE} said before")
             return False
         if project.file.job != self._project.file.job:
             is_back = project.file.job == self._job
             now_is = "is as it was when the watch began" if is_back else "has changed"
-            self._voice.note(
+            self._output.note(
                 "project",
                 f"[job] in {PROJECT_FILE} {now_is}; the hosts stay as they are until "
                 "`monarch apply`",

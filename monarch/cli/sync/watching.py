@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
+import threading
 import time
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from monarch.cli.interrupts import at_once_from_here
 from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles, NotSent
 from monarch.cli.project import Project, find_job, noted_job
-from monarch.cli.sync.following import Following
+from monarch.cli.sync.hot_files import HotFiles
 from monarch.cli.sync.key_commands import KEYS_HINT, KeyCommands
-from monarch.cli.sync.news import News
-from monarch.cli.sync.others import Others
+from monarch.cli.sync.other_users import OtherUsers
+from monarch.cli.sync.output import Output, listed
 from monarch.cli.sync.project_edits import SETTLE_SECONDS, ProjectEdits
-from monarch.cli.sync.restless import RestlessFiles
-from monarch.cli.sync.retrying import Retrying
-from monarch.cli.sync.visitor import Visitor
-from monarch.cli.sync.voice import Voice, listed
+from monarch.cli.sync.push_news import PushNews, Retrying
+from monarch.cli.sync.pusher import Pusher
 from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
 from monarch.runtime.workspace.session import session_of
-from monarch_sync import SyncError, SyncReport, WatchEnded, WorkspaceMissing
+from monarch_sync import SyncError, SyncReport, WatchEnded, Watcher, WorkspaceMissing
 from monarch_sync.scanning.identities import Identities
 from monarch_sync.words import printable
 
@@ -42,8 +43,8 @@ class Watching:
     def __init__(
         self,
         project: Project,
-        visitor: Visitor,
-        voice: Voice,
+        pusher: Pusher,
+        output: Output,
         *,
         large: LargeFiles,
         best_effort: bool = False,
@@ -53,26 +54,26 @@ class Watching:
         tells_runs: bool = True,
     ) -> None:
         self._here = Path.cwd()
-        self._voice = voice
+        self._output = output
         self._large = large
         self._is_best_effort = best_effort
         self._may_empty = allow_empty
         self._is_env_wanted = env  # with the first push that comes through
-        self._edits = ProjectEdits(project, voice)
+        self._edits = ProjectEdits(project, output)
         self._workspace = self._edits.workspace
         self._identities = Identities()
-        self._visitor: Visitor | None = visitor
-        self._following: Following | None = None
-        self._others = Others(voice, self._wake, tells_runs=tells_runs)
+        self._pusher: Pusher | None = pusher
+        self._following: _WatcherThread | None = None
+        self._others = OtherUsers(output, self._wake, tells_runs=tells_runs)
         self._keys = keys or Keys()
         self._keys.on_press = self._wake
         self._commands = KeyCommands(
-            self._keys, voice, self._others, self._push_all, best_effort=best_effort
+            self._keys, output, self._others, self._push_all, best_effort=best_effort
         )
         self._is_behind = False
-        self._news = News()
+        self._news = PushNews()
         self._pushed_at = 0.0
-        self._restless = RestlessFiles(self._workspace)
+        self._hot_files = HotFiles(self._workspace)
         self._retrying = Retrying()
         self._failure = ""
         self._polls_because = ""
@@ -84,12 +85,12 @@ class Watching:
             self._missing()  # From here on they are known.
             self._push_all()
             self._large.asks = False  # From here on, keys are for the watch.
-            if self._visitor is not None:
-                self._others.listen(self._visitor)
+            if self._pusher is not None:
+                self._others.listen(self._pusher)
             self._follow_if_there()
             with self._keys.listen() as has_keys:
                 if has_keys:
-                    self._voice.note("keys", KEYS_HINT)
+                    self._output.note("keys", KEYS_HINT)
                 while not self._commands.is_quitting:
                     self._step()
             self._tell_end()
@@ -103,7 +104,7 @@ class Watching:
     def _step(self) -> None:
         """Wait for a save, or for what else may have changed."""
         self._others.tell()
-        self._commands.do_all(self._visitor, self._workspace)
+        self._commands.do_all(self._pusher, self._workspace)
         if self._commands.is_quitting:
             return
         if self._following is None:
@@ -126,7 +127,7 @@ class Watching:
         self._tell_slowness(self._following.polls_because)
         is_new = self._look_at_project()
         is_new |= self._look_at_allocation(is_idle=touched is None)
-        if self._visitor is None or self._edits.is_unsettled:
+        if self._pusher is None or self._edits.is_unsettled:
             self._is_behind |= is_new or touched is not None
         elif is_new or self._is_behind:
             self._push(None)
@@ -139,13 +140,13 @@ class Watching:
         return self._news.is_unreadable and time.monotonic() - self._pushed_at > _LOOK_AGAIN_SECONDS
 
     def _push(self, touched: Iterable[Path] | None, *, is_first: bool = False) -> None:
-        assert self._visitor is not None
+        assert self._pusher is not None
         self._is_pushing = True
         try:
-            report = self._visitor.push(
+            report = self._pusher.push(
                 self._workspace,
                 touched,
-                self._voice,
+                self._output,
                 large=self._large,
                 best_effort=self._is_best_effort,
                 allow_empty=self._may_empty,
@@ -159,7 +160,7 @@ class Watching:
         except (MonarchError, SyncError) as error:
             # What was touched before a push that failed half-way may not have been looked at.
             self._is_behind, self._others.came_to = True, 0
-            if not self._look_at_allocation(is_idle=True) and self._visitor is not None:
+            if not self._look_at_allocation(is_idle=True) and self._pusher is not None:
                 self._tell_failure(str(error))
         else:
             self._is_behind, self._failure = False, ""
@@ -172,19 +173,19 @@ class Watching:
 
     def _tell(self, report: SyncReport, is_first: bool) -> None:
         if self._news.pushed(report) or is_first:
-            self._voice.pushed(report)
+            self._output.pushed(report)
         if not report.ok:
             self._others.came_to = 0
         else:
             self._others.pushed(report.generation)
-            self._tell_restlessness(report)
+            self._tell_hot_files(report)
         if self._retrying.pushed(report, time.monotonic()):
-            self._voice.note("retrying", self._retrying.text)
+            self._output.note("retrying", self._retrying.text)
 
-    def _tell_restlessness(self, report: SyncReport) -> None:
-        found = self._restless.pushed(report.changed_files, time.monotonic())
+    def _tell_hot_files(self, report: SyncReport) -> None:
+        found = self._hot_files.pushed(report.changed_files, time.monotonic())
         if found is not None:
-            self._voice.note(
+            self._output.note(
                 "restless",
                 f"{printable(found.pattern.strip('/'))} changes all the time, and every change is "
                 "pushed. If a job writes it, leave it out: add the line\n"
@@ -194,12 +195,12 @@ class Watching:
 
     def _tell_failure(self, error: str) -> None:
         if error != self._failure:
-            self._voice.failed(error)
+            self._output.failed(error)
         self._failure = error
 
     def _tell_slowness(self, polls_because: str) -> None:
         if polls_because and polls_because != self._polls_because:
-            self._voice.note(
+            self._output.note(
                 "polling", f"{polls_because}; so it is looked at again and again, and a save may "
                 "take a moment to be seen",
             )  # fmt: skip
@@ -207,10 +208,10 @@ class Watching:
 
     def _tell_end(self) -> None:
         where = ""
-        if self._is_pushing and self._visitor is not None:
+        if self._is_pushing and self._pusher is not None:
             with contextlib.suppress(MonarchError):
-                where = f"; a push was interrupted, {self._visitor.generations()}"
-        self._voice.note(
+                where = f"; a push was interrupted, {self._pusher.generations()}"
+        self._output.note(
             "stopped", f"stopped watching; hosts and processes stay as they are{where}"
         )
 
@@ -224,12 +225,12 @@ class Watching:
     def _follow_if_there(self) -> bool:
         """Whether all folders are there to be watched."""
         try:
-            self._following = Following(session_of(client()).watcher(self._workspace))
+            self._following = _WatcherThread(session_of(client()).watcher(self._workspace))
         except WorkspaceMissing:
             return False
         folders = [str(folder.local) for folder in self._workspace.folders]
         text = f"watching {listed(folders)}; Ctrl-C ends it"
-        self._voice.note("watching", text, folders=folders)
+        self._output.note("watching", text, folders=folders)
         return True
 
     def _unfollow(self) -> None:
@@ -254,7 +255,7 @@ class Watching:
             return  # Replaced rather than gone: the next step follows the new one.
         gone = [error.folder for error in missing]
         what = "is gone" if not any(map(os.path.isdir, gone)) else missing[0].reason
-        self._voice.note(
+        self._output.note(
             "folder-lost",
             f"{listed(gone)} {what}; hosts keep what they have. Waiting for it to come back",
             folders=gone,
@@ -276,7 +277,7 @@ class Watching:
         if not self._edits.look(time.monotonic()):
             return False
         self._workspace = self._edits.workspace
-        self._restless = RestlessFiles(self._workspace)
+        self._hot_files = HotFiles(self._workspace)
         self._unfollow()
         self._follow_if_there()
         return True
@@ -285,25 +286,25 @@ class Watching:
 
     def _look_at_allocation(self, *, is_idle: bool) -> bool:
         """Whether there is another allocation now. Looks only where there is time for it."""
-        visitor = self._visitor
-        if visitor is not None and not is_idle:
+        pusher = self._pusher
+        if pusher is not None and not is_idle:
             return False
         job = find_job()
-        if visitor is None:
+        if pusher is None:
             if job is None:
                 return False
-            self._visitor = Visitor(job)
-            self._voice.note("allocation", "the allocation is up again")
-            self._others.listen(self._visitor)
+            self._pusher = Pusher(job)
+            self._output.note("allocation", "the allocation is up again")
+            self._others.listen(self._pusher)
             return True
-        if job is not None and job.urls() != visitor.job.urls():
-            self._visitor = Visitor(job)
-            self._voice.note("allocation", "another allocation is up")
-            self._others.listen(self._visitor)
+        if job is not None and job.urls() != pusher.job.urls():
+            self._pusher = Pusher(job)
+            self._output.note("allocation", "another allocation is up")
+            self._others.listen(self._pusher)
             return True
         # Somebody may have tidied the file away that tells of it: it runs all the same.
-        if job is None and not visitor.job.is_running() and not self._goes_on_with_some(visitor):
-            self._visitor = None
+        if job is None and not pusher.job.is_running() and not self._goes_on_with_some(pusher):
+            self._pusher = None
             self._others.close()
             left = noted_job()
             why = left.why_ended() if left is not None else ""
@@ -312,11 +313,63 @@ class Watching:
                 if why
                 else ("the allocation has ended. ")
             )
-            self._voice.note(
+            self._output.note(
                 "allocation-lost",
                 f"{what}What you save is pushed as soon as there is one again: `monarch apply`",
             )
         return False
 
-    def _goes_on_with_some(self, visitor: Visitor) -> bool:
-        return self._is_best_effort and bool(visitor.answering())
+    def _goes_on_with_some(self, pusher: Pusher) -> bool:
+        return self._is_best_effort and bool(pusher.answering())
+
+
+class _WatcherThread:
+    """A watcher on a thread of its own, so that waiting for saves can be cut short."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._found: queue.SimpleQueue[AbstractSet[Path] | Exception | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="monarch-watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def polls_because(self) -> str:
+        """Why saves are not told but looked for, if so."""
+        return self._watcher.polls_because
+
+    def next(self, timeout_seconds: float) -> AbstractSet[Path] | None:
+        """The paths touched since the last call, an empty set for a look at everything; None where
+        there were none in time, or somebody woke us. Raises ``WatchEnded`` when a folder is gone,
+        and whatever else has ended the watch."""
+        try:
+            found = self._found.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return None
+        touched = self._checked(found)
+        while not self._found.empty():
+            more = self._checked(self._found.get())
+            if touched is None or more is None:
+                touched = more if touched is None else touched
+            else:
+                touched = touched | more if touched and more else set()
+        return touched
+
+    def wake(self) -> None:
+        """Have who waits look around. From any thread."""
+        self._found.put(None)
+
+    def _checked(self, found: AbstractSet[Path] | Exception | None) -> AbstractSet[Path] | None:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _run(self) -> None:
+        try:
+            for touched in self._watcher:
+                self._found.put(touched)
+        except Exception as error:  # whoever waits is to hear of it, whatever it is
+            self._found.put(error)
+
+    def close(self) -> None:
+        self._watcher.close()
+        self._thread.join(5.0)

@@ -25,14 +25,14 @@ Source = Callable[[], tuple[Progress, int]]
 """How far a push is, and how many bytes have arrived."""
 
 
-class Meter:
+class ProgressBar:
     """Shows a bar from half a second on, until it is closed."""
 
     def __init__(self, terminal: Terminal, source: Source) -> None:
         self._terminal = terminal
         self._source = source
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="monarch-meter", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -32,7 +32,7 @@ _PATIENCE_SECONDS = 1.0
 
 
 @dataclass
-class Place:
+class RunTarget:
     """Known before anything is started there. ``job`` is ``None`` for this machine alone."""
 
     job: JobTrait | None
@@ -102,7 +102,7 @@ class Place:
         return hosts.spawn_procs({"procs": self.procs_per_host}, name=recipe.name, preload=preload)
 
 
-def find_place(procs: int | None, attach: bool | None) -> Place:
+def find_target(procs: int | None, attach: bool | None) -> RunTarget:
     """The first mesh of the running job; without one, or with ``attach=False``, this machine.
 
     Raises ``JobError`` for ``attach=True`` where no allocation is up.
@@ -111,7 +111,7 @@ def find_place(procs: int | None, attach: bool | None) -> Place:
     if job is None:
         if attach:
             raise JobError("no allocation is up for this folder: start one with `monarch apply`")
-        return Place(None, "hosts", 1, procs or _LOCAL_PROCS)
+        return RunTarget(None, "hosts", 1, procs or _LOCAL_PROCS)
     meshes: dict[str, Any] | None = getattr(job, "meshes", None)
     if meshes:
         name, num_hosts = next(iter(meshes.items()))
@@ -119,7 +119,7 @@ def find_place(procs: int | None, attach: bool | None) -> Place:
         client()
         name, hosts = next(iter(job._state()._hosts.items()))
         num_hosts = hosts.size()
-    return Place(job, name, num_hosts, procs or (_LOCAL_PROCS if num_hosts == 1 else 1))
+    return RunTarget(job, name, num_hosts, procs or (_LOCAL_PROCS if num_hosts == 1 else 1))
 
 
 def _brought_up_again() -> JobTrait | None:

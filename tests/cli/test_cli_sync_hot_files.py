@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli.sync.restless import LeaveOut, RestlessFiles
+from monarch.cli.sync.hot_files import HotFiles, LeaveOut
 from monarch_sync import Workspace
 
 
@@ -18,14 +18,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def hear(restless: RestlessFiles, *changed: str, step: float = 1.0, num: int = 10) -> list[str]:
+def hear(restless: HotFiles, *changed: str, step: float = 1.0, num: int = 10) -> list[str]:
     """The patterns that are told of, push by push."""
     found = [restless.pushed(changed, step * number) for number in range(num)]
     return [way.pattern for way in found if way is not None]
 
 
 def test_a_folder_is_named_once(project: Path) -> None:
-    restless = RestlessFiles(Workspace({project: ""}))
+    restless = HotFiles(Workspace({project: ""}))
     assert hear(restless, "out/run1/loss.log", num=9) == []
     assert restless.pushed(["out/run1/loss.log"], 9.0) == LeaveOut(
         "/out/run1/", project / ".monarchignore"
@@ -34,7 +34,7 @@ def test_a_folder_is_named_once(project: Path) -> None:
 
 
 def test_what_all_pushes_have_in_common_is_named(project: Path) -> None:
-    restless = RestlessFiles(Workspace([project]))
+    restless = HotFiles(Workspace([project]))
     found = [restless.pushed([f"project/out/run{n % 2}/loss"], float(n)) for n in range(10)]
     assert found[-1] == LeaveOut("/out/", project / ".monarchignore")
 
@@ -48,14 +48,14 @@ def test_what_all_pushes_have_in_common_is_named(project: Path) -> None:
     ],
 )
 def test_code_is_not_left_out_with_it(project: Path, changed: str, pattern: str) -> None:
-    restless = RestlessFiles(Workspace({project: ""}))
+    restless = HotFiles(Workspace({project: ""}))
     found = [restless.pushed([changed.format(n)], float(n)) for n in range(10)]
     assert found[-1] is not None
     assert found[-1].pattern == pattern
 
 
 def test_edits_of_code_between_them_hide_nothing(project: Path) -> None:
-    restless = RestlessFiles(Workspace({project: ""}))
+    restless = HotFiles(Workspace({project: ""}))
     for number in range(9):
         assert restless.pushed(["out/run1/loss.log"], number) is None
         assert restless.pushed(["model/net.py"], number + 0.5) is None
@@ -63,7 +63,7 @@ def test_edits_of_code_between_them_hide_nothing(project: Path) -> None:
 
 
 def test_who_edits_hears_nothing(project: Path) -> None:
-    restless = RestlessFiles(Workspace({project: ""}))
+    restless = HotFiles(Workspace({project: ""}))
     assert hear(restless, "model/net.py", "config.toml", num=100, step=0.1) == []
     assert hear(restless, "data.csv", num=100, step=10.0) == []  # now and then is fine
     names = [f"model/{number}/one.bin" for number in range(20)]

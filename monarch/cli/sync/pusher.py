@@ -1,10 +1,12 @@
-"""Pushes as a visitor: the hosts' client stays who it is, and switches its own processes."""
+"""Pushes from a command, beside the program that the hosts serve, which switches its own procs."""
 
 from __future__ import annotations
 
+import ast
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,9 +14,8 @@ from typing import Any, TypeVar
 from monarch.cli.interrupts import asked_to_end, push_taken_back
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up, no_allocation, noted_job
+from monarch.cli.sync.output import Output
 from monarch.cli.sync.timeline import like_now, others_line, timeline
-from monarch.cli.sync.unread import faults_in
-from monarch.cli.sync.voice import Voice
 from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runtime.answers import Response
@@ -28,7 +29,7 @@ from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, ProcDown
 from monarch_sync import SyncReport, Workspace
 from monarch_sync.progress import Progress, followed_by
-from monarch_sync.words import counted
+from monarch_sync.words import counted, printable
 
 WHOLE_HISTORY = 1000  # generations; hosts remember fewer
 
@@ -38,26 +39,28 @@ _EACH_SECONDS = 0.005  # more, for each that is asked
 _MAX_ASKED = 64  # hosts, while a push goes on
 _SETTLE_SECONDS = 2.0  # between the commits of two hosts lie milliseconds, as a rule
 _LOOK_SECONDS = 0.02
+_MAX_PARSED = 20  # files that nothing has loaded: as many as a person edits at once
+_MAX_PARSED_BYTES = 1 << 20
 
 
-def visit(*, partly: bool = False) -> Visitor:
-    """As `find_visitor`. Raises ``JobError`` where there is no allocation."""
-    visitor = find_visitor(partly=partly)
-    if visitor is None:
+def pusher_here(*, partly: bool = False) -> Pusher:
+    """As `find_pusher`. Raises ``JobError`` where there is no allocation."""
+    pusher = find_pusher(partly=partly)
+    if pusher is None:
         raise no_allocation()
-    return visitor
+    return pusher
 
 
-def find_visitor(*, partly: bool = False) -> Visitor | None:
+def find_pusher(*, partly: bool = False) -> Pusher | None:
     """Of the allocation that runs for this folder; ``partly``: as long as a host of it answers."""
     job = noted_job()
     if job is None:
         return None
-    visitor = Visitor(job)
-    return visitor if job.is_running() or (partly and visitor.answering()) else None
+    pusher = Pusher(job)
+    return pusher if job.is_running() or (partly and pusher.answering()) else None
 
 
-class Visitor:
+class Pusher:
     """Of one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
 
     def __init__(self, job: JobTrait) -> None:
@@ -75,7 +78,7 @@ class Visitor:
         self,
         workspace: Workspace,
         touched: Iterable[Path] | None,
-        voice: Voice,
+        output: Output,
         *,
         large: LargeFiles,
         best_effort: bool = False,
@@ -96,7 +99,7 @@ class Visitor:
         addresses = list(self.addresses().values())
 
         def push() -> SyncReport:
-            with self._followed(voice, addresses), push_taken_back():
+            with self._followed(output, addresses), push_taken_back():
                 return session.push(
                     addresses,
                     workspace,
@@ -113,17 +116,17 @@ class Visitor:
         if report.ok:
             if not silent and not any(host.error for host in report.hosts):
                 self._num_lost_when_all_followed = num_lost
-            report.notes += faults_in(report.changed_files, workspace)
+            report.notes += _faults_in(report.changed_files, workspace)
         return report
 
     def roll_back(
-        self, workspace: Workspace, generation: int, voice: Voice, *, best_effort: bool = False
+        self, workspace: Workspace, generation: int, output: Output, *, best_effort: bool = False
     ) -> SyncReport:
         """Have all hosts go back to a generation."""
         found, silent = self._split(best_effort=best_effort)
         past = self.past(found)
         addresses = list(self.addresses().values())
-        with self._followed(voice, addresses), push_taken_back():
+        with self._followed(output, addresses), push_taken_back():
             return roll_back(
                 past, self._agent.node, workspace, generation, addresses,
                 best_effort=best_effort, silent=silent, names=self._names_by_uid(),
@@ -265,7 +268,7 @@ class Visitor:
         return {uid: body for uid, body in _bodies(asked).items() if body is not None}
 
     @contextmanager
-    def _followed(self, voice: Voice, addresses: list[ProcAddress]) -> Iterator[None]:
+    def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[None]:
         """Show how far a push is."""
         progress = Progress()
         node = self._agent.node
@@ -284,7 +287,7 @@ class Visitor:
                 staged = staged * len(addresses) // len(asked)
             return progress, max(staged, sent)
 
-        with followed_by(progress), voice.busy(look):
+        with followed_by(progress), output.busy(look):
             yield
 
 
@@ -300,12 +303,34 @@ def _bodies(asked: Mapping[_Key, Promise[Response]]) -> dict[_Key, dict[str, Any
 
 
 @contextmanager
-def interruptions(visitor: Visitor, voice: Voice) -> Iterator[None]:
+def interruptions(pusher: Pusher, output: Output) -> Iterator[None]:
     """End the program after Ctrl-C, and say which generation the hosts have: a push that is
     interrupted has put everything back."""
     with asked_to_end():
         try:
             yield
         except KeyboardInterrupt:
-            voice.note("interrupted", f"interrupted; {visitor.generations()}", ok=False)
+            output.note("interrupted", f"interrupted; {pusher.generations()}", ok=False)
             sys.exit(130)
+
+
+def _faults_in(changed: Sequence[str], workspace: Workspace) -> Iterator[str]:
+    """Pushed files that do not compile; processes look only at what they have loaded."""
+    code = [path for path in changed if path.endswith(".py")]
+    if len(code) > _MAX_PARSED:
+        return
+    for path in code:
+        local = next((place for place in workspace.locate(path) if place.is_file()), None)
+        try:
+            if local is None or local.stat().st_size > _MAX_PARSED_BYTES:
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse(local.read_bytes())
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line = getattr(error, "lineno", None)
+            where = f"{printable(path)}:{line}" if line else printable(path)
+            reason = getattr(error, "msg", None) or error or "it is nested too deeply"
+            yield f"{where} does not compile: {reason}. It was pushed: no process has loaded it"
+        except OSError:
+            continue  # gone again

@@ -1,20 +1,49 @@
-"""Retrying: which refusals a watch need not wait for a save to try again, and when it does.
+"""What a watch makes of each push: whether a person is told of it, whether it is tried again.
 
-A disk that was full, a host that hung, an actor that was too busy to stand still: that passes, and
-nobody tells. Code that was refused stays refused until somebody edits it.
+One save may come as several events: of these pushes one is told. A refusal that may pass by itself
+is tried again without a save: a disk that was full, a host that hung, an actor too busy to stand
+still. Code that was refused stays refused until it is edited.
 """
 
 from __future__ import annotations
 
 from monarch_sync import SyncReport
+from monarch_sync.report import Problem
 
 _FIRST_SECONDS = 2.0
 _LONGEST_SECONDS = 30.0
 _MAX_TAKEN_BACK = 3  # pushes that were shown already: each makes two generations
 
 
+class PushNews:
+    """Tells pushes that are news from those that were told already."""
+
+    def __init__(self) -> None:
+        self._told: tuple[int, str, list[str]] = 0, "", []
+        self._left: set[str] = set()  # hosts that were left behind
+        self._problems: set[Problem] = set()
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether something could not be read at the last push."""
+        return any(problem.is_unreadable for problem in self._problems)
+
+    def pushed(self, report: SyncReport) -> bool:
+        """Whether it is news."""
+        said, self._told = self._told, (report.generation, report.digest, report.errors)
+        before, self._problems = self._problems, set(report.problems)
+        if self._problems - before or any(p.is_unreadable for p in before - self._problems):
+            return True
+        left, self._left = self._left, {host.host for host in report.hosts if host.error}
+        if left != self._left:
+            return True
+        # A mode or a link is in no list of files, and makes a generation.
+        is_change = bool(report.changed_files) or said[0] != report.generation
+        return said != self._told and (is_change or bool(report.errors))
+
+
 class Retrying:
-    """Is told what came of each push, and says when it is time for another."""
+    """When a push that was refused is tried again."""
 
     def __init__(self) -> None:
         self._pause = _FIRST_SECONDS

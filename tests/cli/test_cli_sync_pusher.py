@@ -1,4 +1,4 @@
-"""What a visitor of many hosts and procs waits for."""
+"""What a pusher of many hosts and procs waits for."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up
-from monarch.cli.sync import visitor
-from monarch.cli.sync.visitor import Visitor
-from monarch.cli.sync.voice import Lines
+from monarch.cli.sync import pusher
+from monarch.cli.sync.output import Lines
+from monarch.cli.sync.pusher import Pusher
 from monarch.cli.terminal import Terminal
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, ProcessJob
@@ -29,13 +29,13 @@ from tests.support import wait_for
 
 def test_many_that_are_silent_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other they would take longer than any test may."""
-    monkeypatch.setattr(visitor, "_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(visitor, "_EACH_SECONDS", 0.0)
+    monkeypatch.setattr(pusher, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(pusher, "_EACH_SECONDS", 0.0)
     asked: dict[int, Promise[Response]] = {number: Promise() for number in range(2_000)}
     asked[0].set(Response({"generation": 3}))
     asked[1_999].set(Response({"generation": 4}))
     asked[7].set(Response({}, error="it is ending"))
-    found = visitor._bodies(asked)
+    found = pusher._bodies(asked)
     assert {uid: body for uid, body in found.items() if body} == {
         0: {"generation": 3},
         1_999: {"generation": 4},
@@ -72,7 +72,7 @@ def test_a_dead_host_of_a_job_that_counts_as_running_costs_no_wait(
     hour_ago = time.time() - 3600
     os.utime(note, (hour_ago, hour_ago))
     monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 600.0)  # longer than a test may take
-    (answer,) = Visitor(job).ask().values()
+    (answer,) = Pusher(job).ask().values()
     assert answer == {"error": NOBODY_THERE}
     shutdown_context().get(timeout=20)
 
@@ -88,15 +88,15 @@ def test_hosts_that_have_all_followed_are_not_asked_first_until_one_is_lost(
     (tmp_path / ".monarch").mkdir(mode=0o700)
     job.dump(tmp_path / DEFAULT_JOB_PATH)  # It was brought up just now, and is waited for.
     try:
-        visitor, voice = Visitor(job), Lines(Terminal())
+        pusher, output = Pusher(job), Lines(Terminal())
         asked: list[int] = []
-        ask = visitor.ask
-        monkeypatch.setattr(visitor, "ask", lambda: asked.append(1) or ask())  # type: ignore[func-returns-value]
+        ask = pusher.ask
+        monkeypatch.setattr(pusher, "ask", lambda: asked.append(1) or ask())  # type: ignore[func-returns-value]
 
         def push(text: str) -> int:
             (folder / "a.py").write_text(text)
-            report = visitor.push(
-                Workspace({folder: ""}), None, voice, large=LargeFiles(pytest.fail)
+            report = pusher.push(
+                Workspace({folder: ""}), None, output, large=LargeFiles(pytest.fail)
             )
             assert report.ok, str(report)
             return report.generation
@@ -104,7 +104,7 @@ def test_hosts_that_have_all_followed_are_not_asked_first_until_one_is_lost(
         assert [push("1"), push("2"), push("2"), push("3")] == [1, 2, 2, 3]
         assert len(asked) == 1
         os.kill(job.hosts[0].pid, signal.SIGKILL)
-        wait_for(lambda: visitor._num_lost > 0, what="word of its end")
+        wait_for(lambda: pusher._num_lost > 0, what="word of its end")
         with pytest.raises(JobError, match="goes on without it"):
             push("4")
         assert len(asked) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch.cli.sync.retrying import Retrying
+from monarch.cli.sync.push_news import Retrying
 from monarch_sync import HostReport, Refusal, SyncReport
 
 FULL = SyncReport(errors=["host1: the host refused the push: No space left on device (disk)"])

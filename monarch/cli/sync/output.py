@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TextIO
 
-from monarch.cli.sync.meter import Meter, Source
+from monarch.cli.sync.progress_bar import ProgressBar, Source
 from monarch.cli.terminal import Terminal
 from monarch.cli.volume import is_quiet, is_verbose
 from monarch.config_file import ConfigError
@@ -18,7 +18,7 @@ from monarch_sync.report import problem_lines
 from monarch_sync.words import printable, some
 
 
-class Voice(Protocol):
+class Output(Protocol):
     """Who tells what happens."""
 
     def pushed(self, report: SyncReport) -> None:
@@ -99,11 +99,11 @@ class Lines:
         if not self._terminal.is_live or is_quiet():
             yield
             return
-        meter = Meter(self._terminal, source)
+        progress_bar = ProgressBar(self._terminal, source)
         try:
             yield
         finally:
-            meter.close()
+            progress_bar.close()
 
 
 class JsonLines:

@@ -21,7 +21,7 @@ _PATIENCE_SECONDS = 10.0  # beyond that, for the answer
 _AGAIN_SECONDS = 2.0
 
 
-class Hearing:
+class BulletinListener:
     """The bulletins of an allocation, from the first host that answers.
 
     ``hosts`` gives their addresses, as they are by now. What stands when it begins is heard first.

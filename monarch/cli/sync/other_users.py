@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from monarch.cli.sync.hearing import Hearing
-from monarch.cli.sync.visitor import Visitor
-from monarch.cli.sync.voice import Voice
+from monarch.cli.sync.bulletin_listener import BulletinListener
+from monarch.cli.sync.output import Output
+from monarch.cli.sync.pusher import Pusher
 from monarch.errors import MonarchError
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.bulletins import post
@@ -18,37 +18,37 @@ from monarch_sync import SyncError
 from monarch_sync.words import printable
 
 
-class Others:
+class OtherUsers:
     """Pushes, rollbacks, runs and watches of others, on the allocation that is listened to.
 
     ``wake`` is called, on another thread, whenever there is something to `tell`. ``came_to`` is the
     generation of our own last push; 0 where it did not come through.
     """
 
-    def __init__(self, voice: Voice, wake: Callable[[], object], *, tells_runs: bool) -> None:
-        self._voice = voice
+    def __init__(self, output: Output, wake: Callable[[], object], *, tells_runs: bool) -> None:
+        self._output = output
         self._wake = wake
         self._tells_runs = tells_runs
-        self._hearing: Hearing | None = None
-        self._visitor: Visitor | None = None
+        self._listener: BulletinListener | None = None
+        self._pusher: Pusher | None = None
         self.came_to = 0
 
-    def listen(self, visitor: Visitor) -> None:
+    def listen(self, pusher: Pusher) -> None:
         """To the allocation that is there now, and tell those who do so that we are here."""
         self.close()
-        self._visitor = visitor
+        self._pusher = pusher
         node = client().node
 
         def hosts() -> list[ProcAddress]:
-            return list(visitor.addresses().values())
+            return list(pusher.addresses().values())
 
-        self._hearing = Hearing(node, hosts, self._wake)
+        self._listener = BulletinListener(node, hosts, self._wake)
         about_us = Bulletin(f"watch {node.uid}", "watching", who_am_i(), stands=True)
         post(node, hosts(), about_us)
 
     def close(self) -> None:
-        hearing, self._hearing = self._hearing, None
-        self._visitor = None
+        hearing, self._listener = self._listener, None
+        self._pusher = None
         if hearing is not None:
             hearing.close()
 
@@ -56,22 +56,22 @@ class Others:
         """Tell who has made the generations before our own push of this one: numbers that are
         missing between our own lines look like lost pushes."""
         before, self.came_to = self.came_to, generation
-        if self._visitor is None or not 0 < before < generation - 1:
+        if self._pusher is None or not 0 < before < generation - 1:
             return
         with contextlib.suppress(MonarchError, SyncError):
-            text = self._visitor.made_by_others(before, generation)
+            text = self._pusher.made_by_others(before, generation)
             text = f"in between there was {text}"
-            self._voice.note("others", text, after=before, before=generation)
+            self._output.note("others", text, after=before, before=generation)
 
     def tell(self) -> None:
         """What was heard since the last time."""
         brought: dict[int, str] = {}
         ours = client().node.uid
-        for told in self._hearing.take() if self._hearing is not None else ():
+        for told in self._listener.take() if self._listener is not None else ():
             if told.kind == "committed" and told.data.get("sender") != ours:
                 brought[told.generation] = str(told.data.get("author", ""))
             elif told.kind == "watching" and told.key != f"watch {ours}":
-                self._voice.note(
+                self._output.note(
                     "watching",
                     f"watched by {printable(told.text)}, too: what either of you saves is pushed",
                     by=told.text,
@@ -80,19 +80,19 @@ class Others:
             if told.key.startswith("run ") and not self._tells_runs:
                 continue
             if told.kind == "held":
-                self._voice.alarm("held", told.text, **data)
+                self._output.alarm("held", told.text, **data)
             elif told.key.startswith("run ") and told.text:
-                self._voice.note(told.kind, told.text, **data)
+                self._output.note(told.kind, told.text, **data)
         self._tell_brought(brought)
 
     def _tell_brought(self, brought: dict[int, str]) -> None:
         """Generations of others, as they come; those before our last push were told with it."""
         before, now = self.came_to, max(brought, default=0)
-        if self._visitor is None or not 0 < before < now:
+        if self._pusher is None or not 0 < before < now:
             return
         self.came_to = now
         with contextlib.suppress(MonarchError, SyncError):
-            text = self._visitor.made_by_others(before, now + 1)
-            self._voice.note(
+            text = self._pusher.made_by_others(before, now + 1)
+            self._output.note(
                 "others", f"{text}; your next save is pushed over it", after=before, before=now + 1
             )

@@ -32,7 +32,7 @@ class LeaveOut(NamedTuple):
     file: Path
 
 
-class RestlessFiles:
+class HotFiles:
     """Is told of every push, and says once of some files that they never come to rest."""
 
     def __init__(self, workspace: Workspace) -> None:
