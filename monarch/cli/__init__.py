@@ -2,7 +2,8 @@
 
 What to open, by what is to be changed:
 
-- the options and help of a command: `commands.py`; what it does: the file that it imports there
+- the options and help of a command: `commands.py`, `sync/commands.py`; what it does: the file that
+  it imports there
 - how hosts are asked for what they have, and dead ones found: `monarch/runtime/hosts/asking.py`
 - what Ctrl-C, SIGTERM and SIGHUP do: `interrupts.py`
 - who uses an allocation, and who is asked before it ends: `users.py`

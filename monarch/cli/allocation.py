@@ -13,7 +13,6 @@ from rich.console import Console
 
 from monarch.actor import HostMesh, run_worker_loop_forever
 from monarch.cli.confirm import ask_before
-from monarch.cli.host_inspection import ask_hosts
 from monarch.cli.host_table import show_hosts
 from monarch.cli.phases import phase
 from monarch.cli.project import load_project, may_come_up, no_allocation, noted_job

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from monarch import __version__
-from monarch.cli.sync.options import SyncOptions, json_too
+from monarch.cli.options import agreed_to_send, config_file, project_file
+from monarch.cli.sync.commands import sync
 from monarch.cli.volume import reset, with_volume
 from monarch.errors import JobError
 
@@ -55,11 +56,6 @@ def cli() -> None:
         ) from None
 
 
-_config = click.option("--config", "config_file", help="a TOML file for the recipe")
-_project = click.option("--file", "file", help="the project file [default: monarch.toml]")
-_agreed_to_send = click.option(
-    "--yes", "-y", is_flag=True, help="do not ask before large files are sent"
-)
 _PATH = click.Path(path_type=Path)
 
 
@@ -78,7 +74,7 @@ def init(**given: Any) -> None:
 
 @cli.command()
 @click.argument("spec", required=False)
-@_project
+@project_file
 @click.option("--yes", "-y", is_flag=True, help="end what runs on hosts that are not wanted")
 def apply(**given: Any) -> None:
     """Bring the allocation up, or find it running.
@@ -131,108 +127,13 @@ def dev(context: click.Context, arguments: tuple[str, ...]) -> None:
     )
 
 
-@cli.group(invoke_without_command=True)
-@click.option("--watch", is_flag=True, help="go on, and push at every save")
-@click.option("--dry-run", is_flag=True, help="only say what would move")
-@click.option("--explain", "explained", metavar="PATH", help="say why a path is synced, or is not")
-@click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
-@click.option(
-    "--allow-empty", is_flag=True, help="empty a folder on the hosts, too, that is empty here"
-)
-@click.option(
-    "--env", is_flag=True, help="bring the packages of the lock file, too, for hosts to install"
-)
-@click.option("--json", "is_json", is_flag=True, help="an object a push, for programs")
-@click.option("--keys", "has_keys", is_flag=True, hidden=True, help="keys come by stdin")
-@_project
-@_agreed_to_send
-@click.pass_context
-def sync(context: click.Context, /, is_json: bool, file: str | None, **given: Any) -> None:
-    """Bring the workspace to all hosts, and its code into what runs there.
-
-    Live processes switch to the new code between the same two messages on every rank. Code that
-    does not compile, or does not run, changes nobody. Exits with 1 if the push was refused, with 3
-    if it was made without something that cannot be read here.
-    """
-    context.obj = SyncOptions(file, is_json)
-    if context.invoked_subcommand is not None:
-        del given["has_keys"]
-        if any(value not in (False, None) for value in given.values()):
-            raise click.UsageError("this option goes without a command behind it", context)
-        return
-    if sum((given["watch"], given["dry_run"], given["explained"] is not None)) > 1:
-        raise click.UsageError("choose one of --watch, --dry-run and --explain", context)
-    from monarch.cli.sync.command import sync
-
-    sync(context.obj, **given)
-
-
-class _Generation(click.IntRange):
-    name = "generation, which is a number"
-
-
-_generation = click.argument("generation", required=False, type=_Generation(min=1))
-
-
-@sync.command("status", short_help="Which host and which proc runs which generation.")
-@json_too
-@click.pass_obj
-def sync_status(options: SyncOptions) -> None:
-    """Which host and which proc runs which generation, and what is stale."""
-    from monarch.cli.sync.generations import status
-
-    status(options)
-
-
-@sync.command("history")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="how many")
-@json_too
-@click.pass_obj
-def sync_history(options: SyncOptions, limit: int) -> None:
-    """The generations that the hosts remember: when, who, what.
-
-    A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
-    """
-    from monarch.cli.sync.generations import history
-
-    history(options, limit)
-
-
-@sync.command("rollback")
-@_generation
-@click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
-@json_too
-@click.pass_obj
-def sync_rollback(options: SyncOptions, /, **given: Any) -> None:
-    """Have all hosts go back to a generation, or none of them.
-
-    Without GENERATION: to the state before the one that is there. What runs on the hosts reloads;
-    your own files stay as they are, so that `monarch sync` goes forward again.
-    """
-    from monarch.cli.sync.generations import rollback
-
-    rollback(options, **given)
-
-
-@sync.command("diff", short_help="How your files differ from what the hosts have or had.")
-@_generation
-@click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
-@json_too
-@click.pass_obj
-def sync_diff(options: SyncOptions, /, **given: Any) -> None:
-    """How your files differ from what the hosts have, or had as GENERATION.
-
-    Lines with a `-` are there, those with a `+` are yours.
-    """
-    from monarch.cli.sync.generations import diff
-
-    diff(options, **given)
+cli.add_command(sync)
 
 
 @cli.command()
 @click.argument("recipe", required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@_config
+@config_file
 @click.option(
     "--procs",
     type=click.IntRange(min=1),
@@ -253,7 +154,7 @@ def sync_diff(options: SyncOptions, /, **given: Any) -> None:
     help="go on with a run, by its name or the beginning of it [default: the latest]",
 )
 @click.option("--new", is_flag=True, help="begin anew, though such a run was left unfinished")
-@_agreed_to_send
+@agreed_to_send
 @click.option(
     "--on-edit-error",
     type=click.Choice(["hold", "rollback", "end"]),
@@ -280,14 +181,14 @@ def run(**given: Any) -> None:
 @cli.command()
 @click.argument("name", metavar="RECIPE")
 @click.argument("overrides", nargs=-1, required=True, metavar="KEY=VALUE[,VALUE]...")
-@_config
+@config_file
 @click.option("--procs", type=click.IntRange(min=1), help="procs on each host, shared by the runs")
 @click.option(
     "--slices",
     type=click.IntRange(min=1),
     help="how many runs at a time [default: one a host]",
 )
-@_agreed_to_send
+@agreed_to_send
 def sweep(**given: Any) -> None:
     """Run RECIPE once for each choice of values, and compare.
 
@@ -331,7 +232,7 @@ def runs_logs(**given: Any) -> None:
 
     Lines of several ranks have the rank in front; those of one are as they were printed.
     """
-    from monarch.cli.run_logs import logs
+    from monarch.cli.runs import logs
 
     logs(**given)
 
@@ -345,7 +246,7 @@ def runs_rm(**given: Any) -> None:
     Asks first at a terminal; elsewhere it needs --yes. A run that is going on stays, and so do all
     others that were named beside it. The beginning of a name will do where only one run has it.
     """
-    from monarch.cli.run_rm import rm
+    from monarch.cli.runs import rm
 
     rm(**given)
 
@@ -430,7 +331,7 @@ def recipe_cp(**given: Any) -> None:
 @recipe.command("validate")
 @click.argument("name", metavar="RECIPE")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@_config
+@config_file
 @click.option("--procs", type=click.IntRange(min=1), help="procs on each host")
 def recipe_validate(**given: Any) -> None:
     """Check a recipe and its config, without running it. Exits with 2 if something is wrong."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,17 +12,22 @@ from typing import Any
 
 import click
 
+from monarch.cli.confirm import ask_before
 from monarch.cli.tables import in_columns, terminal_width
-from monarch.cli.volume import is_quiet
+from monarch.cli.terminal import Terminal
+from monarch.cli.volume import is_quiet, say
 from monarch.config_file.toml_text import TOMLDecodeError, loads
 from monarch.errors import JobError
-from monarch.runs.folder import RunFolder, find_run, runs_in
+from monarch.runs.folder import RUNS, RunFolder, find_run, runs_in
+from monarch.runs.logs import Line, PrintedLines
 from monarch.runs.plot import smoothed, svg_chart, text_chart
 from monarch.runs.report import curve, figures, names_measured, worth_telling, write_report
 from monarch.runs.whole_file import write_whole, writing
-from monarch_sync.words import byte_size
+from monarch_sync.words import byte_size, counted
 
 _MAX_NAME = 24
+_LOOK_SECONDS = 0.2
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 
 
 def ls() -> None:
@@ -142,3 +149,103 @@ def _number(value: Any) -> str:
 def _echo_table(rows: Sequence[Sequence[str]]) -> None:
     for line in in_columns(rows, terminal_width()):
         click.echo(line)
+
+
+def rm(names: tuple[str, ...], yes: bool) -> None:
+    """Remove runs, once a person or ``yes`` agrees."""
+    found = list(dict.fromkeys(_one_named(name) for name in names))
+    if going := [run.name for run in found if run.running_pid is not None]:
+        raise JobError(
+            f"{' and '.join(going)} {'is' if len(going) == 1 else 'are'} going on, so nothing was "
+            "taken away: stop it with Ctrl-C in its terminal first"
+        )
+    sizes = {run: run.num_bytes() for run in found}
+    for run, size in sizes.items():
+        say(f"  {run.name}  {run.status}, {byte_size(size)}")
+    whole = f"{counted(len(found), 'run')}, {byte_size(sum(sizes.values()))}"
+    if not ask_before(f"take away {whole}? It cannot be undone", yes):
+        raise JobError("nothing was taken away: nobody can be asked here, so say --yes")
+    for run in found:
+        _remove(run)
+    left = runs_in()
+    if left:
+        left[-1].link_as_latest()
+    else:
+        (RUNS / "latest").unlink(missing_ok=True)
+    say(f"took away {whole}")
+
+
+def _one_named(name: str) -> RunFolder:
+    """A run of this folder that can be meant by nothing else."""
+    meant = find_run(name)
+    mine = runs_in()
+    if meant.path.resolve() not in {run.path.resolve() for run in mine}:
+        raise JobError(f"{name} is no run of this folder: `monarch runs ls` lists them")
+    alike = [run.name for run in mine if run.name.startswith(name)]
+    if len(alike) > 1 and meant.name != name and name != "latest":
+        raise JobError(f"{name} may be {_either(alike)}: say which")
+    return RunFolder(RUNS / meant.path.resolve().name)
+
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _remove(run: RunFolder) -> None:
+    try:
+        if os.path.islink(run.path):
+            os.unlink(run.path)
+        else:
+            shutil.rmtree(run.path)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise JobError(f"{run.name} is still there in part: {where}{error.strerror}") from None
+
+
+def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> None:
+    """Print what the ranks of a run printed; ``tail`` counts lines of each rank."""
+    run = find_run(name)
+    printed = PrintedLines(run.path / "logs", ranks)
+    shown = _RankLines(is_of_one=len(ranks) == 1)
+    try:
+        is_over = not (follow and _goes_on(run))
+        shown.tell(_last_lines(printed.take(is_over=is_over), tail))
+        if is_over and not printed.names():
+            of = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
+            raise JobError(f"nothing was printed{of} in {run.path}")
+        while not is_over:
+            time.sleep(_LOOK_SECONDS)
+            is_over = not _goes_on(run)
+            shown.tell(printed.take(is_over=is_over))
+    except KeyboardInterrupt:
+        sys.exit(130)  # That is how one stops to follow; there is nothing to tell of it.
+
+
+def _goes_on(run: RunFolder) -> bool:
+    return run.running_pid is not None
+
+
+def _last_lines(lines: Sequence[Line], num: int | None) -> list[Line]:
+    """The last so many of each rank."""
+    if num is None:
+        return list(lines)
+    kept: dict[str, list[Line]] = {}
+    for line in lines:
+        kept.setdefault(line.who, []).append(line)
+    return [line for found in kept.values() for line in found[len(found) - min(num, len(found)) :]]
+
+
+class _RankLines:
+    """Lines on their way out, each rank with a colour of its own where there are any."""
+
+    def __init__(self, *, is_of_one: bool) -> None:
+        self._is_of_one = is_of_one
+        self._terminal = Terminal()
+        self._colours: dict[str, str] = {}
+
+    def tell(self, lines: Sequence[Line]) -> None:
+        for who, text in lines:
+            colour = self._colours.setdefault(who, _COLOURS[len(self._colours) % len(_COLOURS)])
+            self._terminal.line("" if self._is_of_one else f"{who} | ", colour, end="")
+            # What goes into a file or a pipe is what was printed.
+            self._terminal.line(text, is_exact=self._terminal.width is None)

@@ -24,7 +24,7 @@ HEADS = frozenset(
 SINGLE = frozenset(("monarch.actor.alloc",))
 
 
-class _Finder:
+class _AddressFinder:
     """Both the finder and the loader of such modules."""
 
     def find_spec(
@@ -82,5 +82,5 @@ def _importer_level() -> int:
 
 def install() -> None:
     """Have imports find Monarch's addresses too. Once is enough."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not any(isinstance(finder, _AddressFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AddressFinder())

@@ -26,9 +26,9 @@ HEAVY = ("torch", "numpy", "monarch_recipes.ddp", "rich", *RUNTIME, *RELOAD)
 DECLARING = {
     "monarch", "monarch.cli", "monarch.cli.commands", "monarch.cli.main", "monarch.cli.streams",
     "monarch.cli.sync", "monarch.cli.interrupts", "monarch.cli.keys",
-    "monarch.cli.sync.options", "monarch.cli.terminal", "monarch.cli.volume",
-    "monarch.compat", "monarch.compat.finder", "monarch.errors", "monarch_sync",
-    "monarch_sync.words",
+    "monarch.cli.options", "monarch.cli.sync.commands", "monarch.cli.terminal",
+    "monarch.cli.volume", "monarch.compat", "monarch.compat.finder", "monarch.errors",
+    "monarch_sync", "monarch_sync.words",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from monarch.cli import run_logs
+from monarch.cli import runs
 from monarch.cli.tables import in_columns
 from monarch.errors import JobError
 from monarch.runs.folder import RunFolder, new_run
@@ -138,8 +138,8 @@ def test_logs_shows_what_ranks_printed(folder: RunsFolder, monkeypatch: pytest.M
 def going_on(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], bool]) -> None:
     """The run goes on as long as these say so, each when it is looked at once more."""
     left = iter(steps)
-    monkeypatch.setattr(run_logs, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(run_logs, "_goes_on", lambda run: next(left)())
+    monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "_goes_on", lambda run: next(left)())
 
 
 def test_logs_follow_until_the_run_ends(

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import click
 
+from monarch.cli.options import SyncOptions
 from monarch.cli.sync.difference import differences
-from monarch.cli.sync.options import SyncOptions
 from monarch.cli.sync.output import JsonLines, Lines, Output, errors, tell
 from monarch.cli.sync.project_workspace import find_project, whole_of
 from monarch.cli.sync.pusher import WHOLE_HISTORY, Pusher, interruptions, pusher_here

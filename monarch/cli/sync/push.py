@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from monarch.cli.interrupts import asked_to_end
 from monarch.cli.keys import Keys
 from monarch.cli.large_files import LargeFiles
+from monarch.cli.options import SyncOptions
 from monarch.cli.project import OWN_RUNS
-from monarch.cli.sync.options import SyncOptions
 from monarch.cli.sync.output import JsonLines, Lines, Output, errors
 from monarch.cli.sync.preview import (
     Preview,

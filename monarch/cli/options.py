@@ -1,0 +1,34 @@
+"""Options that several commands take."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import click
+
+config_file = click.option("--config", "config_file", help="a TOML file for the recipe")
+project_file = click.option("--file", "file", help="the project file [default: monarch.toml]")
+agreed_to_send = click.option(
+    "--yes", "-y", is_flag=True, help="do not ask before large files are sent"
+)
+
+
+class SyncOptions(NamedTuple):
+    """What the subcommands of ``monarch sync`` share.
+
+    ``file`` is the project file (None: the default one); ``is_json`` asks for objects, for
+    programs.
+    """
+
+    file: str | None
+    is_json: bool
+
+
+def _also_here(context: click.Context, _: click.Parameter, is_json: bool) -> None:
+    if is_json:
+        context.obj = context.obj._replace(is_json=True)
+
+
+json_too = click.option(
+    "--json", is_flag=True, expose_value=False, callback=_also_here, help="an object, for programs"
+)
